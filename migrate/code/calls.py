@@ -167,6 +167,8 @@ def made(name: str, old: Old | None, given: Mapping[str, Value], release: Releas
     source = Source(meaning, generation, release.versions, place.schedule, place.has_embeddings)
     for each in rendered:
         each.reasons += differences.reasons(source, each.module)
+        if each.module == targets.OPTIM:
+            each.arguments.update(differences.keywords(source))
     target = min(rendered, key=lambda each: len(each.reasons))
     if placed and place.target != targets.OPTIM:
         raise UnsupportedError(f"{', '.join(placed)} is of DTensor's optimizers, which optim has and Keras has no more")

@@ -1,19 +1,23 @@
 """How a target's steps differ from the old release's where no argument of a call shows it, and what makes them equal.
 
-Sources: `migrate.algorithms.repeated_rows`; Keras 3.15 `optimizers/base_optimizer.py` (a schedule is given the number
-of calls); `optimizer_v2.py` of TF 2.4 (`_decayed_lr` casts the step to the variables' dtype).
+Sources: `optim.keras_differences`, `migrate.algorithms.repeated_rows`; `optimizer_v2.py` of TF 2.4 (`_decayed_lr` casts
+the step to the variables' dtype).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from migrate import algorithms
 from migrate.algorithms import repeated_rows
+from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
-from migrate.code.meanings import Meaning
+from migrate.code.meanings import Meaning, Value
 from migrate.code.schedules import Schedule
+from migrate.generations import version_tuple
+from optim import keras_differences
 
 GENERATIONS = {
     "optim": None,
@@ -22,6 +26,14 @@ GENERATIONS = {
     "tf_keras.optimizers.legacy": "optimizer_v2",
 }
 """Modules of the targets -> the generation whose steps they take; None: `optim`'s own."""
+
+
+KERASES = {
+    "keras3": keras_differences.KERAS_3,
+    "optimizer": keras_differences.TF_KERAS,
+    "optimizer_v2": keras_differences.OPTIMIZER_V2,
+}
+"""Generations that `optim` knows its differences from."""
 
 
 @dataclass(frozen=True)
@@ -36,39 +48,55 @@ class Source:
 
 
 def reasons(source: Source, module: str) -> list[str]:
-    """Why the steps of the class in a target's module differ, with the keyword or line that makes them the same."""
+    """Why the steps of the class in a target's module differ, with the line that makes them the same if there is one;
+    for `optim`, besides what `keywords` does."""
     return [
         *_averages(source, module),
-        *_accumulation(source, module),
         *_integer_steps(source, module),
         *(_rows(source, module) if source.has_embeddings else ()),
     ]
 
 
-def _is_on(source: Source, key: str) -> bool:
-    value = source.meaning.arguments.get(key)
-    return value is not None and (not value.known or bool(value.literal))
+def keywords(source: Source) -> dict[str, Value]:
+    """Arguments of `optim` with which it steps as the old release did, also in `for_keras`, whose defaults are those of
+    the Keras that is installed."""
+    arguments, algorithm = source.meaning.arguments, _algorithm(source.meaning)
+    rate = arguments.get("learning_rate")
+    may_be_schedule = source.schedule is not None or (rate is not None and not rate.known)
+    values = {**_values(source), "learning_rate": {} if may_be_schedule else None}
+    keras, version = KERASES.get(source.generation), version_tuple(source.versions.get("keras")) or ()
+    made = (
+        keras_differences.reproducing(keras, source.meaning.algorithm, values, backend="tensorflow", release=version)
+        if keras
+        else {}
+    )
+    made = {key: value for key, value in made.items() if key not in (repeated_rows.REPEATED, *LIMITS, *arguments)}
+    if values.get("use_ema"):
+        made.setdefault("ema_start", "initial")
+    if source.has_embeddings and algorithm is not None and repeated_rows.REPEATED not in arguments:
+        before = _repeated(source, algorithm, source.generation)
+        current = _repeated(source, algorithm, "keras3")
+        if (before or current) and _can_be_said(before, values):
+            made[repeated_rows.REPEATED] = list(before)
+    return {key: Value.of(value) for key, value in made.items()}
+
+
+def _values(source: Source) -> dict[str, Any]:
+    """The arguments' values, something above zero for expressions."""
+    return {key: value.literal if value.known else 2.0 for key, value in source.meaning.arguments.items()}
+
+
+def _can_be_said(rows: Collection[str], values: Mapping[str, Any]) -> bool:
+    """Whether `repeated_rows` does it: Keras may take the root of a negative number there."""
+    return repeated_rows.SQUARE not in rows or not (values.get("centered") or values.get("epsilon") == 0)
 
 
 def _averages(source: Source, module: str) -> Iterator[str]:
     """Keras 3 begins its averages with the first step's result, and all others with the first values."""
     before, now = source.generation == "keras3", module == "keras.optimizers"
-    if _is_on(source, "use_ema") and before != now:
+    if _values(source).get("use_ema") and before != now and module != "optim":
         first, then = ("the first step's result", "the first values")[:: 1 if before else -1]
-        exact = "; exact: ema_start='first_step'" if before and module == "optim" else ""
-        yield f"its averages began with {first}, and begin with {then} now{exact}"
-
-
-def _accumulation(source: Source, module: str) -> Iterator[str]:
-    steps = source.meaning.arguments.get("gradient_accumulation_steps")
-    if steps is None or source.generation != "keras3" or module != "optim":
-        return
-    if source.schedule is not None:
-        n = steps.text
-        yield (
-            "with gradient_accumulation_steps Keras 3 gives the schedule the number of calls, and optim the number of"
-            f" steps; exact with a schedule that returns {source.schedule.name} at step * {n} + {n} - 1"
-        )
+        yield f"its averages began with {first}, and begin with {then} now"
 
 
 def _integer_steps(source: Source, module: str) -> Iterator[str]:
@@ -89,7 +117,7 @@ def _rows(source: Source, module: str) -> Iterator[str]:
     algorithm = _algorithm(meaning)
     if algorithm is None:
         return
-    values = {key: value.literal if value.known else 1.0 for key, value in meaning.arguments.items()}
+    values = _values(source)
     keeps = generation is not None and algorithm.lazy(values, generation) is not None
     if meaning.lazy and not keeps:
         yield (
@@ -98,16 +126,20 @@ def _rows(source: Source, module: str) -> Iterator[str]:
         )
     elif keeps and not meaning.lazy:
         yield "rows of embeddings without a gradient moved there, and stay as they are now: exact with optim"
-    before = repeated_rows.done(source.generation, algorithm, values, source.versions)
-    now = repeated_rows.done(generation, algorithm, values, {})
-    if set(before) != set(now):
+    before, now = (_repeated(source, algorithm, each) for each in (source.generation, generation))
+    is_written = module == "optim" and _can_be_said(before, values)
+    if set(before) != set(now) and not is_written:
         then, there = (
             f"{repeated_rows.words(each)} each of its gradients" if each else "takes their sum"
             for each in (before, now)
         )
-        exact = f"; exact with repeated_rows={list(before)}" if module == "optim" else ""
         where = "where a batch has a row of an embedding several times"
-        yield f"{where}, the old release {then}, and {module} {there}{exact}"
+        yield f"{where}, the old release {then}, and {module} {there}"
+
+
+def _repeated(source: Source, algorithm: Algorithm, generation: str | None) -> tuple[str, ...]:
+    versions = source.versions if generation == source.generation else {}
+    return repeated_rows.done(generation, algorithm, _values(source), versions)
 
 
 def _algorithm(meaning: Meaning) -> Algorithm | None:

@@ -17,11 +17,14 @@ from migrate.algorithms.spec import Algorithm
 from migrate.code import signatures
 from migrate.code.releases import Release
 from migrate.errors import MissingHintError
+from migrate.generations import version_tuple
 from optim.errors import DtoptError, UnsupportedError
 
 OPAQUE = object()
 """The value of an expression that is no literal."""
 FLAGS = ("nesterov", "centered", "amsgrad", "use_ema")
+ACCUMULATED = "gradient_accumulation_steps"
+EARLY_ACCUMULATION = "counted every batch as a step and clipped each gradient alone"
 FIRST_STAND_IN, STAND_IN_STEP = 0.31415926, 1e-7
 
 
@@ -156,6 +159,7 @@ def _evaluated(
     problem = algorithm.check(full, generation, versions)
     if problem:
         raise UnsupportedError(problem)
+    accumulated = _accumulated(full, config, versions)
     found = keras_config.arguments(full, {}, algorithm, generation, versions, ())
     values = {}
     for key, number in found.values.items():
@@ -169,10 +173,25 @@ def _evaluated(
             values[key] = given
         else:
             values[key] = Value.of(number)
+    doubts = []
+    if accumulated is not None:
+        values[ACCUMULATED] = accumulated
+        doubts = [] if versions.get("keras") else [f"if it ran with Keras before 3.5, that {EARLY_ACCUMULATION}"]
     lazy = algorithm.lazy(full, generation) is not None
     shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *LIMITS))
     idle = [o.doubt for o in found.origins.values() if o.subject in LIMITS and o.doubt]
-    return values, list(evidence.reasons(shown)), [*found.warnings, *idle], lazy
+    return values, [*evidence.reasons(shown), *doubts], [*found.warnings, *idle], lazy
+
+
+def _accumulated(full: dict[str, Any], config: _Config, versions: Mapping[str, str]) -> Value | None:
+    """How many calls make a step, taken out of the config: a new start can do what is refused of checkpoints."""
+    given = config.values.get(ACCUMULATED)
+    if given is None or (given.known and (given.literal or 1) <= 1):
+        return None
+    if (version_tuple(versions.get("keras")) or (3, 5)) < (3, 5):
+        raise UnsupportedError(f"with {ACCUMULATED} Keras before 3.5 {EARLY_ACCUMULATION}, and optim counts real steps")
+    full.pop(ACCUMULATED)
+    return given
 
 
 def _says(given: Value, key: str, result: Any) -> bool:

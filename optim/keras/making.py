@@ -1,6 +1,7 @@
 """`for_keras`: an instance of Keras's own `Optimizer` around an optimizer of `optim`.
 
-Keras takes instances of its own class only. Keras is imported here only if nothing else has: then it is that of TensorFlow.
+Keras takes instances of its own class only. It is imported here only if nothing else has imported one: then it is that
+of TensorFlow.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def _imported_keras() -> ModuleType:
         return found[0]
     if found:
         raise UnsupportedError(
-            "both keras and tf_keras were imported; pass the one that your model is made with: for_keras(optimizer, keras)"
+            "both keras and tf_keras were imported; pass the one that your model is made with:"
+            " for_keras(optimizer, keras)"
         )
     try:
         return import_module(tf.keras.optimizers.Optimizer.__module__.partition(".")[0])

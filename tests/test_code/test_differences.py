@@ -1,5 +1,4 @@
-"""What no argument of a call shows: that it is said, that it is true, and that what the message advises makes the steps
-Keras 3's own."""
+"""What no argument of a call shows, and other Kerases do differently: what is written takes the old release's steps."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from migrate.code.findings import DIFFERS, REWRITTEN, SAME, Finding
+from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, Finding
 from migrate.code.run import migrate_code
 
 EMBEDDED = "import keras\nmodel = keras.Sequential([keras.layers.Embedding(9, 4)])\n"
@@ -19,6 +18,15 @@ def finding(tmp_path: Path, code: str, to: str = "optim", source: str = "keras==
     path = tmp_path / "program.py"
     path.write_text(code)
     return migrate_code([path], to=to, source=source).findings[-1]
+
+
+def made(call: str) -> Any:
+    """The optimizer of a call."""
+    import keras
+
+    import optim
+
+    return eval(call, {"keras": keras, "optim": optim})
 
 
 def trained(optimizer: Any, calls: int = 7) -> np.ndarray:
@@ -35,19 +43,21 @@ def trained(optimizer: Any, calls: int = 7) -> np.ndarray:
     return np.asarray(table)
 
 
-def test_repeated_rows_of_embeddings_are_named(tmp_path: Path) -> None:
-    import keras
+def test_repeated_rows_of_embeddings_are_treated_as_before(tmp_path: Path) -> None:
+    call = "keras.optimizers.RMSprop(0.05, clipvalue=5.0)"
+    said = finding(tmp_path, f"{EMBEDDED}model.compile({call}, 'mse')\n")
+    assert said.verdict == REWRITTEN
+    own = trained(made(call))
+    np.testing.assert_allclose(trained(made(said.new)), own, rtol=2e-5)
+    without = said.new.replace(", repeated_rows=['clip', 'square']", ", repeated_rows=[]")
+    assert without != said.new
+    assert np.max(np.abs(trained(made(without)) - own)) > 1e-3
 
-    import optim
 
-    said = finding(tmp_path, EMBEDDED + "model.compile(keras.optimizers.RMSprop(0.05, clipvalue=5.0), 'mse')\n")
-    assert said.verdict == DIFFERS
-    assert "exact with repeated_rows=['clip', 'square']" in said.message
-    own = trained(keras.optimizers.RMSprop(0.05, clipvalue=5.0))
-    exact = optim.RMSprop(0.05, clipvalue=5.0, repeated_rows=["clip", "square"])
-    np.testing.assert_allclose(trained(optim.for_keras(exact, keras)), own, rtol=2e-5)
-    other = trained(optim.for_keras(optim.RMSprop(0.05, clipvalue=5.0), keras))
-    assert np.max(np.abs(other - own)) > 1e-3
+def test_rows_of_old_releases_are_summed_in_for_keras_too(tmp_path: Path) -> None:
+    """Its defaults are those of the Keras that is installed."""
+    said = finding(tmp_path, EMBEDDED + "model.compile(keras.optimizers.Adam(lr=0.05), 'mse')\n", source="keras==2.2.4")
+    assert said.new == "optim.for_keras(optim.Adam(learning_rate=0.05, repeated_rows=[]))"
 
 
 @pytest.mark.parametrize(
@@ -71,31 +81,28 @@ def test_the_family_of_tf_keras_that_treats_rows_the_same_is_taken(tmp_path: Pat
     assert finding(tmp_path, code, "tf-keras", "keras==2.2.4").new == "tf_keras.optimizers.SGD(0.05, momentum=0.9)"
 
 
-def test_accumulation_with_a_schedule_is_named(tmp_path: Path) -> None:
-    import keras
+ACCUMULATED = "keras.optimizers.Adam({rate}, gradient_accumulation_steps=3{more})"
 
-    import optim
 
-    lines = (
-        "import keras\nrate = keras.optimizers.schedules.CosineDecay(0.05, 12)\n"
-        "o = keras.optimizers.Adam(rate, gradient_accumulation_steps=3)\n"
-    )
-    said = finding(tmp_path, lines)
-    assert said.verdict == DIFFERS
-    assert "exact with a schedule that returns CosineDecay at step * 3 + 3 - 1" in said.message
-    assert finding(tmp_path, lines.replace("(rate,", "(0.1,")).verdict == REWRITTEN
+@pytest.mark.parametrize("more", ["", ", use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2"])
+def test_accumulation_with_a_schedule_counts_calls(tmp_path: Path, more: str) -> None:
+    call = ACCUMULATED.format(rate="keras.optimizers.schedules.CosineDecay(0.05, 12)", more=more)
+    said = finding(tmp_path, f"import keras\no = {call}\n")
+    assert said.verdict == REWRITTEN
+    own = trained(made(call), calls=9)
+    np.testing.assert_allclose(trained(made(said.new), calls=9), own, rtol=2e-5)
+    without = said.new.replace("count_calls=True", "count_calls=False")
+    assert without != said.new
+    assert np.max(np.abs(trained(made(without), calls=9) - own)) > 1e-3
 
-    cosine = keras.optimizers.schedules.CosineDecay(0.05, 12)
 
-    class OfSteps(keras.optimizers.schedules.LearningRateSchedule):
-        def __call__(self, step: Any) -> Any:
-            return cosine(step * 3 + 3 - 1)
-
-    own = trained(keras.optimizers.Adam(cosine, gradient_accumulation_steps=3), calls=9)
-    ours = trained(optim.for_keras(optim.Adam(OfSteps(), gradient_accumulation_steps=3), keras), calls=9)
-    np.testing.assert_allclose(ours, own, rtol=2e-5)
-    as_written = trained(optim.for_keras(optim.Adam(cosine, gradient_accumulation_steps=3), keras), calls=9)
-    assert np.max(np.abs(as_written - own)) > 1e-3
+def test_accumulation_with_a_number_needs_no_more(tmp_path: Path) -> None:
+    said = finding(tmp_path, f"import keras\no = {ACCUMULATED.format(rate='0.1', more='')}\n")
+    assert said.new == "optim.for_keras(optim.Adam(0.1, gradient_accumulation_steps=3))"
+    code = "import keras\no = keras.optimizers.Adam(rate, gradient_accumulation_steps=n)\n"
+    said = finding(tmp_path, code)
+    assert said.new == "optim.for_keras(optim.Adam(rate, gradient_accumulation_steps=n, count_calls=True))"
+    assert finding(tmp_path, code, source="keras==3.4.1").verdict == BY_HAND
 
 
 def test_accumulation_stays_in_keras_3(tmp_path: Path) -> None:
