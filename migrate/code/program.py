@@ -45,8 +45,8 @@ class Reading:
     releases: Mapping[str, Sequence[Release]]
     place: Place
     said: list[tuple[cst.CSTNode, Finding]] = field(default_factory=list)
-    asked: list[tuple[Release, ...]] = field(default_factory=list)
-    """For each place that releases which all fit read differently: those releases."""
+    asked: list[str] = field(default_factory=list)
+    """For each place that releases which all fit read differently: one of these, as `--from` names it."""
     contradictions: tuple[str, ...] = ()
     """Where `--from` and the pins exclude each other."""
     edits: dict[cst.CSTNode, Edit] = field(default_factory=dict)
@@ -128,8 +128,13 @@ class Reading:
         for answer in answers:
             different.setdefault(answer.text, []).append(answer)
         if len(different) > 1:
-            self.asked.append(tuple(answer.release for answer in answers))
-            self.add(node, UNSURE, f"releases that all fit differ: {'; '.join(map(_variant, different.values()))}")
+            releases = dict.fromkeys(f"{answer.release.package}=={answer.release.version}" for answer in answers)
+            message = f"releases that all fit differ: {'; '.join(map(_variant, different.values()))}"
+            if len(releases) > 1:
+                self.asked.append(list(releases)[-1])
+            else:
+                message += "; give the arguments in which they differ"
+            self.add(node, UNSURE, message)
             return None
         return max(answers, key=lambda answer: len(answer.made.reasons) if answer.made else 0)
 
@@ -155,11 +160,12 @@ class Reading:
 
 def _variant(same: Sequence[Outcome]) -> str:
     """Releases, and what a call becomes if it was written for one of them."""
-    versions = ", ".join(dict.fromkeys(answer.release.version for answer in same))
+    first, *others = dict.fromkeys(str(answer.release) for answer in same)
+    named = ", ".join([first, *(other.removeprefix(f"{same[0].release.package}==") for other in others)])
     made = same[0].made
     arguments = ", ".join(f"{k}={v.text}" for k, v in made.arguments.items()) if made else ""
     text = f"{made.module}.{made.name}({arguments})" if made else str(same[0].error)
-    return f"{same[0].release.package}=={versions}: {text}"
+    return f"{named}: {text}"
 
 
 def _one_line(text: str) -> str:

@@ -95,7 +95,7 @@ def migrate_code(
             everything.append(program.unreadable(path, error))
             continue
         everything += reading.findings()
-        asked += [str(fitting[-1]) for fitting in reading.asked]
+        asked += reading.asked
         contradictions |= dict.fromkeys(reading.contradictions)
         if code != one.code:
             new.append((one, code))
