@@ -6,10 +6,11 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from migrate.code import files, hints, releases
+from migrate.code import files, hints, nesting, releases
 from migrate.code.hints import CodeHint
 from migrate.errors import DamagedFileError, MissingHintError
 from migrate.operations import convert
@@ -39,9 +40,10 @@ def survey(paths: Sequence[str | os.PathLike[str]], folder: str, source: str | N
     known: list[CodeHint] = []
     for path in files.find(paths):
         try:
-            known += [hint for hint in hints.hints_in(path, said) if isinstance(hint, CodeHint)]
+            found_in = nesting.on_large_stack(partial(hints.hints_in, path, said))
         except DamagedFileError:
             continue
+        known += [hint for hint in found_in if isinstance(hint, CodeHint)]
     found = [_owner(path, known) for path in _checkpoints(Path(folder))]
     if not found:
         return [f"{folder}: no checkpoint under it"]

@@ -26,9 +26,9 @@ def literal(node: cst.BaseExpression, module: cst.Module) -> Value:
     text = module.code_for_node(node)
     try:
         tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
+        return Value(text, _evaluated(tree))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # too deep for Python's own parser, also
         return Value(text)
-    return Value(text, _evaluated(tree))
 
 
 def _evaluated(tree: ast.expr) -> Any:

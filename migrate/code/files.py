@@ -17,7 +17,11 @@ from optim.errors import DtoptError
 
 SUFFIXES = (".py", ".ipynb")
 SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv", "env"}
-WORDS = re.compile(r"optimi[sz]er|\.lr\b|\.compile\s*\(|ReduceLROnPlateau|LearningRateScheduler", re.IGNORECASE)
+WORDS = re.compile(
+    r"optimi[sz]er|\.lr\b|\.compile\s*\(|ReduceLROnPlateau|LearningRateScheduler|_decay\b|decay_restarts\b|CosineDecay"
+    r"|piecewise_constant|_[sg]et_hyper|(?:adam|sgd|rmsprop|adagrad|adadelta|ftrl|lamb|lars|lion|novograd|yogi)\w*\s*\(",
+    re.IGNORECASE,
+)
 """A file without any of these has no place to look at, and is not parsed."""
 FRAMEWORK = re.compile(r"keras|tensorflow|\btf\b|transformers", re.IGNORECASE)
 OTHERS = re.compile(r"^\s*(?:import|from)\s+(?:torch|jax|optax|mxnet|paddle)\b", re.MULTILINE)

@@ -12,7 +12,7 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.code import calls, facts, files, meanings, names, program, releases
+from migrate.code import calls, facts, files, meanings, names, nesting, program, releases
 from migrate.code.changes import changed, others
 from migrate.code.changes.flow import Flow
 from migrate.code.releases import Given
@@ -75,7 +75,8 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
         is no literal.
     """
     path, wanted = (source, "") if Path(source).exists() else _CHOSEN.match(source).groups("")  # type: ignore[union-attr]
-    found = hints_in(Path(path), releases.given(said) if said else None)
+    given = releases.given(said) if said else None
+    found = nesting.on_large_stack(lambda: hints_in(Path(path), given))
     if wanted:
         found = [hint for hint in found if hint.name == wanted or hint.where == f"{Path(path)}:{wanted}"]
     good = [hint for hint in found if isinstance(hint, CodeHint)]

@@ -80,11 +80,17 @@ def without_gone(reading: Reading, module: cst.Module) -> cst.Module:
         if idle:
             edits[line] = partial(_without, idle)
     for _, alias, source in gone:
-        if bound_name(alias) in used and reading.has(alias):
+        if bound_name(alias) in used and reading.has(alias) and not _is_said(reading, bound_name(alias)):
             reading.add(
                 alias, BY_HAND, f"current releases have no {source}: use what takes its place in keras.optimizers"
             )
     return tree.edited(edits) if edits else module
+
+
+def _is_said(reading: Reading, name: str) -> bool:
+    """Whether what uses a name is left by hand already."""
+    whole = re.compile(rf"\b{re.escape(name)}\b")
+    return any(finding.verdict == BY_HAND and whole.search(finding.old) for _, finding in reading.said)
 
 
 def _lines(tree: Tree) -> list[Line]:

@@ -62,8 +62,8 @@ OTHERS = frozenset(
 )
 """Single classes likewise."""
 BASES = re.compile(
-    r"^(?:keras|tensorflow\.keras|tf_keras)\.optimizers\.(?:legacy\.|experimental\.)?(?:Optimizer|TFOptimizer)$"
-    r"|^tensorflow\.train\.Optimizer$"
+    r"^(?:keras|tensorflow\.keras|tf_keras)\.optimizers\.(?:\w+\.)*(?:Optimizer(?:V[12])?|TFOptimizer|_?BaseOptimizer)$"
+    r"|^tensorflow\.(?:train|python\.training\.optimizer)\.Optimizer$"
 )
 BACKEND = re.compile(r"^(?:keras|tensorflow\.keras|tf_keras)\.(?:backend|_legacy\.backend)\.(\w+)$")
 MODELS = re.compile(
@@ -78,6 +78,8 @@ WRAPPERS = re.compile(
     r"|\.SyncReplicasOptimizer$"
 )
 CALLBACK = re.compile(r"^(?:keras|tensorflow\.keras|tf_keras)\.callbacks\.(?:\w+\.)?\w+$")
+HANDED_ON = re.compile(r"\.(keras|tf|tensorflow|K)$")
+"""What a package that is none of the frameworks hands on under their usual names."""
 FRAMEWORK = re.compile(r"^(?:keras|tensorflow|tf_keras|keras_contrib|tensorflow_addons|transformers|horovod)\b")
 
 
@@ -119,8 +121,9 @@ def is_foreign(name: str) -> bool:
 class Names:
     """Names in one module, through its imports and aliases."""
 
-    def __init__(self, found: Scopes):
+    def __init__(self, found: Scopes, kerases: Sequence[str] = (KERAS, TENSORFLOW)):
         self._scopes = found
+        self._kerases = tuple("tensorflow.keras" if package == TENSORFLOW else "keras" for package in kerases)
         self._known: dict[cst.CSTNode, frozenset[str]] = {}
 
     def of(self, node: cst.CSTNode) -> frozenset[str]:
@@ -132,14 +135,33 @@ class Names:
     def _canonical(self, node: cst.CSTNode) -> frozenset[str]:
         first, _, rest = dotted(node).partition(".")
         if not first:
-            return frozenset()
+            return self._by_string(node)
         bound = self._bound(node, first)
         if not bound:
             return self._starred(first, rest)
         imported = [name for name in bound if name is not None]
         if len(imported) < len(bound):
             return frozenset()
-        return frozenset(one_name(f"{name}.{rest}" if rest else name) for name in imported)
+        every = [home for name in imported for home in self._homes(name)]
+        return frozenset(one_name(f"{name}.{rest}" if rest else name) for name in every)
+
+    def _by_string(self, node: cst.CSTNode) -> frozenset[str]:
+        """Of `getattr(module, "name")`."""
+        if not isinstance(node, cst.Call) or dotted(node.func) != "getattr" or len(node.args) < 2:
+            return frozenset()
+        name = node.args[1].value
+        text = name.evaluated_value if isinstance(name, cst.SimpleString) else None
+        return (
+            frozenset(one_name(f"{module}.{text}") for module in self.of(node.args[0].value)) if text else frozenset()
+        )
+
+    def _homes(self, name: str) -> tuple[str, ...]:
+        """What an import binds; another package's `keras` is the Keras that it found: `from bert4keras.backend import keras`."""
+        if FRAMEWORK.match(name) or not (own := HANDED_ON.search(name)):
+            return (name,)
+        if own[1] in ("tf", "tensorflow"):
+            return ("tensorflow",)
+        return tuple(f"{keras}.backend" if own[1] == "K" else keras for keras in self._kerases)
 
     def _bound(self, node: cst.CSTNode, first: str) -> Sequence[str | None]:
         scope = self._scopes.of.get(node)
@@ -174,7 +196,11 @@ class Names:
 
 
 STRINGS = {algorithm.name.lower(): algorithm.name for algorithm in algorithms.ALGORITHMS}
-IMPORTS = re.compile(r"^\s*(?:import|from)\s+(?:keras|tensorflow|tf_keras|keras_contrib|tensorflow_addons)\b", re.M)
+IMPORTS = re.compile(
+    r"^\s*(?:import|from)\s+(?:keras|tensorflow|tf_keras|keras_contrib|tensorflow_addons)\b"
+    r"|^\s*from\s+[\w.]+\s+import\s[^\n#]*\b(?:keras|tf)\b",
+    re.M,
+)
 IMPORTS_KERAS = re.compile(r"^\s*(?:import|from)\s+keras(?:\b|_contrib)", re.M)
 IMPORTS_TF_KERAS = re.compile(r"^\s*(?:import|from)\s+tf_keras\b", re.M)
 """Whether a program imports a framework, standalone Keras, and tf_keras."""

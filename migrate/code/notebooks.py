@@ -1,12 +1,21 @@
-"""Jupyter notebooks as one Python module: code cells one after the other, IPython's own lines set aside."""
+"""Jupyter notebooks as one Python module: code cells one after the other, IPython's own lines set aside.
+
+A cell that is no Python is set aside too, so that it hides nothing of the others. What is written back is the old JSON
+with other text in place of the lines that changed.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+from migrate.code import nesting
 from migrate.errors import DamagedFileError
 
 MARK = "# dtopt: cell {}"
@@ -14,87 +23,144 @@ HELD = "pass  # dtopt: held {}"
 _MARKED = re.compile(r"^# dtopt: cell (\d+)$")
 _HELD = re.compile(r"^(?P<indent>\s*)pass  # dtopt: held (?P<index>\d+)$")
 _MAGIC = re.compile(r"^\s*(?:[%!?]|[\w.]+\?{1,2}\s*$|[\w, ]+=\s*[%!])")
-_INDENT = re.compile(r"\n( +|\t+)\S")
+_CELL_MAGIC = re.compile(r"\s*%%(\w*)")
+PYTHON = frozenset({"time", "timeit", "capture", "prun", "lprun", "mprun", "memit", "debug", "heat", "snakeviz"})
+"""Cell magics that run the cell as Python of the notebook. Others write it to a file or hand it to another program."""
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_DECODER = json.JSONDecoder()
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A cell that is not read: its text, why, and the line in it that is no Python, 0 if it is not meant to be."""
+
+    cell: int
+    text: str
+    reason: str
+    line: int = 0
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """`document` is the JSON, `held` the lines that are no Python, `code` the module, `indent` that of the JSON."""
+    """`text`: the JSON. `held`: the lines that are no Python. `code`: the module. `aside`: the cells outside of it.
 
-    document: dict[str, Any]
+    `sources`: for each cell in the module, where the strings of its source are in `text`.
+    """
+
+    text: str
     held: tuple[str, ...]
     code: str
-    indent: str
-    final_newline: bool
-    escaped: bool
+    aside: tuple[Aside, ...] = ()
+    sources: dict[int, Sequence[Span]] = field(default_factory=dict)
 
     @property
     def magics(self) -> str:
-        """IPython's lines, among which are those that install packages."""
-        return "\n".join(self.held)
+        """IPython's lines, among which are those that install packages, and the cells that are not read."""
+        return "\n".join([*self.held, *(cell.text for cell in self.aside)])
+
+    @cached_property
+    def _starts(self) -> list[Span]:
+        """The lines of `code` at which cells start, and the cells."""
+        found = ((number, _MARKED.match(line)) for number, line in enumerate(self.code.split("\n"), 1))
+        return [(number, int(mark[1])) for number, mark in found if mark]
 
     def place(self, line: int) -> tuple[int | None, int]:
         """Cell and line in it, both from 1, of a line of `code`."""
-        cell, start = None, 0
-        for number, text in enumerate(self.code.splitlines()[:line], 1):
-            found = _MARKED.match(text)
-            if found:
-                cell, start = int(found[1]), number
+        index = bisect_right(self._starts, line, key=lambda start: start[0])
+        start, cell = self._starts[index - 1] if index else (0, None)
         return cell, line - start
 
     def with_code(self, code: str) -> Notebook:
-        """The notebook with the cells of another module; cells that did not change stay as they were written."""
-        cells = dict(_split(code, self.held))
-        before = dict(_split(self.code, self.held))
-        document = {**self.document, "cells": [dict(cell) for cell in self.document["cells"]]}
-        for number, cell in enumerate(document["cells"], 1):
-            if number in cells and cells[number] != before[number]:
-                text = cells[number]
-                cell["source"] = text.splitlines(keepends=True) if isinstance(cell["source"], list) else text
-        return replace(self, document=document, code=code)
+        """The notebook with the cells of another module; all else stays as it was written."""
+        cells, before = dict(_split(code, self.held)), dict(_split(self.code, self.held))
+        text = self.text
+        for number in sorted(self.sources, reverse=True):
+            if cells.get(number, before[number]) != before[number]:
+                start, end = self.sources[number][0][0], self.sources[number][-1][1]
+                text = text[:start] + self._encoded(self.sources[number], cells[number]) + text[end:]
+        return replace(self, text=text, code=code)
+
+    def _encoded(self, spans: Sequence[Span], source: str) -> str:
+        """A cell's source as JSON strings: those of lines that stay are kept as they are."""
+        start = spans[0][0]
+        if len(spans) == 1 and self.text[:start].rstrip()[-1] != "[":
+            return self._string(source)
+        raw = [self.text[first:end] for first, end in spans]
+        old, new = [json.loads(item) for item in raw], source.splitlines(keepends=True)
+        between = self.text[spans[0][1] : spans[1][0]] if len(spans) > 1 else f",{self._space_before(start)}"
+        parts = []
+        for tag, first, last, new_first, new_last in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+            parts += raw[first:last] if tag == "equal" else map(self._string, new[new_first:new_last])
+        return between.join(parts)
+
+    def _space_before(self, at: int) -> str:
+        return self.text[len(self.text[:at].rstrip()) : at]
+
+    def _string(self, text: str) -> str:
+        encoded = json.dumps(text, ensure_ascii=any(ord(char) > 127 for char in self._escaped))
+        return "".join(self._escaped.get(char, char) if char.isascii() else char for char in encoded)
+
+    @cached_property
+    def _escaped(self) -> dict[str, str]:
+        r"""Characters that this notebook writes as \u003c and need not be, and how it writes them."""
+        found = {}
+        for match in _ESCAPE.finditer(self.text):
+            char = chr(int(match[1], 16)) if match[1] else '"'
+            if char > " " and not char.isalnum() and char not in '"\\':
+                found[char] = match[0]
+        return found
 
     def to_text(self) -> str:
-        text = json.dumps(self.document, indent=self.indent or None, ensure_ascii=self.escaped)
-        return text + ("\n" if self.final_newline else "")
+        return self.text
 
 
 def read(text: str, path: str) -> Notebook:
     """Raises DamagedFileError where the text is no notebook."""
     try:
-        document = json.loads(text)
-        cells = document["cells"]
-        sources = [(c["cell_type"], c["source"]) for c in cells]
-    except (ValueError, KeyError, TypeError) as error:
+        cells = [(value["cell_type"], value["source"], spans) for value, spans in _cells(text)]
+    except (ValueError, KeyError, TypeError, IndexError, StopIteration) as error:
         raise DamagedFileError(f"{path} is no Jupyter notebook of format 4 ({error!r})") from error
     held: list[str] = []
     lines: list[str] = []
-    for number, (kind, source) in enumerate(sources, 1):
-        code = "".join(source) if isinstance(source, list) else str(source)
-        if kind != "code" or code.lstrip().startswith("%%"):
-            held += code.splitlines() if kind == "code" else []
+    aside: list[Aside] = []
+    sources: dict[int, Sequence[Span]] = {}
+    for number, (kind, source, spans) in enumerate(cells, 1):
+        if kind != "code":
             continue
-        lines += [MARK.format(number), *_without_magics(code, held)]
-    found = _INDENT.search(text)
-    return Notebook(
-        document,
-        tuple(held),
-        "\n".join(lines) + "\n",
-        found[1] if found else "",
-        text.endswith("\n"),
-        text.isascii() and "\\u" in text,
-    )
+        code = "".join(source) if isinstance(source, list) else str(source)
+        magic = _CELL_MAGIC.match(code)
+        if magic and magic[1] not in PYTHON:
+            aside.append(Aside(number, code, f"a cell of %%{magic[1]} is not read"))
+            continue
+        own = _as_python(code, len(held))
+        if isinstance(own, SyntaxError):
+            aside.append(Aside(number, code, own.msg, own.lineno or 1))
+            continue
+        held += own[1]
+        lines += [MARK.format(number), *own[0]]
+        if spans:
+            sources[number] = spans
+    return Notebook(text, tuple(held), "\n".join(lines) + "\n", tuple(aside), sources)
 
 
-def _without_magics(code: str, held: list[str]) -> list[str]:
+def _as_python(code: str, count: int) -> tuple[list[str], list[str]] | SyntaxError:
+    """The lines of a cell, and those of IPython that were set aside, `count` before them; or why it is no Python."""
+    if nesting.syntax_error(code) is None:
+        return code.split("\n"), []
+    held: list[str] = []
     lines = []
     for line in code.split("\n"):
-        if _MAGIC.match(line) and not line.lstrip().startswith("%%"):
-            indent = line[: len(line) - len(line.lstrip())]
-            lines.append(indent + HELD.format(len(held)))
+        continued = bool(held) and held[-1].endswith("\\") and lines[-1].endswith(HELD.format(count + len(held) - 1))
+        if _MAGIC.match(line) or continued:
+            indent = lines[-1].partition("pass")[0] if continued else line[: len(line) - len(line.lstrip())]
+            indent = indent if lines else ""  # of a cell magic
+            lines.append(indent + HELD.format(count + len(held)))
             held.append(line)
         else:
             lines.append(line)
-    return lines
+    return nesting.syntax_error("\n".join(lines)) or (lines, held)
 
 
 def _split(code: str, held: tuple[str, ...]) -> list[tuple[int, str]]:
@@ -107,3 +173,40 @@ def _split(code: str, held: tuple[str, ...]) -> list[tuple[int, str]]:
             back = _HELD.match(line)
             cells[-1][1].append(held[int(back["index"])] if back else line)
     return [(number, "\n".join(lines)) for number, lines in cells]
+
+
+def _cells(text: str) -> Iterator[tuple[dict[str, Any], Sequence[Span]]]:
+    """Every cell, and where the strings of its source are. Raises ValueError and the like if it is no notebook."""
+    json.loads(text)
+    cells = next(start for key, start, _ in _members(text, _skip(text, 0)) if key == "cells")
+    for start, _ in _items(text, cells, "["):
+        value, _ = _DECODER.raw_decode(text, start)
+        source = next((s, e) for key, s, e in _members(text, start) if key == "source")
+        spans = list(_items(text, source[0], "[")) if text[source[0]] == "[" else [source]
+        yield value, spans
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    """The keys of an object, and where their values are."""
+    for start, end in _items(text, at, "{"):
+        key, after = _DECODER.raw_decode(text, start)
+        yield key, _skip(text, _skip(text, after) + 1), end
+
+
+def _items(text: str, at: int, bracket: str) -> Iterator[Span]:
+    """Where the items of an array are, or the members of an object."""
+    if text[at] != bracket:
+        raise ValueError(f"{bracket} expected")
+    at = _skip(text, at + 1)
+    while text[at] not in "]}":
+        _, end = _DECODER.raw_decode(text, at)
+        if bracket == "{":
+            _, end = _DECODER.raw_decode(text, _skip(text, _skip(text, end) + 1))
+        yield at, end
+        at = _skip(text, end)
+        at = _skip(text, at + 1) if text[at] == "," else at

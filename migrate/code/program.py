@@ -11,7 +11,7 @@ from typing import Any
 
 import libcst as cst
 
-from migrate.code import calls, facts, names, releases, schedules, scopes
+from migrate.code import calls, facts, files, names, nesting, releases, schedules, scopes
 from migrate.code.calls import Outcome, Place
 from migrate.code.facts import Facts, Scope
 from migrate.code.files import Program
@@ -76,6 +76,11 @@ class Reading:
         """Whether the program imports Keras or TensorFlow."""
         return bool(names.IMPORTS.search(self.program.code))
 
+    def has_beside(self, module: str) -> bool:
+        """Whether a module is a file or folder next to the program, or in a folder above it."""
+        folders = list(self.program.path.resolve().parents)[:4]
+        return any((folder / f"{module}.py").is_file() or (folder / module).is_dir() for folder in folders)
+
     @cached_property
     def is_eager(self) -> bool:
         """Whether the program takes gradients of what has run, and not of a graph."""
@@ -111,6 +116,14 @@ class Reading:
         if not isinstance(text, str) or not (looked_up or self.has_framework):
             return ""
         return names.of_string(text, self.program.code)
+
+    def callee(self, node: cst.BaseExpression) -> frozenset[str]:
+        """All that a called name may be of the frameworks, canonical, also through `SWA = tfa.optimizers.SWA`."""
+        found = self.names.of(node)
+        if not found and isinstance(node, cst.Name):
+            value = self.facts.only_value(node, self.scope(node))
+            found = self.names.of(value) if isinstance(value, (cst.Name, cst.Attribute)) else found
+        return found if any(map(names.FRAMEWORK.match, found)) else frozenset()
 
     def add(self, node: cst.CSTNode, verdict: str, message: str = "", new: str = "", old: str | None = None) -> None:
         """A finding at a node."""
@@ -175,19 +188,20 @@ def _one_line(text: str) -> str:
 def read(program: Program, target: str, said: Given | None) -> Reading:
     """A program, ready to be looked at. Raises DamagedFileError where it is no Python 3."""
     code = program.code
-    try:
-        tree = cst.parse_module(code)
-    except (cst.ParserSyntaxError, RecursionError) as error:
-        raise DamagedFileError(_why(program, error)) from error
+    error = nesting.syntax_error(code)
+    if error is not None:
+        raise DamagedFileError(_why(str(program.path), code, error))
+    tree = cst.parse_module(code)
     whole = Tree(tree)
     found = scopes.read(tree)
     old = next(_of_python_2(whole, found), None)
     if old is not None:
-        line, _ = whole.places({old})[old]
-        raise DamagedFileError(_python_2(program, line))
-    known = names.Names(found)
+        cell, line = program.place(whole.places({old})[old][0])
+        where = f"{program.path}:cell {cell}" if cell else str(program.path)
+        raise DamagedFileError(_why(where, code, SyntaxError("except X, name", (None, line, 1, None))))
     magics = program.notebook.magics if program.notebook else ""
     pins = releases.pins_of(program.path, magics)
+    known = names.Names(found, releases.kerases(pins, said))
     fitting = {p: releases.candidates(p, code + magics, pins, said) for p in (KERAS, TENSORFLOW)}
     by_package = calls.narrowed(whole.all(cst.Call), known, fitting)
     place = Place(target, bool(SETS_RATE.search(code)), bool(EMBEDDINGS.search(code)))
@@ -210,22 +224,29 @@ def _of_python_2(tree: Tree, found: scopes.Scopes) -> Iterator[cst.CSTNode]:
                 yield handler
 
 
-def _why(program: Program, error: Exception) -> str:
-    line = getattr(error, "raw_line", None)
-    if PYTHON2.search(program.code):
-        return _python_2(program, line)
-    return f"{_at(program, line)} is not Python that can be read ({getattr(error, 'message', error)})"
-
-
-def _python_2(program: Program, line: int | None) -> str:
-    at = _at(program, line)
-    return f"{at} is Python 2: run 2to3 (python -m lib2to3 -w, up to Python 3.12) over it first"
-
-
-def _at(program: Program, line: int | None) -> str:
-    cell, number = program.place(line) if line else (None, None)
-    return f"{program.path}:" + (f"cell {cell}:" if cell else "") + (f"{number}" if number else "")
+def _why(where: str, code: str, error: SyntaxError) -> str:
+    at = f"{where}:{error.lineno or 1}"
+    if PYTHON2.search(code):
+        return f"{at} is Python 2: run 2to3 (python -m lib2to3 -w, up to Python 3.12) over it first"
+    return f"{at} is not Python that can be read ({error.msg})"
 
 
 def unreadable(program_path: object, error: Exception) -> Finding:
-    return Finding(str(program_path), 1, 1, UNREADABLE, "", "", str(error))
+    """The finding for a whole file; a message that begins with FILE:LINE says the line."""
+    found = re.match(rf"{re.escape(str(program_path))}:(\d+) ", str(error))
+    return Finding(str(program_path), int(found[1]) if found else 1, 1, UNREADABLE, "", "", str(error))
+
+
+def beside_cells(program: Program) -> list[Finding]:
+    """A finding for each cell that is not read, unless it was never Python and has nothing of optimizers."""
+    found = []
+    for cell in program.notebook.aside if program.notebook else ():
+        if cell.line:
+            where = f"{program.path}:cell {cell.cell}"
+            message = _why(where, cell.text, SyntaxError(cell.reason, (None, cell.line, 1, None)))
+            found.append(Finding(str(program.path), cell.line, 1, UNREADABLE, "", "", message, cell.cell))
+        elif files.may_have_places(cell.text):
+            message = f"{cell.reason}: make it a file of its own, and migrate that"
+            first = cell.text.strip().partition("\n")[0]
+            found.append(Finding(str(program.path), 1, 1, UNSURE, first, "", message, cell.cell))
+    return found

@@ -229,6 +229,14 @@ def pins_of(path: Path, own: str = "") -> Pins:
     return pins
 
 
+def kerases(pins: Pins, said: Given | None) -> tuple[str, ...]:
+    """The packages that a module which a program calls just `keras` may be of."""
+    packages = {release.package for release in (said.releases if said else ())} or {
+        p for p in (KERAS, TENSORFLOW) if pins.says(p)
+    }
+    return tuple(packages) if len(packages) == 1 else (KERAS, TENSORFLOW)
+
+
 def candidates(package: str, code: str, pins: Pins, said: Given | None) -> tuple[Release, ...]:
     """Releases that a program's `keras` or `tensorflow` may be.
 

@@ -10,6 +10,9 @@ from migrate.code.places import (
     callbacks,
     classes,
     constructors,
+    elsewhere,
+    gone,
+    hypers,
     schedules,
     steps,
     strings,
@@ -30,13 +33,16 @@ def look(reading: Reading) -> None:
         elif isinstance(node, cst.Attribute):
             attributes.look_at_attribute(reading, node)
             weights.look_at_weights(reading, node)
+            hypers.look_at_attribute(reading, node)
             classes.look(reading, node)
-            schedules.look(reading, node)
+            gone.look(reading, node)
+            elsewhere.look_at_module(reading, node)
         elif isinstance(node, cst.Subscript):
             callbacks.look_at_subscript(reading, node)
         elif isinstance(node, cst.Name):
             classes.look(reading, node)
-            schedules.look(reading, node)
+            gone.look(reading, node)
+            elsewhere.look_at_module(reading, node)
     for call in reading.tree.all(cst.Call):
         if wrappers.is_wrapper(reading, call.func):
             wrappers.look(reading, call)  # once it is known what becomes of the optimizer in it
@@ -51,6 +57,9 @@ def _look_at_call(reading: Reading, node: cst.Call) -> None:
     weights.look(reading, node)
     steps.look(reading, node)
     callbacks.look_at_call(reading, node)
+    hypers.look_at_call(reading, node)
+    schedules.look(reading, node)
+    elsewhere.look_at_call(reading, node)
 
 
 def rewritten(reading: Reading) -> str:
@@ -76,14 +85,16 @@ def _with_imports(module: cst.Module, lines: list[str]) -> cst.Module:
     new = [line for line in lines if line not in present]
     if not new:
         return module
-    at = 0
+    at, is_after_import = 0, False
     for index, statement in enumerate(module.body):
         small = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
         is_docstring = index == 0 and len(small) == 1 and isinstance(small[0], cst.Expr)
         if is_docstring or (small and all(isinstance(s, (cst.Import, cst.ImportFrom)) for s in small)):
-            at = index + 1
+            at, is_after_import = index + 1, True
         elif not (isinstance(statement, cst.SimpleStatementLine) and _is_held(statement)):
             break
+        elif not is_after_import:
+            at = index + 1  # IPython's own first lines, as %%time, stay the first
     made = [cst.parse_statement(line, config=module.config_for_parsing) for line in new]
     return module.with_changes(body=[*module.body[:at], *made, *module.body[at:]])
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from migrate.code import files, findings, imports, program, releases, rewriting, targets
+from migrate.code import files, findings, imports, nesting, program, releases, rewriting, targets
 from migrate.code.findings import Finding
 from migrate.errors import DamagedFileError
-from optim.errors import DtoptError
+from optim.errors import DtoptError, UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,10 @@ def migrate_code(
     targets.check(to)
     said = releases.given(source) if source else None
     found = files.find(paths)
+    return nesting.on_large_stack(lambda: _migrated(found, to, said, write))
+
+
+def _migrated(found: Sequence[Path], to: str, said: releases.Given | None, write: bool) -> CodeReport:
     everything: list[Finding] = []
     asked: list[str] = []
     contradictions: dict[str, None] = {}
@@ -87,14 +91,20 @@ def migrate_code(
     for path in found:
         try:
             one = files.read(path)
-            if not files.may_have_places(one.code) and not (to == targets.TF_KERAS and imports.of_keras(one.code)):
+            aside = program.beside_cells(one)
+            is_of_keras = to == targets.TF_KERAS and imports.of_keras(one.code)
+            if not files.may_have_places(one.code) and not is_of_keras:
+                everything += [finding for finding in aside if finding.verdict != findings.UNREADABLE]
                 continue
             reading = read_places(one, to, said)
             code = _settled(one, rewriting.rewritten(reading), to, said)
         except DamagedFileError as error:
             everything.append(program.unreadable(path, error))
             continue
-        everything += reading.findings()
+        except Exception as error:  # one file must not hide what was found in the others
+            everything.append(program.unreadable(path, UnsupportedError(f"{path}: dtopt fails on it: {error!r}")))
+            continue
+        everything += sorted([*reading.findings(), *aside], key=lambda f: (f.cell or 0, f.line, f.column))
         asked += reading.asked
         contradictions |= dict.fromkeys(reading.contradictions)
         if code != one.code:

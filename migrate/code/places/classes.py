@@ -22,7 +22,7 @@ PARTIAL = "functools.partial"
 def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
     """A class that is used without being called there."""
     found = reading.names.of(node)
-    if not found or not all(names.old_class(n) or names.is_foreign(n) or names.BASES.match(n) for n in found):
+    if not found or not all(map(_is_class, found)):
         return
     if node in reading.edits or (reading.target == targets.TF_KERAS and all(n.startswith("tf_keras.") for n in found)):
         return
@@ -31,15 +31,32 @@ def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
         return
     if isinstance(parent, cst.Call) and parent.func is node:
         return
-    around = reading.parent(parent) if isinstance(parent, cst.Arg) else None
+    around = _call_around(reading, parent)
     if isinstance(around, cst.ClassDef):
         reading.add(node, BY_HAND, SUBCLASS, old=f"class {around.name.value}({reading.text(node)})")
     elif isinstance(around, cst.Call) and names.dotted(around.func) in ("isinstance", "issubclass"):
         reading.add(node, BY_HAND, _of_instance(reading, around, found))
     elif isinstance(around, cst.Call) and PARTIAL in reading.names.of(around.func) and around.args[0] is parent:
         _partial(reading, node, around)
+    elif all(map(names.WRAPPERS.search, found)) and _assignment(reading, node) is parent:
+        return  # found where it is called
     elif not _under_a_name(reading, node):
         reading.add(node, BY_HAND, HANDED_ON)
+
+
+def _is_class(name: str) -> bool:
+    is_wrapper = bool(names.FRAMEWORK.match(name) and names.WRAPPERS.search(name))
+    return bool(names.old_class(name) or names.is_foreign(name) or names.BASES.match(name) or is_wrapper)
+
+
+def _call_around(reading: Reading, parent: cst.CSTNode | None) -> cst.CSTNode | None:
+    """The call or class whose argument a name is, itself or in a tuple: `isinstance(o, (str, Optimizer))`."""
+    if isinstance(parent, cst.Element) and isinstance(reading.parent(parent), cst.Tuple):
+        above = reading.parent(reading.parent(parent) or parent)
+        around = reading.parent(above) if isinstance(above, cst.Arg) else None
+        is_question = isinstance(around, cst.Call) and names.dotted(around.func) in ("isinstance", "issubclass")
+        return around if is_question else None
+    return reading.parent(parent) if isinstance(parent, cst.Arg) else None
 
 
 def _of_instance(reading: Reading, call: cst.Call, found: frozenset[str]) -> str:

@@ -11,7 +11,7 @@ from migrate.code.calls import Outcome
 from migrate.code.facts import Scope
 from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.meanings import Value
-from migrate.code.places import sharing, wrappers
+from migrate.code.places import elsewhere, sharing, wrappers
 from migrate.code.program import Reading
 from migrate.code.releases import Release
 from migrate.code.scopes import dotted
@@ -25,6 +25,10 @@ GRAPH_LOOP = (
 
 
 NO_TF_OPTIMIZER = "there is no TFOptimizer now: give compile an optimizer of the target instead of one of tf.train"
+UNSEEN = (
+    "where it takes its steps is not seen here: for gradients of a tf.GradientTape and apply_gradients, without"
+    " global_step, make it {call}; a graph goes on as it is with tf.compat.v1"
+)
 SHARED = (
     "several models are compiled with this one, which takes only variables that it was built with now: once they are"
     " compiled, call {name}.build(a.trainable_variables + b.trainable_variables); old Keras kept slots for each model,"
@@ -76,7 +80,8 @@ def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None
     _place_schedule(reading, made, callee)
     proposal = f"{callee}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})"
     if name.startswith(("tensorflow.train.", "tensorflow.contrib.")) and use in ("graph", "unknown"):
-        reading.add(node, BY_HAND, GRAPH_LOOP.format(target=made.module, call=proposal))
+        seen = use == "graph" or reading.is_graph
+        reading.add(node, BY_HAND, (GRAPH_LOOP if seen else UNSEEN).format(target=made.module, call=proposal))
         return
     if use == "wrapped" and reading.target == targets.OPTIM and not wrappers.takes(reading, node):
         reading.add(node, BY_HAND, f"its wrapper takes no optimizer of optim: unwrap it, and make it {proposal}")
@@ -174,7 +179,7 @@ def _use(reading: Reading, node: cst.Call) -> str:
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile":
                 return "compiled"
             found = reading.names.of(call.func)
-            if wrappers.is_wrapper(reading, call.func) or (found and all(map(names.is_foreign, found))):
+            if _is_around(reading, call) or (found and all(map(names.is_foreign, found))):
                 return "wrapped"
         return "unknown"
     if isinstance(parent, cst.Attribute):
@@ -182,6 +187,11 @@ def _use(reading: Reading, node: cst.Call) -> str:
     if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
         return _use_of_name(reading, names.dotted(parent.targets[0].target))
     return "unknown"
+
+
+def _is_around(reading: Reading, call: cst.Call) -> bool:
+    """Whether a call makes an optimizer around another one, of a package that may not be known."""
+    return wrappers.is_wrapper(reading, call.func) or bool(elsewhere.unknown_class(reading, call.func))
 
 
 def _use_of_name(reading: Reading, text: str) -> str:
@@ -195,7 +205,7 @@ def _use_of_name(reading: Reading, text: str) -> str:
 
 def _found_use(reading: Reading, text: str) -> str:
     given = reading.usage.arguments.get(text, [])
-    if any(wrappers.is_wrapper(reading, call.func) for call in given):
+    if any(_is_around(reading, call) for call in given):
         return "wrapped"
     if any(map(is_compile, given)):
         return "compiled"

@@ -1,28 +1,83 @@
-"""Learning rate schedules that are imported from where current releases have none."""
+"""Learning rates over time from outside of `keras.optimizers.schedules`.
+
+Sources: `tensorflow/python/training/learning_rate_decay.py` 1.15, `python/keras/optimizer_v2/learning_rate_schedule.py`
+2.3, `tensorflow_addons/optimizers/cyclical_learning_rate.py` 0.23, Keras 3.15 `learning_rate_schedule.py`.
+"""
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
-from migrate.code import targets
-from migrate.code.findings import REWRITTEN
-from migrate.code.imports import is_gone
-from migrate.code.places import constructors
+from migrate.code import names, targets
+from migrate.code.findings import BY_HAND, REWRITTEN
 from migrate.code.program import Reading
-from migrate.code.schedules import SCHEDULES
+
+DECAYS = {
+    "exponential_decay": "ExponentialDecay",
+    "inverse_time_decay": "InverseTimeDecay",
+    "polynomial_decay": "PolynomialDecay",
+    "piecewise_constant": "PiecewiseConstantDecay",
+    "piecewise_constant_decay": "PiecewiseConstantDecay",
+    "cosine_decay": "CosineDecay",
+    "cosine_decay_restarts": "CosineDecayRestarts",
+}
+"""Functions of `tf.train` -> the class of Keras with the same arguments and defaults, but for the step."""
+STEPS = ("global_step", "x")
+TRAIN = re.compile(r"^tensorflow\.train\.(\w*(?:_decay|_decay_restarts|piecewise_constant))$")
+EXPERIMENTAL = re.compile(r"^(?:tensorflow\.keras|keras|tf_keras)\.experimental\.(\w*CosineDecay\w*)$")
+CYCLICAL = re.compile(r"^tensorflow_addons\.optimizers\.(?:\w+\.)*(\w*CyclicalLearningRate)$")
+OWN = "write it as a subclass of LearningRateSchedule, which optim takes, too"
 
 
-def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
-    """A schedule's class of the old package, called or inherited from, which is the target's Keras's now."""
-    found = {m[1] for m in map(SCHEDULES.match, reading.names.of(node)) if m}
-    parent = reading.parent(node)
-    if len(found) != 1 or isinstance(parent, (cst.ImportAlias, cst.AsName, cst.Attribute)):
+def look(reading: Reading, node: cst.Call) -> None:
+    """A call that makes a schedule which the target has elsewhere, or not at all."""
+    found = reading.names.of(node.func)
+    name = next(iter(found)) if len(found) == 1 else ""
+    package = "tf_keras" if reading.target == targets.TF_KERAS else "keras"
+    if decay := TRAIN.match(name):
+        _decay(reading, node, decay[1], package)
+    elif old := EXPERIMENTAL.match(name):
+        _experimental(reading, node, old[1], package)
+    elif cyclical := CYCLICAL.match(name):
+        reading.add(
+            node, BY_HAND, f"Keras has no {cyclical[1]}, and TensorFlow Addons ends with TensorFlow 2.15: {OWN}"
+        )
+
+
+def _decay(reading: Reading, node: cst.Call, function: str, package: str) -> None:
+    """A function of `tf.train`, which is of a step that the program counts."""
+    cls = DECAYS.get(function)
+    if cls is None:
+        reading.add(node, BY_HAND, f"Keras has no {function}: {OWN}")
         return
-    sources = reading.names.sources(node)
-    if not sources or not all(map(is_gone, sources)):
+    step = 0 if function.startswith("piecewise") else 1
+    given = []
+    for index, argument in enumerate(node.args):
+        key = argument.keyword.value if argument.keyword else ""
+        if key in (*STEPS, "name") or (not key and index == step):
+            continue
+        key = {"learning_rate": "initial_learning_rate"}.get(key, key)
+        given.append(f"{key}={reading.text(argument.value)}" if key else reading.text(argument.value))
+    new = f"{package}.optimizers.schedules.{cls}({', '.join(given)})"
+    reading.add(
+        node, BY_HAND, f"give the optimizer {' '.join(new.split())}: it follows the optimizer's own count of steps"
+    )
+
+
+def _experimental(reading: Reading, node: cst.Call, cls: str, package: str) -> None:
+    """The class of Keras before it had its place among the others."""
+    if cls not in DECAYS.values():
+        reading.add(node, BY_HAND, f"Keras has no {cls} now: {OWN}")
         return
-    keras = "tf_keras" if reading.target == targets.TF_KERAS else "keras"
-    new = f"{keras}.optimizers.schedules.{found.pop()}"
-    reading.edits[node] = lambda updated: cst.parse_expression(new)
-    constructors.import_target(reading, keras)
-    reading.add(node, REWRITTEN, "", new)
+    text = names.dotted(node.func)
+    base = text.partition(".experimental.")[0] if ".experimental." in text and package == "keras" else package
+    new = f"{base}.optimizers.schedules.{cls}"
+    if ".experimental." not in text:
+        reading.add(node, BY_HAND, f"it is {new} now, with the same arguments: import it from there")
+        return
+    reading.edits[node.func] = lambda updated: cst.parse_expression(new)
+    if base == package:
+        reading.imports.add(f"import {package}")
+    reading.add(node, REWRITTEN, "", reading.text(node).replace(text, new, 1))

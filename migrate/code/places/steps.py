@@ -14,6 +14,7 @@ ADVICE = {
     "get_updates": f"graphs of updates are gone: {TAPE}",
     "get_gradients": f"graphs of gradients are gone: {TAPE}",
     "compute_gradients": TAPE,
+    "_compute_gradients": TAPE,
     "minimize": TAPE,
 }
 

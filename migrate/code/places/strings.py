@@ -11,24 +11,68 @@ import libcst as cst
 from migrate.code import calls, facts, names, targets
 from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.program import Reading
+from migrate.code.usage import is_compile
 
 KEEPS_STATE = re.compile(r"\.optimizer\.[gs]et_weights\(")
 """Its state is saved by name then, which takes an optimizer of `optim`."""
+DEFAULT = "rmsprop"
 EMPTY_CALL = cst.parse_expression("f()")
 
 
 def look_at_compile(reading: Reading, node: cst.Call) -> None:
     """`model.compile(...)`: its optimizer, where that is a string or a name."""
-    value = facts.compiled(node)
-    if value is None or reading.names.of(node.func):
+    if not is_compile(node) or reading.names.of(node.func):
         return
+    value = facts.compiled(node)
     base = cst.ensure_type(node.func, cst.Attribute).value
     is_model = reading.facts.kind(base, reading.scope(node)) == facts.MODEL
     certain = is_model or (facts.is_keras_compile(node) and reading.has_framework)
-    if _name_of(value) is not None and _name_of(value) in names.STRINGS:
+    if value is None:
+        _default(reading, node, certain)
+    else:
+        _look_at_compiled(reading, value, certain)
+
+
+def _look_at_compiled(reading: Reading, value: cst.BaseExpression, certain: bool) -> None:
+    """What `compile` is given: a string, a name, a config, or one of two of these."""
+    if isinstance(value, cst.IfExp):
+        for branch in (value.body, value.orelse):
+            _look_at_compiled(reading, branch, certain)
+    elif isinstance(value, cst.BooleanOperation):
+        for branch in (value.left, value.right):
+            _look_at_compiled(reading, branch, certain)
+    elif _name_of(value) is not None and _name_of(value) in names.STRINGS:
         by_name(reading, value, _name_of(value) or "", certain)
     elif isinstance(value, (cst.Name, cst.Attribute)) and certain:
         _named(reading, value)
+    elif certain and _members(value) is not None:
+        _config(reading, value, value, names.of_string("sgd", reading.program.code).rpartition(".")[0] + ".get")
+
+
+def _default(reading: Reading, node: cst.Call, certain: bool) -> None:
+    """`compile(loss="mse")`, which is RMSprop. Standalone Keras before 3 had no default."""
+    keywords = {argument.keyword.value for argument in node.args if argument.keyword}
+    qualified = names.of_string(DEFAULT, reading.program.code)
+    has_default = not qualified.startswith("keras.") or any(
+        release.generation == "keras3" for release in calls.releases_of(qualified, reading.releases)
+    )
+    if "loss" not in keywords or any(a.star for a in node.args) or not certain or not has_default:
+        return
+    by_name(reading, node, DEFAULT, certain)
+    if node in reading.edits:
+        at, finding = reading.said.pop()
+        new = _with_optimizer(node, finding.new)
+        reading.edits[node] = lambda updated: _with_optimizer(cst.ensure_type(updated, cst.Call), finding.new)
+        text = " ".join(reading.text(new).split())
+        reading.said.append((at, replace(finding, new=text, message=finding.message or "its default is RMSprop")))
+
+
+def _with_optimizer(call: cst.Call, optimizer: str) -> cst.Call:
+    """The call with an optimizer before its other arguments."""
+    value = cst.parse_expression(optimizer)
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    no_space = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    return call.with_changes(args=[cst.Arg(value, cst.Name("optimizer"), equal=no_space, comma=comma), *call.args])
 
 
 def _named(reading: Reading, value: cst.Name | cst.Attribute) -> None:
@@ -60,7 +104,7 @@ def look_at_lookup(reading: Reading, node: cst.Call) -> None:
     name = _name_of(value) if value is not None else None
     if value is not None and name in names.STRINGS:
         by_name(reading, value, name or "", True, whole=node)
-    elif isinstance(value, cst.Dict):
+    elif value is not None and _members(value) is not None:
         _config(reading, node, value, next(iter(found)))
     else:
         reading.add(
@@ -125,12 +169,14 @@ def _constant(text: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
     return lambda updated: cst.parse_expression(text)
 
 
-def _config(reading: Reading, node: cst.Call, config: cst.Dict, name: str) -> None:
-    """`deserialize({"class_name": "SGD", "config": {"lr": 0.1}})` as the call that it stands for."""
+def _config(reading: Reading, node: cst.BaseExpression, config: cst.BaseExpression, name: str) -> None:
+    """`deserialize({"class_name": "SGD", "config": {"lr": 0.1}})` as the call that it stands for, in place of `node`."""
     members = _members(config)
     cls = _name_of(members["class_name"]) if members and "class_name" in members else None
     inner = members.get("config") if members else None
-    if cls not in names.STRINGS or not isinstance(inner, cst.Dict) or _members(inner) is None or len(node.args) != 1:
+    inner = inner if members and "config" in members else cst.Dict([])
+    has_more = isinstance(node, cst.Call) and node is not config and len(node.args) != 1
+    if cls not in names.STRINGS or inner is None or _members(inner) is None or has_more:
         reading.add(node, BY_HAND, "write the config as a call of the class, so that it can be read")
         return
     arguments = ", ".join(f"{key}={reading.text(value)}" for key, value in (_members(inner) or {}).items())
@@ -143,7 +189,13 @@ def _config(reading: Reading, node: cst.Call, config: cst.Dict, name: str) -> No
         _replace(reading, config, answer, node)
 
 
-def _members(node: cst.Dict) -> dict[str, cst.BaseExpression] | None:
+def _members(node: cst.BaseExpression) -> dict[str, cst.BaseExpression] | None:
+    """The values of a dict by its keys; None if it is none, or not all keys are strings."""
+    if isinstance(node, cst.Call) and names.dotted(node.func) == "dict":
+        keys = {a.keyword.value: a.value for a in node.args if a.keyword is not None}
+        return keys if len(keys) == len(node.args) else None
+    if not isinstance(node, cst.Dict):
+        return None
     found = {}
     for element in node.elements:
         if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):

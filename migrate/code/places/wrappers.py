@@ -39,7 +39,7 @@ ADVICE = {
 
 def is_wrapper(reading: Reading, node: cst.BaseExpression) -> bool:
     """Whether a name is, on every path, an optimizer around another one."""
-    found = reading.names.of(node)
+    found = reading.callee(node)
     return bool(found) and all(names.FRAMEWORK.match(n) and names.WRAPPERS.search(n) for n in found)
 
 
@@ -73,7 +73,7 @@ def look(reading: Reading, node: cst.Call) -> None:
         reading.add(node, BY_HAND, "its loss scale is not seen here: give it as a literal, a number or 'dynamic'")
     elif reading.target == targets.OPTIM:
         _into_constructor(reading, node, cls, scaling)
-    elif reading.target == targets.KERAS and _is_new(next(iter(reading.names.of(node.func)))):
+    elif reading.target == targets.KERAS and _is_new(next(iter(reading.callee(node.func)))):
         _around_new(reading, node, scaling)
     elif reading.target == targets.TF_KERAS and _is_new(next(iter(reading.names.of(node.func)))):
         _of_tf_keras(reading, node)
@@ -95,7 +95,7 @@ def _of_tf_keras(reading: Reading, node: cst.Call) -> None:
 
 
 def _class(reading: Reading, node: cst.Call) -> str:
-    return next(iter(reading.names.of(node.func))).rsplit(".", 1)[-1]
+    return next(iter(reading.callee(node.func))).rsplit(".", 1)[-1]
 
 
 def _is_new(name: str) -> bool:
@@ -113,7 +113,7 @@ def _scaling(reading: Reading, node: cst.Call) -> Mapping[str, Value] | None:
     """Arguments of `optim` for the loss scale of a wrapper, None where they are not seen."""
     if _class(reading, node) not in SCALED or any(a.star for a in node.args):
         return None
-    name = next(iter(reading.names.of(node.func)))
+    name = next(iter(reading.callee(node.func)))
     is_new = _is_new(name)
     order = ("", "dynamic", "initial_scale", "dynamic_growth_steps") if is_new else ("", "loss_scale")
     given: dict[str, Value] = {}
