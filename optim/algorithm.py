@@ -69,4 +69,4 @@ def of(optimizer: Any, rule: Rule | None, hyper: Callable[[], dict[str, Any]], b
 
 def has_own_step(cls: type) -> bool:
     """Whether a class of optimizers overrides `update_step`."""
-    return not cls.update_step.__module__.startswith("optim.")  # type: ignore[attr-defined,no-any-return]
+    return not cls.update_step.__module__.startswith("optim.")  # type: ignore[attr-defined]

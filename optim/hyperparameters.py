@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from optim.arguments import Hyperparameter
 from optim.errors import HyperparameterError, UnsupportedError
+from optim.float32_view import exact
 
 
 def to_number(name: str, value: Any) -> float | None:
@@ -25,7 +26,7 @@ def to_number(name: str, value: Any) -> float | None:
         if value.shape.rank not in (0, None):
             raise HyperparameterError(f"{name} must be a scalar, got a tensor of shape {tuple(value.shape)}")
         if isinstance(value, tf.Variable):
-            value = value.read_value()
+            value = exact(value).read_value()
         if not hasattr(value, "numpy"):
             return None
         value = value.numpy()

@@ -119,7 +119,10 @@ class Optimizer(tf.Module):
     """The rate's variable, schedule or callable, and how one is made: for subclasses written for Keras 2.9."""
     _build_learning_rate = staticmethod(rate.parse)
     current_loss_scale = property(_of("_settings.loss_scale", LossScale.now))
-    loss_scale_factor = property(_of("_settings.loss_scale", LossScale.constant))
+    loss_scale_factor = property(
+        _of("_settings.loss_scale", LossScale.constant),
+        lambda self, value: self._settings.change("loss_scale", value),
+    )
     stop_loss_scaling = _of("_settings.loss_scale", LossScale.stop_loss_scaling)
 
     # Variables.

@@ -86,7 +86,7 @@ def named(document: Any, plain: Any) -> Any:
     Args:
       document: as stored. plain: the same without `module` and `registered_name`.
     """
-    if not isinstance(document, Mapping) or not document.get("module"):
+    if not isinstance(document, Mapping) or "registered_name" not in document:
         return plain
     made = {**plain, "class_name": _name(document)}
     return {**made, "dtype": "float32"} if made["class_name"] in SCHEDULES else made  # as Keras computes it

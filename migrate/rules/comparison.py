@@ -120,6 +120,8 @@ def compare(source: Rule, live: Rule) -> Differences:
 
 def _matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
     """Whether an option does anything, given the others."""
+    if key == "count_calls":
+        return any(_counts(values) for values in (have, get))
     if key in ("ema_momentum", "ema_overwrite_frequency"):
         return bool(have.get("use_ema") and get.get("use_ema"))
     if key in ("decoupled_weight_decay", "learning_rate_in_weight_decay"):
@@ -133,6 +135,12 @@ def _matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
     if key == "epsilon_inside":
         return bool(have.get("epsilon") or get.get("epsilon"))
     return True
+
+
+def _counts(values: Mapping[str, Any]) -> bool:
+    """Whether it matters what is counted, calls or real steps."""
+    averaged_or_scheduled = values.get("use_ema") or isinstance(values.get("learning_rate"), Mapping)
+    return bool(averaged_or_scheduled) and (values.get("gradient_accumulation_steps") or 1) > 1
 
 
 def as_written(value: Any) -> Any:

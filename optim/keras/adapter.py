@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from optim.errors import HyperparameterError, UnsupportedError
+from optim.keras import listing
 from optim.keras.behaviour import Behaviour
 from optim.keras.saved import Saved
 from optim.keras_differences import TF_KERAS
@@ -63,6 +64,9 @@ class Adapter(Saved):
         return f"for_keras({self.inner!r})"
 
     def __getattr__(self, name: str) -> Any:
+        found = listing.by_attribute(self._engine, name) if "inner" in vars(self) else None
+        if found is not None:
+            return found
         if name.startswith("_") or "inner" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.inner, name)
@@ -110,8 +114,9 @@ class Adapter(Saved):
 
     @property
     def variables(self) -> list[tf.Variable]:
+        """The state in the order in which this Keras has it."""
         self._track()  # `inner` may have been built, or restored, by itself
-        return self._engine.variables
+        return self._listed()
 
     def add_variable(
         self, shape: Any, dtype: Any = None, initializer: Any = "zeros", name: str | None = None

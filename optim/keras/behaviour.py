@@ -21,6 +21,8 @@ from optim.keras_differences import KERAS_3, NO_GRADIENT, ROWS, Difference
 from optim.optimizer import Optimizer
 from optim.options.settings import OPTIONS
 
+OTHER_NAMES = ("lr", "loss_scale_factor")
+"""Arguments that are other names of options."""
 NOT_STEPS = ("name", "jit_compile", "kwargs")
 """Arguments of Keras's classes that change no step."""
 
@@ -101,9 +103,10 @@ def _algorithm(optimizer: Optimizer) -> str:
 
 def _values(optimizer: Optimizer) -> Mapping[str, Any]:
     """Arguments by name; a schedule is a mapping, as in a config."""
-    rate = {} if schedules.is_schedule(optimizer._learning_rate) else None
+    rate: Mapping[str, Any] | None = {} if schedules.is_schedule(optimizer._learning_rate) else None
     own = {**optimizer._hyper.values, **getattr(optimizer, "_choices", {})}
-    return {**own, **{name: optimizer._settings.get(name) for name in OPTIONS if name != "lr"}, "learning_rate": rate}
+    options = {name: optimizer._settings.get(name) for name in OPTIONS if name not in OTHER_NAMES}
+    return {**own, **options, "learning_rate": rate}
 
 
 def _now(optimizer: Optimizer, name: str) -> Any:

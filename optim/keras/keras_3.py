@@ -22,6 +22,7 @@ class Keras3Adapter(Adapter):
     """`Adapter` for Keras 3 on the TensorFlow backend."""
 
     _generation = KERAS_3
+    _lists_the_rate = True
     _how_to_keep_it = "; compile(..., auto_scale_loss=False) keeps it"
 
     def _keras_arguments(self) -> dict[str, Any]:
@@ -35,14 +36,6 @@ class Keras3Adapter(Adapter):
     def iterations(self, value: Any) -> None:
         if "inner" in vars(self):  # Keras 3.0 to 3.4 set it in their own constructor
             self._engine.iterations = value
-
-    @property
-    def learning_rate(self) -> Any:
-        return _readable(self.inner.learning_rate)
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self.inner.learning_rate = value
 
     @property
     def _trainable_variables(self) -> list[Any]:

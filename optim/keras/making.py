@@ -25,6 +25,9 @@ from optim.options.loss_scale import DYNAMIC
 def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
     """An optimizer that Keras's `Model.compile` accepts; its state and its steps are those of `optimizer`.
 
+    It steps as Keras's class of the same name does in this Keras: arguments that the caller did not choose take the
+    values that make it so (`optim/keras_differences.py`), before its first step. A warning names what is left.
+
     Args:
       optimizer: any optimizer of `optim` or `optim.legacy`, or of a subclass of yours.
       keras: the module `keras`, `tf_keras` or `tf.keras`; None finds it, if just one of them was imported; if none was,

@@ -12,6 +12,7 @@ import tensorflow as tf
 import optim
 from optim import slot_layout
 from optim.errors import CheckpointError, HyperparameterError, MismatchError
+from optim.keras import listing
 from optim.layouts import placement
 from optim.legacy import v1, v2
 from optim.legacy._base import LegacyOptimizer
@@ -19,6 +20,8 @@ from optim.optimizer import Optimizer
 
 PACKAGE = "dtopt"
 NAME = "KerasOptimizer"
+ORDER, BY_VARIABLE = "variables", "by variable"
+"""What a config says of the order of lists of weights. Earlier ones say nothing: those lists went slot by slot."""
 REVIVED_RATE = "_learning_rate"
 """The learning rate in a SavedModel, as tf_keras calls its own there."""
 
@@ -52,7 +55,7 @@ class Saved:
             # TensorFlow, which finds `key` by `_lookup_dependency`, leaves out what was read before there was a slot.
             self._handle_deferred_dependencies(key, variable)  # type: ignore[attr-defined]
             if not hasattr(variable, "path"):
-                variable.path = variable.name.split(":")[0]  # what Keras 3 calls a variable in its .h5 files
+                variable.path = listing.path(self._engine, key, variable)  # also in .h5 files of Keras 3
         vars(self)["_known_state"] = stored  # past Keras's __setattr__, which would track it once more
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
@@ -64,7 +67,7 @@ class Saved:
         # Loading such a model sets the children as attributes of an optimizer of tf_keras's, and drops that; it needs
         # two that it knows, and takes no `learning_rate`. `load_weights` reads the state from them.
         state = {REVIVED_RATE if key == slot_layout.LEARNING_RATE else key: v for key, v in stored.items()}
-        variables = tf.__internal__.tracking.wrap(self._engine.variables)
+        variables = tf.__internal__.tracking.wrap(self._engine._state.all_variables())
         return {"_iterations": self._engine.iterations, "_variables": variables, **others, **state}
 
     def _explicit_children(self) -> list[tuple[str, Any]]:
@@ -78,7 +81,7 @@ class Saved:
 
     def get_config(self) -> dict[str, Any]:
         """The configuration of `inner`, and its class as `algorithm`. A schedule of this Keras is as Keras saves it."""
-        config = {**self.inner.get_config(), "algorithm": _name_of(type(self.inner), self._keras)}
+        config = {**self.inner.get_config(), "algorithm": _name_of(type(self.inner), self._keras), ORDER: BY_VARIABLE}
         theirs, rate = self._keras.optimizers.schedules, self._engine._learning_rate
         if isinstance(rate, theirs.LearningRateSchedule):
             config["learning_rate"] = theirs.serialize(rate)
@@ -87,7 +90,7 @@ class Saved:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
         arguments = dict(config)
-        name = arguments.pop("algorithm", None)
+        name, order = arguments.pop("algorithm", None), arguments.pop(ORDER, None)
         found = _class_of(str(name)) or cls._keras.saving.get_registered_object(str(name), custom_objects)
         if not (isinstance(found, type) and issubclass(found, (Optimizer, LegacyOptimizer))):
             raise HyperparameterError(
@@ -95,10 +98,12 @@ class Saved:
                 " keras.saving.register_keras_serializable, or load the model with compile=False"
             )
         rate = arguments.get("learning_rate")
-        if isinstance(rate, Mapping) and rate.get("module") is not None:
+        if isinstance(rate, Mapping) and "registered_name" in rate:  # Keras's own form
             deserialize = cls._keras.optimizers.schedules.deserialize
             arguments["learning_rate"] = deserialize(dict(rate), custom_objects=custom_objects)
-        return cls._around(found.from_config(arguments))
+        made = cls._around(found.from_config(arguments))
+        vars(made)["_is_of_before"] = order is None
+        return made
 
     def save_own_variables(self, store: Any) -> None:
         """Write the state into a mapping name -> array, slots as `<slot>.<position of the variable>`."""
@@ -113,6 +118,7 @@ class Saved:
         Raises:
           CheckpointError: other slots, or other shapes. Then nothing was assigned.
         """
+        vars(self).pop("_is_of_before", None)
         values = {key: np.asarray(store[key]) for key in store.keys()}  # noqa: SIM118  a group of h5py
         if len(self._engine._state.tracked) == 0 and any("." in key for key in values):
             vars(self)["_read_before"] = values
@@ -148,12 +154,22 @@ class Saved:
         for key, value in values.items():
             _assign(own[key], value)
 
+    _lists_the_rate = False
+    """Whether `variables` has a constant learning rate, as in Keras 3."""
+
+    def _listed(self) -> list[tf.Variable]:
+        return listing.variables(self._engine, with_rate=self._lists_the_rate)
+
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Assign all `variables`. Raises MismatchError."""
-        variables, values = self._engine.variables, [np.asarray(w) for w in weights]
-        if [v.shape for v in values] != [tuple(v.shape) for v in variables]:
+        """Assign all `variables`, in their order or in that of earlier files. Raises MismatchError."""
+        values, now, before = [np.asarray(w) for w in weights], self._listed(), self._engine._state.all_variables()
+        is_of_before = vars(self).pop("_is_of_before", False)
+        orders = [before, now] if is_of_before else [now, before]
+        shapes = [value.shape for value in values]
+        variables = next((order for order in orders if shapes == [tuple(v.shape) for v in order]), None)
+        if variables is None:
             raise MismatchError(
-                f"set_weights got {len(values)} arrays that do not fit the {len(variables)} variables of the optimizer;"
+                f"set_weights got {len(values)} arrays that do not fit the {len(now)} variables of the optimizer;"
                 " build it first"
             )
         for variable, value in zip(variables, values, strict=True):

@@ -74,7 +74,7 @@ class LegacyOptimizer(tf.Module):
 
     @property
     def learning_rate(self) -> Any:
-        """The constant rate's float64 variable; the schedule; or what the callable gives. `lr` is the same."""
+        """The constant rate's variable, in float32; the schedule; or what the callable gives. `lr` is the same."""
         rate = self._modern._learning_rate
         if rate is None:
             raise AttributeError(f"{type(self).__name__} has no learning_rate; declare it with _set_hyper")

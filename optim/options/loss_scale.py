@@ -100,7 +100,7 @@ class LossScale(Part):
         self.changed()
 
     def constant(self) -> float | None:
-        """The constant `loss_scale`, under the name that Keras 3 has for it."""
+        """The constant `loss_scale`, under the name that Keras 3 has for it; setting it sets `loss_scale`."""
         return self.loss_scale if isinstance(self.loss_scale, float) else None
 
     def for_step(self, eager: bool) -> Any:

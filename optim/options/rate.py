@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -13,6 +14,7 @@ import tensorflow as tf
 from optim import hyperparameters, schedules, slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import HyperparameterError
+from optim.float32_view import Float32View, exact
 from optim.options.accumulation import Accumulation
 from optim.options.part import Option, Part
 from optim.precision import constant
@@ -34,7 +36,7 @@ def parse(value: Any) -> Any:
     if isinstance(value, Mapping):
         return schedules.from_config(value)
     if isinstance(value, tf.Variable) or schedules.is_schedule(value):
-        return value
+        return exact(value)
     if callable(value):
         hyperparameters.check_callable("learning_rate", value)
         return value
@@ -87,6 +89,8 @@ class Rate(Part):
             warnings.warn("decay is the old inverse time decay; new code uses a schedule", DeprecationWarning, 5)
         self._state = state
         self._accumulation = accumulation
+        self._is_exact = False
+        self._view: Float32View | None = None
         self._owner = algorithm.owner
         self._given: Any = None
         given = from_arguments(algorithm.cls, learning_rate, lr)
@@ -116,6 +120,8 @@ class Rate(Part):
     def replace(self, value: Any) -> None:
         """What setting `Optimizer.learning_rate` does."""
         parsed, rate = parse(value), self.source
+        if parsed is rate:
+            return
         is_number = isinstance(parsed, float)
         if is_number and schedules.is_schedule(rate):
             raise TypeError(
@@ -128,11 +134,32 @@ class Rate(Part):
             self.keep(parsed)
 
     def read(self) -> Any:
-        """The constant rate's float64 variable, or what the schedule or callable gives at `iterations`.
+        """The constant rate's variable, or what the schedule or callable gives at `iterations`: float32, as in Keras.
 
-        Setting a number assigns the variable; a schedule may be replaced by a schedule or a callable.
+        Setting a number assigns the variable, which keeps float64 for steps and for `get_config`; a schedule may be
+        replaced by a schedule or a callable. In an `update_step` of one's own it is float64 for float64 variables.
         """
         rate = self.source
+        if self._given is not None and rate is not self._given:  # the constant's variable
+            return rate if self._is_exact else self._view_of(rate)
+        found = self._read(rate)
+        return tf.cast(found, tf.float32) if not self._is_exact and _is_float64_tensor(found) else found
+
+    def _view_of(self, variable: tf.Variable) -> Float32View:
+        if self._view is None or self._view.exact is not variable:
+            self._view = Float32View(variable)
+        return self._view
+
+    @contextmanager
+    def in_dtype_of(self, variable: Any) -> Iterator[None]:
+        """Let `read` give float64 if a variable is."""
+        before, self._is_exact = self._is_exact, variable.dtype == tf.float64
+        try:
+            yield
+        finally:
+            self._is_exact = before
+
+    def _read(self, rate: Any) -> Any:
         if rate is None:
             raise HyperparameterError(f"{self._owner} was made without a learning_rate")
         if schedules.is_schedule(rate):
@@ -159,6 +186,10 @@ class Rate(Part):
         if schedules.is_schedule(rate):
             return schedules.to_config(rate)
         return hyperparameters.to_number("learning_rate", rate if isinstance(rate, tf.Variable) else rate())
+
+
+def _is_float64_tensor(value: Any) -> bool:
+    return tf.is_tensor(value) and not isinstance(value, tf.Variable) and value.dtype == tf.float64
 
 
 def evaluate(source: Any, iterations: Any, decay: float) -> Any:

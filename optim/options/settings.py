@@ -62,6 +62,7 @@ class Options(TypedDict, total=False):
     master_copies: bool
     executor: str
     lr: Any
+    loss_scale_factor: float | None
     decay: float
 
 
@@ -98,7 +99,8 @@ class Settings:
         self.lazy_rows = LazyRows(given["lazy_rows"])
         self.repeated_rows = RepeatedRows(given["repeated_rows"])
         self.placement = SlotPlacement(given["slot_placement"])
-        self.loss_scale = LossScale(given["loss_scale"], given["loss_scale_growth_steps"], state)
+        scale = _one_of_two_names("loss_scale", "loss_scale_factor", given)
+        self.loss_scale = LossScale(scale, given["loss_scale_growth_steps"], state)
         self.masters = MasterCopies(given["master_copies"], state)
         self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
         self._owners = {name: part for part in self for name in part.options}
@@ -201,6 +203,7 @@ PARTS: tuple[type[Part], ...] = (
 OPTIONS: Mapping[str, Option] = {
     **{name: option for part in PARTS for name, option in part.options.items()},
     "lr": Option(None, "old name of `learning_rate`"),
+    "loss_scale_factor": Option(None, "Keras 3's name of a constant `loss_scale`"),
 }
 """Every keyword argument that options own, in the order of the signature."""
 
@@ -240,6 +243,14 @@ def add_attributes(cls: type) -> None:
     """Make an attribute of each option, which acts from the next step on where it is set, or raises."""
     for name in (name for part in PARTS for name in part.options):
         setattr(cls, name, _Attribute(name))
+
+
+def _one_of_two_names(name: str, other: str, given: Mapping[str, Any]) -> Any:
+    """An argument that has two names. Raises HyperparameterError: they contradict each other."""
+    one, two = given[name], given[other]
+    if one is not None and two is not None and one != two:
+        raise HyperparameterError(f"{other}={two!r} contradicts {name}={one!r}; give {name} only")
+    return two if one is None else one
 
 
 def _complete(options: Mapping[str, Any], owner: str) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Preparation:
             gradients=gradients,
             slots=self._state.slots,
             rule=self._algorithm.updating_rule,
-            update_step=own_step or _no_step,
+            update_step=self._own_step if own_step else _no_step,
             coefficients=self.coefficients,
             rate_factors=self._groups_of(tracked),
             decay_factors=self._decay_factors(tracked),
@@ -144,6 +144,11 @@ class Preparation:
             ema_momentum=1.0,
             overwrite=False,
         )
+
+    def _own_step(self, gradient: Any, variable: Any) -> None:
+        assert self._algorithm.own_step is not None
+        with self._settings.rate.in_dtype_of(variable):
+            self._algorithm.own_step(gradient, variable)
 
     def _decay_factors(self, tracked: Sequence[Tracked]) -> list[Any]:
         rule, amounts = self._algorithm.updating_rule, self._settings.weight_decay.amounts(tracked)

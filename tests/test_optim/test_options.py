@@ -43,6 +43,7 @@ ACTING: dict[str, dict[str, Any]] = {
     "gradient_accumulation_steps": {"gradient_accumulation_steps": 3},
     "learning_rate_multipliers": {"learning_rate_multipliers": {"^w$": 0.5}},
     "loss_scale": {"loss_scale": 1e-3, "clipvalue": 0.05},
+    "loss_scale_factor": {"loss_scale_factor": 1e-3, "clipvalue": 0.05},
     "lr": {"lr": 0.3},
     "decay": {"decay": 0.5},
 }

@@ -315,7 +315,9 @@ def test_averages_in_fit_become_the_weights_whatever_scales_the_loss(module: Any
     strategy = mirrored()
     with strategy.scope():
         model = module.Sequential([module.layers.Input((2,)), module.layers.Dense(1, kernel_initializer="ones")])
-        made = optim.for_keras(optim.SGD(0.1, use_ema=True, ema_momentum=0.5, loss_scale="dynamic"), module)
+        made = optim.for_keras(
+            optim.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_start="initial", loss_scale="dynamic"), module
+        )
         model.compile(made, "mse", **({} if module is tf_keras else {"jit_compile": False}))
     model.fit(np.ones((4, 2), np.float32), np.zeros((4, 1), np.float32), 4, 1, verbose=0)
     kernel = model.trainable_variables[0]

@@ -57,6 +57,7 @@ def read(
     settings = _plain(dict(optimizer["config"]))
     settings["learning_rate"] = rates.named(optimizer["config"].get("learning_rate"), settings.get("learning_rate"))
     algorithm = settings.pop("algorithm", None)
+    settings.pop("variables", None)  # the order of lists of weights, of which there are none here
     if not isinstance(algorithm, str) or not algorithm.isidentifier():
         raise UnsupportedError(
             f"{where}: for_keras was given {algorithm!r}, which is none of optim's own classes: load the model where"
