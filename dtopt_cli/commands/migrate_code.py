@@ -35,7 +35,8 @@ def code(
 ) -> None:
     """Rewrite old optimizers in programs: the same rule in the target, and a finding for each place.
 
-    Exit code 0: all is rewritten or the same; 1: something differs or is left to you; 3: a file cannot be read.
+    Exit code 0: all is rewritten or the same; 1: something differs or is left to you; 2: the release decides about some
+    places and is not known, so that nothing is written; 3: a file cannot be read.
     """
     if as_json and sarif:
         raise typer.BadParameter("give one of --json and --sarif: each prints one document")
@@ -50,11 +51,22 @@ def code(
         output.print_json(report.to_dict())
     else:
         _print(report)
+    for text in [*report.contradictions, *_question(report)]:
+        output.messages().print(text, markup=False, highlight=False, soft_wrap=True)
     if checkpoints is not None:
         from migrate.code.checkpoints import survey
 
         _print_survey(survey(paths, checkpoints, source), as_json=as_json or sarif)
     raise typer.Exit(report.exit_code)
+
+
+def _question(report: CodeReport) -> list[str]:
+    """Which release the program is for, where that decides about some places."""
+    if not report.asked:
+        return []
+    count = len(report.asked)
+    places = "1 place depends" if count == 1 else f"{count} places depend"
+    return [f"{places} on the release, and nothing is written. Name it, such as\n  --from {report.asked[0]}"]
 
 
 def _print_survey(lines: list[str], *, as_json: bool) -> None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from migrate.code import addons, facts, meanings, names, signatures, targets
+from migrate.code import addons, differences, facts, meanings, names, signatures, targets
+from migrate.code.differences import Source
 from migrate.code.meanings import Old, Value
 from migrate.code.releases import KERAS, TENSORFLOW, TF_KERAS, Release
+from migrate.code.schedules import Schedule
 from migrate.code.signatures import Signature
 from migrate.code.targets import Target
 from optim.errors import DtoptError, UnsupportedError
@@ -27,11 +29,13 @@ class DoesNotFitError(UnsupportedError):
 
 @dataclass(frozen=True)
 class Place:
-    """What decides about one call besides the call itself."""
+    """What decides about one call besides the call itself. `by_name`: a string stands for it in `compile`."""
 
     target: str
     rate_is_set: bool = False
     has_embeddings: bool = False
+    schedule: Schedule | None = None
+    by_name: bool = False
 
 
 @dataclass
@@ -157,16 +161,19 @@ def made(name: str, old: Old | None, given: Mapping[str, Value], release: Releas
     given = {key: value for key, value in given.items() if key not in placed}
     meaning = meanings.of(old, given, release) if old is not None else addons.meaning(name, given, release)
     generation = (old.generation if old else "optimizer_v2") or release.generation
-    target = targets.render(meaning, place.target, rate_is_set=place.rate_is_set, generation=generation)
+    rendered = targets.render(
+        meaning, place.target, rate_is_set=place.rate_is_set, generation=generation, by_name=place.by_name
+    )
+    source = Source(meaning, generation, release.versions, place.schedule, place.has_embeddings)
+    for each in rendered:
+        each.reasons += differences.reasons(source, each.module)
+        if each.module == targets.OPTIM:
+            each.arguments.update(differences.keywords(source))
+    target = min(rendered, key=lambda each: len(each.reasons))
     if placed and place.target != targets.OPTIM:
         raise UnsupportedError(f"{', '.join(placed)} is of DTensor's optimizers, which optim has and Keras has no more")
     target.arguments.update(placed)
     target.origin = {**target.origin, **{key: key for key in placed}}
-    if meaning.lazy and place.has_embeddings:
-        target.reasons.append(
-            "rows of embeddings without a gradient stayed as they were there, and move now: exact with optim's"
-            " lazy_rows=[pattern of their names]"
-        )
     return target
 
 

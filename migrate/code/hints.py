@@ -16,7 +16,7 @@ from migrate.bytes import hint_files
 from migrate.code import calls, facts, files, meanings, names, nesting, program, releases
 from migrate.code.changes import changed, others
 from migrate.code.changes.flow import Flow
-from migrate.code.releases import Release
+from migrate.code.releases import Given
 from migrate.errors import AmbiguousError, MissingHintError
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 
@@ -112,7 +112,7 @@ _CHOSEN = re.compile(r"(.*?)(?::((?:cell \d+:)?\d+|[A-Za-z_][\w.]*))?$", re.DOTA
 """FILE, and NAME or the end of `where`, if there is one."""
 
 
-def hints_in(path: Path, said: tuple[Release, ...] | None) -> list[CodeHint | Unread]:
+def hints_in(path: Path, said: Given | None) -> list[CodeHint | Unread]:
     """A hint for each call of an optimizer class and each release that fits, or why there is none."""
     reading = program.read(files.read(path), "optim", said)
     found: list[tuple[cst.Call, CodeHint | Unread]] = []

@@ -17,11 +17,14 @@ from migrate.algorithms.spec import Algorithm
 from migrate.code import signatures
 from migrate.code.releases import Release
 from migrate.errors import MissingHintError
+from migrate.generations import version_tuple
 from optim.errors import DtoptError, UnsupportedError
 
 OPAQUE = object()
 """The value of an expression that is no literal."""
 FLAGS = ("nesterov", "centered", "amsgrad", "use_ema")
+ACCUMULATED = "gradient_accumulation_steps"
+EARLY_ACCUMULATION = "counted every batch as a step and clipped each gradient alone"
 FIRST_STAND_IN, STAND_IN_STEP = 0.31415926, 1e-7
 
 
@@ -78,10 +81,11 @@ class Meaning:
 
 @dataclass
 class _Config:
-    """The arguments by Keras's names; `names`: those names -> the program's."""
+    """The arguments by Keras's names; `names`: those names -> the program's. `ignored`: what had no effect."""
 
     values: dict[str, Value] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
 
 
 def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
@@ -105,6 +109,7 @@ def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
         _same_both_ways(config, "momentum", (0.0, FIRST_STAND_IN), algorithm, generation, old, release)
     values, reasons, notes, lazy = _evaluated(config, algorithm, generation, old, release)
     origin = {key: config.names[_source_key(key, config.names)] for key in values if _source_key(key, config.names)}
+    notes += [f"{name}={given[name].text} had no effect there, and is left out" for name in config.ignored]
     return Meaning(algorithm.name, values, origin, tuple(reasons), tuple(notes), lazy)
 
 
@@ -112,6 +117,9 @@ def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
     config = _Config()
     for name, value in given.items():
         key = name
+        if _is_ignored(name, old.algorithm, generation):
+            config.ignored.append(name)
+            continue
         if old.is_tf_train:
             _, renamed = tf_train.keras_style(old.name, {name: None})
             if not renamed:
@@ -121,14 +129,17 @@ def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
             key = "learning_rate"
         elif name == "schedule_decay" and generation == "optimizer_v2":
             key = "decay"  # OptimizerV2's Nadam keeps it under that name
-        elif name == "decay" and old.algorithm == "Nadam" and generation == "optimizer_v2":
-            continue  # its constructor overwrites it by schedule_decay
-        if (name, old.algorithm) == ("amsgrad", "SGD") or (name, generation) == ("decay", "experimental"):
-            continue  # taken by TF 2.9 to 2.11, and without effect
         if key in config.values:
             raise UnsupportedError(f"{config.names[key]} and {name} are both given, which are one argument")
         config.values[key], config.names[key] = value, name
     return config
+
+
+def _is_ignored(name: str, algorithm: str, generation: str) -> bool:
+    """Whether a class takes an argument without effect: OptimizerV2's Nadam overwrites `decay` by schedule_decay, its
+    Ftrl keeps its own rate (run on TF 2.4 and 2.13)."""
+    of_v2 = generation == "optimizer_v2" and (name, algorithm) in (("decay", "Nadam"), ("lr", "Ftrl"))
+    return of_v2 or (name, algorithm) == ("amsgrad", "SGD") or (name, generation) == ("decay", "experimental")
 
 
 def _source_key(key: str, names: Mapping[str, str]) -> str:
@@ -148,6 +159,7 @@ def _evaluated(
     problem = algorithm.check(full, generation, versions)
     if problem:
         raise UnsupportedError(problem)
+    accumulated = _accumulated(full, config, versions)
     found = keras_config.arguments(full, {}, algorithm, generation, versions, ())
     values = {}
     for key, number in found.values.items():
@@ -161,10 +173,25 @@ def _evaluated(
             values[key] = given
         else:
             values[key] = Value.of(number)
+    doubts = []
+    if accumulated is not None:
+        values[ACCUMULATED] = accumulated
+        doubts = [] if versions.get("keras") else [f"if it ran with Keras before 3.5, that {EARLY_ACCUMULATION}"]
     lazy = algorithm.lazy(full, generation) is not None
     shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *LIMITS))
     idle = [o.doubt for o in found.origins.values() if o.subject in LIMITS and o.doubt]
-    return values, list(evidence.reasons(shown)), [*found.warnings, *idle], lazy
+    return values, [*evidence.reasons(shown), *doubts], [*found.warnings, *idle], lazy
+
+
+def _accumulated(full: dict[str, Any], config: _Config, versions: Mapping[str, str]) -> Value | None:
+    """How many calls make a step, taken out of the config: a new start can do what is refused of checkpoints."""
+    given = config.values.get(ACCUMULATED)
+    if given is None or (given.known and (given.literal or 1) <= 1):
+        return None
+    if (version_tuple(versions.get("keras")) or (3, 5)) < (3, 5):
+        raise UnsupportedError(f"with {ACCUMULATED} Keras before 3.5 {EARLY_ACCUMULATION}, and optim counts real steps")
+    full.pop(ACCUMULATED)
+    return given
 
 
 def _says(given: Value, key: str, result: Any) -> bool:

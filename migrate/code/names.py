@@ -22,7 +22,12 @@ ONE_NAME = (
     (r"^tensorflow\.compat\.v[12]\.", "tensorflow."),
     (r"^tensorflow\.(?:python|contrib)\.keras\.(?:api\.keras\.|python\.keras\.)?", "tensorflow.keras."),
     (r"^tensorflow\.keras\.(?:api\.keras|python\.keras)\.", "tensorflow.keras."),
+    (
+        r"^(?:tensorflow\.)?keras\.(?:optimizers\.)?(?:optimizer_v2|schedules)\.learning_rate_schedule\.",
+        "tensorflow.keras.optimizers.schedules.",
+    ),
     (r"^(?:tensorflow\.)?keras\.(?:optimizers\.)?optimizer_v2\.\w+\.", "tensorflow.keras.optimizers."),
+    (r"^(?:tensorflow\.)?keras\.optimizers\.\w+_v2\.", "tensorflow.keras.optimizers."),
     (r"^tensorflow\.optimizers\.", "tensorflow.keras.optimizers."),
     (r"^tensorflow\.python\.training\.\w+\.(?=\w+Optimizer$)", "tensorflow.train."),
     (r"^tensorflow\.contrib\.opt\.python\.training\.\w+\.", "tensorflow.contrib.opt."),

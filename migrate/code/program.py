@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import builtins
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import libcst as cst
 
-from migrate.code import calls, facts, files, names, nesting, releases, scopes
+from migrate.code import calls, facts, files, names, nesting, releases, schedules, scopes
 from migrate.code.calls import Outcome, Place
 from migrate.code.facts import Facts, Scope
 from migrate.code.files import Program
 from migrate.code.findings import UNREADABLE, UNSURE, Finding
-from migrate.code.releases import KERAS, TENSORFLOW, Release
+from migrate.code.releases import KERAS, TENSORFLOW, Given, Release
 from migrate.code.tree import Edit, Tree
 from migrate.code.usage import Usage
 from migrate.errors import DamagedFileError
@@ -27,16 +28,9 @@ SETS_RATE = re.compile(
 EAGER = re.compile(r"GradientTape|enable_eager_execution|implicit_gradients|gradients_function")
 GRAPH = re.compile(r"\bcompute_gradients\b|\btf\.gradients\(|\bSession\(")
 EMBEDDINGS = re.compile(r"\bEmbedding\s*\(|embedding_lookup|tf\.gather\(")
-PYTHON2 = re.compile(r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxrange\b|^\s*exec\s+[\"']", re.MULTILINE)
-
-
-@dataclass
-class Question:
-    """One place that different releases answer differently."""
-
-    where: str
-    old: str
-    answers: list[tuple[Release, Outcome]]
+PYTHON2 = re.compile(
+    r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxrange\b|^\s*exec\s+[\"']|\w\s*<>\s*\w", re.MULTILINE
+)
 
 
 @dataclass(eq=False)
@@ -51,7 +45,10 @@ class Reading:
     releases: Mapping[str, Sequence[Release]]
     place: Place
     said: list[tuple[cst.CSTNode, Finding]] = field(default_factory=list)
-    asked: list[tuple[cst.CSTNode, Question]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """For each place that releases which all fit read differently: one of these, as `--from` names it."""
+    contradictions: tuple[str, ...] = ()
+    """Where `--from` and the pins exclude each other."""
     edits: dict[cst.CSTNode, Edit] = field(default_factory=dict)
     imports: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
@@ -103,6 +100,10 @@ class Reading:
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         return self.tree.parent(node)
 
+    def has(self, node: cst.CSTNode) -> bool:
+        """Whether a node is one of the program as it was read."""
+        return self.tree.parent(node) is not None
+
     def is_optimizer(self, node: cst.BaseExpression) -> bool:
         return self.facts.kind(node, self.scope(node)) == facts.OPTIMIZER
 
@@ -131,13 +132,22 @@ class Reading:
 
     def outcomes(self, name: str, call: cst.Call, place: Place | None = None) -> list[Outcome]:
         """What becomes of a call of a class, `name` canonical, under each release that fits."""
-        return calls.outcomes(name, call, self.releases, place or self.place, self.module)
+        place = replace(place or self.place, schedule=schedules.of(call, self.tree, self.facts))
+        return calls.outcomes(name, call, self.releases, place, self.module)
 
     def one(self, node: cst.CSTNode, answers: Sequence[Outcome]) -> Outcome | None:
-        """The answer that all releases give, with the most to say of it; None where they differ, which is asked."""
-        different = {answer.text: answer for answer in answers}
+        """The answer that all releases give, with the most to say of it; None where they differ, which is `unsure`."""
+        different: dict[str, list[Outcome]] = {}
+        for answer in answers:
+            different.setdefault(answer.text, []).append(answer)
         if len(different) > 1:
-            self.asked.append((node, Question("", self.text(node), [(a.release, a) for a in different.values()])))
+            releases = dict.fromkeys(f"{answer.release.package}=={answer.release.version}" for answer in answers)
+            message = f"releases that all fit differ: {'; '.join(map(_variant, different.values()))}"
+            if len(releases) > 1:
+                self.asked.append(list(releases)[-1])
+            else:
+                message += "; give the arguments in which they differ"
+            self.add(node, UNSURE, message)
             return None
         return max(answers, key=lambda answer: len(answer.made.reasons) if answer.made else 0)
 
@@ -145,12 +155,6 @@ class Reading:
         """All that was said, from the top."""
         found = [replace(finding, **self._place(node)) for node, finding in self.said]
         return sorted(found, key=lambda f: (f.cell or 0, f.line, f.column))
-
-    def questions(self) -> list[Question]:
-        """All that was asked, from the top."""
-        found = [(self._place(node), question) for node, question in self.asked]
-        found.sort(key=lambda pair: (pair[0]["cell"] or 0, pair[0]["line"]))
-        return [replace(question, where=self._where(**place)) for place, question in found]
 
     def where(self, node: cst.CSTNode) -> str:
         """FILE:LINE of a node."""
@@ -167,11 +171,21 @@ class Reading:
         return {"cell": cell, "line": line, "column": column}
 
 
+def _variant(same: Sequence[Outcome]) -> str:
+    """Releases, and what a call becomes if it was written for one of them."""
+    first, *others = dict.fromkeys(str(answer.release) for answer in same)
+    named = ", ".join([first, *(other.removeprefix(f"{same[0].release.package}==") for other in others)])
+    made = same[0].made
+    arguments = ", ".join(f"{k}={v.text}" for k, v in made.arguments.items()) if made else ""
+    text = f"{made.module}.{made.name}({arguments})" if made else str(same[0].error)
+    return f"{named}: {text}"
+
+
 def _one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-def read(program: Program, target: str, said: tuple[Release, ...] | None) -> Reading:
+def read(program: Program, target: str, said: Given | None) -> Reading:
     """A program, ready to be looked at. Raises DamagedFileError where it is no Python 3."""
     code = program.code
     error = nesting.syntax_error(code)
@@ -180,13 +194,34 @@ def read(program: Program, target: str, said: tuple[Release, ...] | None) -> Rea
     tree = cst.parse_module(code)
     whole = Tree(tree)
     found = scopes.read(tree)
+    old = next(_of_python_2(whole, found), None)
+    if old is not None:
+        cell, line = program.place(whole.places({old})[old][0])
+        where = f"{program.path}:cell {cell}" if cell else str(program.path)
+        raise DamagedFileError(_why(where, code, SyntaxError("except X, name", (None, line, 1, None))))
     magics = program.notebook.magics if program.notebook else ""
     pins = releases.pins_of(program.path, magics)
     known = names.Names(found, releases.kerases(pins, said))
     fitting = {p: releases.candidates(p, code + magics, pins, said) for p in (KERAS, TENSORFLOW)}
     by_package = calls.narrowed(whole.all(cst.Call), known, fitting)
     place = Place(target, bool(SETS_RATE.search(code)), bool(EMBEDDINGS.search(code)))
-    return Reading(program, whole, known, facts.collect(whole, found, known), target, by_package, place)
+    texts = (releases.contradiction(package, pins, said) for package in fitting)
+    found_facts = facts.collect(whole, found, known)
+    contradictions = tuple(filter(None, texts))
+    return Reading(program, whole, known, found_facts, target, by_package, place, contradictions=contradictions)
+
+
+def _of_python_2(tree: Tree, found: scopes.Scopes) -> Iterator[cst.CSTNode]:
+    """What only Python 2 takes, and LibCST does not refuse: `except X, name:`, where that is the name of no class.
+
+    Python 3.14 has `except X, Y:` again, of two classes.
+    """
+    for handler in tree.all(cst.ExceptHandler):
+        caught = handler.type
+        if isinstance(caught, cst.Tuple) and not caught.lpar and len(caught.elements) == 2:
+            name = names.dotted(caught.elements[1].value).split(".")[0]
+            if not found.of[handler].find(name) and not hasattr(builtins, name):
+                yield handler
 
 
 def _why(where: str, code: str, error: SyntaxError) -> str:

@@ -87,6 +87,9 @@ STAND_IN: dict[str, Release | None] = {
 }
 """The release that a generation's name alone stands for; None: all of that generation."""
 
+MARK = "# dtopt: the optimizers of this file are those of Keras 3"
+"""In a file whose new calls mean something else in the old release, so that a later run reads them as what they are."""
+
 PIN_FILES = ("requirements*.txt", "setup.py", "setup.cfg", "pyproject.toml", "environment*.y*ml", "Pipfile")
 _PIN = re.compile(
     r"(?<![\w.-])(?P<name>keras|tensorflow(?:[-_](?:gpu|cpu|macos))?|tf[-_]keras)(?:\[[\w,]*\])?\s*=?\s*[\"']?\s*"
@@ -109,7 +112,18 @@ KERAS1_WORDS = re.compile(
 )
 
 
-def given(text: str) -> tuple[Release, ...]:
+@dataclass(frozen=True)
+class Given:
+    """What `--from` names: releases; and the `generation`, if it is named and not a release."""
+
+    releases: tuple[Release, ...]
+    generation: str = ""
+
+    def of(self, package: str) -> tuple[Release, ...]:
+        return tuple(r for r in self.releases if r.package == package)
+
+
+def given(text: str) -> Given:
     """The releases that `--from` names: a generation, or PACKAGE==VERSION.
 
     Raises HyperparameterError where it is neither.
@@ -117,14 +131,14 @@ def given(text: str) -> tuple[Release, ...]:
     if text in generations.GENERATIONS:
         stand_in = STAND_IN[text]
         every = tuple(r for r in (*STANDALONE, *WITH_TENSORFLOW) if r.generation == text)
-        return (stand_in,) if stand_in else every
+        return Given((stand_in,) if stand_in else every, text)
     found = re.fullmatch(r"(keras|tensorflow|tf[-_]keras)==(\d+(?:\.\d+)*)", text.strip())
     if not found:
         raise HyperparameterError(
             f"--from takes a generation ({', '.join(generations.GENERATIONS)}) or a release, such as keras==2.2.4 or"
             f" tensorflow==1.15; not {text!r}"
         )
-    return (_exact(found[1].replace("-", "_"), found[2]),)
+    return Given((_exact(found[1].replace("-", "_"), found[2]),))
 
 
 def _exact(package: str, version: str) -> Release:
@@ -159,18 +173,31 @@ class Pins:
     def says(self, package: str) -> bool:
         return package in self._specifiers
 
+    def exact(self, package: str) -> Release | None:
+        """The one version that is pinned with `==`."""
+        groups = self._specifiers.get(package, [])
+        versions = {s.version for group in groups for s in group if s.operator == "==" and "*" not in s.version}
+        try:
+            return _exact(package, str(Version(versions.pop()))) if len(versions) == 1 else None
+        except InvalidVersion:
+            return None
+
     def filter(self, package: str, known: Iterable[Release]) -> tuple[Release, ...]:
         """The releases that fit, and any exact version that is pinned; all where the package is not pinned."""
+        exact = self.exact(package)
+        if exact is not None:
+            return (exact,)
         specifiers = self._specifiers.get(package, [])
-        exact = {s.version for group in specifiers for s in group if s.operator == "==" and "*" not in s.version}
-        if len(exact) == 1:
-            version = next(iter(exact))
-            try:
-                return (_exact(package, str(Version(version))),)
-            except InvalidVersion:
-                return tuple(known)
         fitting = tuple(r for r in known if all(s.contains(r.version, prereleases=True) for s in specifiers))
         return fitting or tuple(known)
+
+
+def marked(code: str) -> str:
+    """A program with MARK before its first statement."""
+    lines = code.splitlines(keepends=True)
+    at = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    end = "\r\n" if lines[0].endswith("\r\n") else "\n"
+    return "".join([*lines[:at], MARK + end, *lines[at:]])
 
 
 def _without_comments(text: str) -> str:
@@ -202,29 +229,59 @@ def pins_of(path: Path, own: str = "") -> Pins:
     return pins
 
 
-def kerases(pins: Pins, said: tuple[Release, ...] | None) -> tuple[str, ...]:
+def kerases(pins: Pins, said: Given | None) -> tuple[str, ...]:
     """The packages that a module which a program calls just `keras` may be of."""
-    packages = {release.package for release in said or ()} or {p for p in (KERAS, TENSORFLOW) if pins.says(p)}
+    packages = {release.package for release in (said.releases if said else ())} or {
+        p for p in (KERAS, TENSORFLOW) if pins.says(p)
+    }
     return tuple(packages) if len(packages) == 1 else (KERAS, TENSORFLOW)
 
 
-def candidates(package: str, code: str, pins: Pins, said: tuple[Release, ...] | None) -> tuple[Release, ...]:
+def candidates(package: str, code: str, pins: Pins, said: Given | None) -> tuple[Release, ...]:
     """Releases that a program's `keras` or `tensorflow` may be.
 
     Args:
       package: KERAS or TENSORFLOW. code: the program. said: what `--from` names, which wins where it is about this
-        package; a TensorFlow release says nothing about standalone Keras before 3, and the other way round.
+        package; a TensorFlow release says nothing about standalone Keras before 3, and the other way round. An exact
+        pin is more than a generation.
     """
     known = STANDALONE if package == KERAS else WITH_TENSORFLOW
+    if MARK in code:
+        return (known[-1],)
     if said:
-        own = tuple(r for r in said if r.package == package)
+        own, exact = said.of(package), pins.exact(package)
         if own:
-            return own
-        if package == KERAS and all(r.package == TENSORFLOW for r in said) and not pins.says(KERAS):
-            return said  # `import keras` of Keras 2.4 to 2.15 is tf.keras
+            return (exact,) if exact is not None and said.generation and not _is_beside(exact, own) else own
+        if package == KERAS and said.releases and not said.of(KERAS) and not pins.says(KERAS):
+            return said.releases  # `import keras` of Keras 2.4 to 2.15 is tf.keras
     if pins.says(package):
         return _by_words(package, code, pins.filter(package, known))
     return _by_words(package, code, known)
+
+
+def _is_beside(pinned: Release, own: Iterable[Release]) -> bool:
+    """Whether a named generation lives in the pinned release next to its main one, as `experimental` does in 2.10."""
+    minor = Version(pinned.version).release[:2]
+    return any(r.generation != pinned.generation and Version(r.version).release[:2] == minor for r in own)
+
+
+def contradiction(package: str, pins: Pins, said: Given | None) -> str:
+    """What to say if `--from` and an exact pin exclude each other, else empty."""
+    exact = pins.exact(package)
+    own = said.of(package) if said else ()
+    if said is None or exact is None or not own:
+        return ""
+    if said.generation:
+        if exact.generation == said.generation or _is_beside(exact, own):
+            return ""
+        return (
+            f"{exact} is pinned, and --from {said.generation} names another generation: dtopt reads the program as"
+            f" {exact}. If that is wrong, name a release instead, such as\n  --from {own[-1]}"
+        )
+    short, long = sorted((Version(exact.version).release, Version(own[0].version).release), key=len)
+    if long[: len(short)] == short:
+        return ""
+    return f"{exact} is pinned, and --from names {own[0]}: dtopt reads the program as {own[0]}"
 
 
 def _by_words(package: str, code: str, releases: tuple[Release, ...]) -> tuple[Release, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import libcst as cst
 
-from migrate.code import names
+from migrate.code import imports, names, targets
 from migrate.code.places import (
     attributes,
     callbacks,
     classes,
     constructors,
     elsewhere,
+    gone,
     hypers,
     schedules,
     steps,
@@ -24,6 +25,8 @@ from migrate.code.tree import Tree
 
 def look(reading: Reading) -> None:
     """Show every node to the kinds of places that it may be one of."""
+    if reading.target == targets.TF_KERAS:
+        imports.to_tf_keras(reading)
     for node in reading.tree.nodes:
         if isinstance(node, cst.Call):
             _look_at_call(reading, node)
@@ -32,11 +35,13 @@ def look(reading: Reading) -> None:
             weights.look_at_weights(reading, node)
             hypers.look_at_attribute(reading, node)
             classes.look(reading, node)
+            gone.look(reading, node)
             elsewhere.look_at_module(reading, node)
         elif isinstance(node, cst.Subscript):
             callbacks.look_at_subscript(reading, node)
         elif isinstance(node, cst.Name):
             classes.look(reading, node)
+            gone.look(reading, node)
             elsewhere.look_at_module(reading, node)
     for call in reading.tree.all(cst.Call):
         if wrappers.is_wrapper(reading, call.func):
@@ -59,9 +64,10 @@ def _look_at_call(reading: Reading, node: cst.Call) -> None:
 
 def rewritten(reading: Reading) -> str:
     """The program's Python with every edit made."""
-    if not reading.edits:
+    module = reading.tree.edited(reading.edits) if reading.edits else reading.module
+    module = imports.without_gone(reading, _without_idle(module, reading.replaced))
+    if module is reading.module:
         return reading.program.code
-    module = _without_idle(reading.tree.edited(reading.edits), reading.replaced)
     return _with_imports(module, sorted(reading.imports)).code
 
 
@@ -75,6 +81,7 @@ def _with_imports(module: cst.Module, lines: list[str]) -> cst.Module:
         if isinstance(small, cst.Import)
     }
     present |= {name for line in present for name in _split(line)}
+    present |= {f"import {name}" for name in _bound_from(module)}
     new = [line for line in lines if line not in present]
     if not new:
         return module
@@ -96,26 +103,21 @@ def _is_held(statement: cst.SimpleStatementLine) -> bool:
     return len(statement.body) == 1 and isinstance(statement.body[0], cst.Pass)
 
 
+def _bound_from(module: cst.Module) -> set[str]:
+    """Names that the module's own `from ... import` lines bind, such as `keras` of `from tensorflow import keras`."""
+    small = (s for line in module.body if isinstance(line, cst.SimpleStatementLine) for s in line.body)
+    froms = (s.names for s in small if isinstance(s, cst.ImportFrom))
+    return {imports.bound_name(a) for aliases in froms if not isinstance(aliases, cst.ImportStar) for a in aliases}
+
+
 def _split(line: str) -> list[str]:
     return [f"import {part.strip()}" for part in line.removeprefix("import ").split(",")]
 
 
 def _used(tree: Tree) -> set[str]:
     """Names that a program uses outside of its imports, and all strings, which may be names too."""
-    found: set[str] = set()
-    for node in tree.all(cst.Name):
-        parent = tree.parent(node)
-        is_attribute = isinstance(parent, cst.Attribute) and parent.attr is node
-        is_keyword = isinstance(parent, cst.Arg) and parent.keyword is node
-        is_import = isinstance(parent, (cst.ImportAlias, cst.ImportFrom)) or _is_as_of_import(tree, parent)
-        if not (is_attribute or is_keyword or is_import):
-            found.add(node.value)
     texts = (string.evaluated_value for string in tree.all(cst.SimpleString))
-    return found | {text for text in texts if isinstance(text, str)}
-
-
-def _is_as_of_import(tree: Tree, node: cst.CSTNode | None) -> bool:
-    return isinstance(node, cst.AsName) and isinstance(tree.parent(node), cst.ImportAlias)
+    return imports.used_names(tree) | {text for text in texts if isinstance(text, str)}
 
 
 def _without(updated: cst.CSTNode, idle: set[str]) -> cst.ImportFrom | cst.RemovalSentinel:
@@ -127,7 +129,7 @@ def _without(updated: cst.CSTNode, idle: set[str]) -> cst.ImportFrom | cst.Remov
     kept = [
         alias
         for alias in line.names
-        if _bound_name(alias) not in idle or not _is_class(module, names.dotted(alias.name))
+        if imports.bound_name(alias) not in idle or not _is_class(module, names.dotted(alias.name))
     ]
     if len(kept) == len(line.names):
         return line
@@ -139,10 +141,6 @@ def _without(updated: cst.CSTNode, idle: set[str]) -> cst.ImportFrom | cst.Remov
 def _is_class(module: str, name: str) -> bool:
     qualified = names.one_name(f"{module}{name}")
     return bool(names.old_class(qualified) or names.is_foreign(qualified))
-
-
-def _bound_name(alias: cst.ImportAlias) -> str:
-    return names.dotted(alias.asname.name) if alias.asname else names.dotted(alias.name).split(".")[0]
 
 
 def _without_idle(module: cst.Module, replaced: set[str]) -> cst.Module:

@@ -5,25 +5,17 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from migrate.code import files, findings, nesting, program, releases, rewriting, targets
+from migrate.code import files, findings, imports, nesting, program, releases, rewriting, targets
 from migrate.code.findings import Finding
-from migrate.code.program import Question
-from migrate.errors import AmbiguousError, DamagedFileError
+from migrate.errors import DamagedFileError
 from optim.errors import DtoptError, UnsupportedError
 
-SHOWN_QUESTIONS = 5
 WINDOW = 200
 """Lines that are compared at once for a diff."""
-
-
-class WhichReleaseError(AmbiguousError):
-    """Several releases fit a program and give different results."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -37,12 +29,18 @@ class Change:
 
 @dataclass(frozen=True)
 class CodeReport:
-    """What became of all programs. `target` is one of optim, keras, tf-keras."""
+    """What became of all programs. `target` is one of optim, keras, tf-keras.
+
+    `asked`: for each place that releases which all fit read differently, one of these; nothing is written then.
+    `contradictions`: what `source` and pins contradict each other in.
+    """
 
     target: str
     findings: tuple[Finding, ...]
     changes: tuple[Change, ...]
     files: int
+    asked: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -52,7 +50,7 @@ class CodeReport:
 
     @property
     def exit_code(self) -> int:
-        return findings.exit_code(self.findings)
+        return 2 if self.asked else findings.exit_code(self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -61,6 +59,8 @@ class CodeReport:
             "counts": self.counts,
             "findings": [finding.to_dict() for finding in self.findings],
             "changed": [str(change.path) for change in self.changes],
+            "asked": len(self.asked),
+            "contradictions": list(self.contradictions),
         }
 
 
@@ -74,11 +74,11 @@ def migrate_code(
       to: "optim", "keras" (Keras 3) or "tf-keras".
       source: what they were written for: a generation, or a release such as "keras==2.2.4"; None takes it from pins
         beside them and from what they say.
-      write: replace the files, each at once; otherwise nothing is changed.
+      write: replace the files, each at once; otherwise nothing is changed. If several releases fit and read a place
+        differently, that place is `unsure`, and nothing is written.
 
     Raises:
-      WhichReleaseError: several releases fit and give different results; the message shows where. Then nothing is
-        written. HyperparameterError: an unknown target or source. NoFilesError: nothing to read.
+      HyperparameterError: an unknown target or source. NoFilesError: nothing to read.
     """
     targets.check(to)
     said = releases.given(source) if source else None
@@ -86,19 +86,21 @@ def migrate_code(
     return nesting.on_large_stack(lambda: _migrated(found, to, said, write))
 
 
-def _migrated(found: Sequence[Path], to: str, said: tuple[releases.Release, ...] | None, write: bool) -> CodeReport:
+def _migrated(found: Sequence[Path], to: str, said: releases.Given | None, write: bool) -> CodeReport:
     everything: list[Finding] = []
-    questions: list[Question] = []
+    asked: list[str] = []
+    contradictions: dict[str, None] = {}
     new: list[tuple[files.Program, str]] = []
     for path in found:
         try:
             one = files.read(path)
             aside = program.beside_cells(one)
-            if not files.may_have_places(one.code):
+            is_of_keras = to == targets.TF_KERAS and imports.of_keras(one.code)
+            if not files.may_have_places(one.code) and not is_of_keras:
                 everything += [finding for finding in aside if finding.verdict != findings.UNREADABLE]
                 continue
             reading = read_places(one, to, said)
-            code = rewriting.rewritten(reading)
+            code = _settled(one, rewriting.rewritten(reading), to, said)
         except DamagedFileError as error:
             everything.append(program.unreadable(path, error))
             continue
@@ -106,20 +108,28 @@ def _migrated(found: Sequence[Path], to: str, said: tuple[releases.Release, ...]
             everything.append(program.unreadable(path, UnsupportedError(f"{path}: dtopt fails on it: {error!r}")))
             continue
         everything += sorted([*reading.findings(), *aside], key=lambda f: (f.cell or 0, f.line, f.column))
-        questions += reading.questions()
+        asked += reading.asked
+        contradictions |= dict.fromkeys(reading.contradictions)
         if code != one.code:
             new.append((one, code))
-    if questions:
-        raise WhichReleaseError(_asked(questions))
+    writes = write and not asked
     changes = []
     for one, code in new:
-        if write:
+        if writes:
             files.write(one, code)
-        changes.append(Change(one.path, _diff(one, code), write))
-    return CodeReport(to, tuple(everything), tuple(changes), len(found))
+        changes.append(Change(one.path, _diff(one, code), writes))
+    return CodeReport(to, tuple(everything), tuple(changes), len(found), tuple(asked), tuple(contradictions))
 
 
-def read_places(one: files.Program, target: str, said: tuple[releases.Release, ...] | None) -> program.Reading:
+def _settled(one: files.Program, code: str, to: str, said: releases.Given | None) -> str:
+    """The new program, which a second run must not change: Keras 3 has its classes where old releases had theirs."""
+    if to != targets.KERAS or code == one.code:
+        return code
+    again = rewriting.rewritten(read_places(replace(one, code=code), to, said))
+    return code if again == code else releases.marked(code)
+
+
+def read_places(one: files.Program, target: str, said: releases.Given | None) -> program.Reading:
     """A program with all its places looked at. Raises DamagedFileError where it is no Python 3."""
     reading = program.read(one, target, said)
     rewriting.look(reading)
@@ -174,25 +184,6 @@ class _Lines(difflib.SequenceMatcher[str]):
                 break
             start, new_start, width = found[-1].a + found[-1].size, found[-1].b + found[-1].size, WINDOW
         return [*found, difflib.Match(len(self._before), len(self._after), 0)]
-
-
-def _asked(questions: Sequence[Question]) -> str:
-    lines = [
-        f"{len(questions)} place{'s' if len(questions) > 1 else ''} mean different things in releases that all fit; say"
-        " which one the program was written for, with --from keras==2.2.4, --from tensorflow==1.15 or the like:"
-    ]
-    for question in questions[:SHOWN_QUESTIONS]:
-        lines.append(f"  {question.where}: {' '.join(question.old.split())}")
-        for release, answer in question.answers[:4]:
-            text = _shown(answer.made) if answer.made else str(answer.error)
-            lines.append(f"    in {release}: {text}")
-    if len(questions) > SHOWN_QUESTIONS:
-        lines.append(f"  and {len(questions) - SHOWN_QUESTIONS} more")
-    return "\n".join(lines)
-
-
-def _shown(made: targets.Target) -> str:
-    return f"{made.module}.{made.name}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})"
 
 
 __all__ = ["Change", "CodeReport", "DtoptError", "migrate_code", "read_places"]

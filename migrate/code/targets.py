@@ -39,8 +39,11 @@ KERAS_OPTIONS = (
     "ema_overwrite_frequency",
     "name",
 )
+ONLY_KERAS_3 = ("gradient_accumulation_steps",)
 
 
+LEAST_EPSILON = 1.2e-38
+"""The least normal number of float32, rounded up."""
 DECAY_PER_RATE = "learning_rate_in_weight_decay"
 
 
@@ -48,7 +51,8 @@ DECAY_PER_RATE = "learning_rate_in_weight_decay"
 class Target:
     """A call: `module` and `name` of the class, `arguments` in the order of `Meaning`, `reasons` why it differs.
 
-    `origin` as in `Meaning`. `notes` are worth saying and change nothing.
+    `origin` as in `Meaning`. `notes` are worth saying and change nothing. `makes_schedule`: the learning rate is a
+    schedule that takes the place of `decay`, called through `module`.
     """
 
     module: str
@@ -57,6 +61,7 @@ class Target:
     origin: Mapping[str, str]
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    makes_schedule: bool = False
 
 
 ADDONS = ("Lamb", "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad")
@@ -70,24 +75,22 @@ def check(name: str) -> str:
     return name
 
 
-def render(meaning: Meaning, target: str, *, rate_is_set: bool, generation: str) -> Target:
-    """The call in the target.
+def render(meaning: Meaning, target: str, *, rate_is_set: bool, generation: str, by_name: bool = False) -> list[Target]:
+    """The calls in the target that may take its place, the preferred one first.
 
     Args:
       rate_is_set: whether the program changes the learning rate itself, which a schedule does not allow.
       generation: of the old call, which decides between tf_keras's two families of classes.
+      by_name: whether a string stands for the class in `compile`, which the newer family answers.
     """
     if target == OPTIM:
-        return _with_averages(_optim(meaning), meaning, generation)
+        return [_optim(meaning)]
     if target == KERAS:
-        return _with_averages(_keras(meaning, "keras.optimizers", "keras3", rate_is_set), meaning, generation)
-    new = _with_averages(_keras(meaning, "tf_keras.optimizers", "optimizer", rate_is_set), meaning, generation)
-    legacy = _legacy(meaning)
-    if legacy is None:
-        return new
-    prefers_new = generation in ("optimizer", "keras3", "experimental")
-    ranked = sorted((legacy, new), key=lambda t: (len(t.reasons), (t is new) != prefers_new))
-    return ranked[0]
+        return [_keras(meaning, "keras.optimizers", "keras3", rate_is_set)]
+    new, legacy = _keras(meaning, "tf_keras.optimizers", "optimizer", rate_is_set), _legacy(meaning)
+    if legacy is None or by_name:
+        return [new]
+    return [new, legacy] if generation in ("optimizer", "keras3", "experimental") else [legacy, new]
 
 
 OWN_RULES: dict[str, type[Rule]] = {"LARS": LARSRule}
@@ -101,16 +104,6 @@ def _optim_defaults(name: str) -> dict[str, Any]:
     if "keras3" in algorithm.generations:
         return {**algorithm.defaults("keras3"), **OPTIM_ONLY}
     return {"weight_decay": 0.0, **algorithm.defaults("optimizer_v2"), **OPTIM_ONLY}
-
-
-def _with_averages(target: Target, meaning: Meaning, generation: str) -> Target:
-    """Keras 3 begins its averages with the first step's result, and all others with the first values."""
-    used = meaning.arguments.get("use_ema")
-    before, now = generation == "keras3", target.module == "keras.optimizers"
-    if used is not None and used.literal is not False and before != now:
-        first, then = ("the first step's result", "the first values")[:: 1 if before else -1]
-        target.reasons.append(f"its averages began with {first}, and begin with {then} now")
-    return target
 
 
 def _optim(meaning: Meaning) -> Target:
@@ -135,7 +128,7 @@ def _keras(meaning: Meaning, module: str, generation: str, rate_is_set: bool) ->
         raise UnsupportedError(f"{module} has no {meaning.algorithm}; optim has: {call}")
     defaults = algorithms.find(meaning.algorithm).defaults(generation)
     target = Target(module, meaning.algorithm, {}, meaning.origin, list(meaning.reasons), list(meaning.notes))
-    known = {*defaults, "epsilon", *KERAS_OPTIONS}
+    known = {*defaults, "epsilon", *KERAS_OPTIONS, *(ONLY_KERAS_3 if generation == "keras3" else ())}
     for key, value in meaning.arguments.items():
         if key in known and _said(key, value, meaning, defaults):
             target.arguments[key] = value
@@ -153,8 +146,26 @@ def _keras(meaning: Meaning, module: str, generation: str, rate_is_set: bool) ->
                 "the program sets the learning rate while decay goes on, and a schedule cannot be set: leave one of"
                 " them out; exact is optim's decay="
             )
-    target.reasons += _beyond_keras(meaning)
+    beyond = _beyond_keras(meaning)
+    if beyond and _moves_epsilon(meaning.arguments, inside=True):
+        target.arguments["epsilon"] = _moved_epsilon(meaning.arguments)
+    target.reasons += beyond
     return target
+
+
+def _moves_epsilon(values: Mapping[str, Value], *, inside: bool) -> bool:
+    """Whether epsilon stood on the other side of the root."""
+    return (
+        _matters("epsilon_inside", values) and "epsilon_inside" in values and values["epsilon_inside"].literal != inside
+    )
+
+
+def _moved_epsilon(values: Mapping[str, Value]) -> Value:
+    """What keeps the least denominator on the other side of the root; above 0 in float32, so that no step is NaN."""
+    epsilon, was_inside = values["epsilon"], bool(values["epsilon_inside"].literal)
+    if isinstance(epsilon.literal, (int, float)):
+        return Value.of(float(f"{max(nearest_epsilon(epsilon.literal, inside=was_inside), LEAST_EPSILON):.3g}"))
+    return Value(f"({epsilon.text}) ** {0.5 if was_inside else 2}")
 
 
 def _decay_by_rate(target: Target, meaning: Meaning) -> None:
@@ -186,12 +197,8 @@ def _beyond_keras(meaning: Meaning) -> list[str]:
     own = {k: v for k, v in values.items() if k in OPTIM_ONLY and v.literal != OPTIM_ONLY[k] and _matters(k, values)}
     exact = f"optim.{meaning.algorithm}({', '.join(f'{k}={v.text}' for k, v in own.items() if k != 'decay')})"
     if "epsilon_inside" in own:
-        epsilon = values["epsilon"]
-        near = f"; epsilon={nearest_epsilon(epsilon.literal, inside=False):g} keeps the least denominator"
-        reasons.append(
-            "epsilon stood outside of the root there and stands inside now"
-            + (near if isinstance(epsilon.literal, float) else "")
-        )
+        near = f"epsilon={_moved_epsilon(values).text} keeps the least denominator"
+        reasons.append(f"epsilon stood outside of the root there and stands inside now; {near}")
     if "learning_rate_in_momentum" in own and not _is_constant(values.get("learning_rate")):
         reasons.append("momentum there was gathered without the learning rate, which is the same while it is constant")
     if "schedule_decay" in own:
@@ -221,15 +228,22 @@ def _legacy(meaning: Meaning) -> Target | None:
             target.arguments[key] = value
     target.reasons += [f"{key}={value.text} cannot be said there" for key, value in _unsaid(meaning, known)]
     target.reasons += _beyond_legacy(meaning)
+    if _moves_epsilon(values, inside=_legacy_epsilon_inside(meaning)):
+        target.arguments["epsilon"] = _moved_epsilon(values)
     return target
+
+
+def _legacy_epsilon_inside(meaning: Meaning) -> bool:
+    """Where OptimizerV2 adds epsilon: inside of the root in RMSprop with momentum alone."""
+    momentum = meaning.arguments.get("momentum")
+    return meaning.algorithm == "RMSprop" and momentum is not None and momentum.literal != 0
 
 
 def _beyond_legacy(meaning: Meaning) -> list[str]:
     values, reasons = meaning.arguments, []
-    momentum = values.get("momentum")
-    inside = meaning.algorithm == "RMSprop" and momentum is not None and momentum.literal != 0
-    if _matters("epsilon_inside", values) and "epsilon_inside" in values and values["epsilon_inside"].literal != inside:
-        reasons.append("epsilon stands on the other side of the root there")
+    if _moves_epsilon(values, inside=_legacy_epsilon_inside(meaning)):
+        near = f"epsilon={_moved_epsilon(values).text} keeps the least denominator"
+        reasons.append(f"epsilon stands on the other side of the root there; {near}")
     if values.get("epsilon") is not None and values["epsilon"].literal == 0:
         reasons.append("epsilon=0 is taken for 1e-7 there")
     if _matters("clip_order", values) and values.get("clip_order", Value("", "")).literal == "norm_first":
@@ -280,6 +294,7 @@ def _as_schedule(target: Target, module: str, defaults: Mapping[str, Any]) -> No
     rate = target.arguments.get("learning_rate") or Value.of(defaults["learning_rate"])
     text = f"{module}.InverseTimeDecay({rate.text}, decay_steps=1, decay_rate={decay.text})"
     target.arguments = {**target.arguments, "learning_rate": Value(text)}
+    target.makes_schedule = True
     target.notes.append("decay is inverse time decay")
 
 

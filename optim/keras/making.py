@@ -1,6 +1,7 @@
 """`for_keras`: an instance of Keras's own `Optimizer` around an optimizer of `optim`.
 
-Keras takes instances of its own class only. Keras is never imported here: whoever has a Keras model has imported it.
+Keras takes instances of its own class only. It is imported here only if nothing else has imported one: then it is that
+of TensorFlow.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
 
     Args:
       optimizer: any optimizer of `optim` or `optim.legacy`, or of a subclass of yours.
-      keras: the module `keras`, `tf_keras` or `tf.keras`; None finds it, if just one of them was imported.
+      keras: the module `keras`, `tf_keras` or `tf.keras`; None finds it, if just one of them was imported; if none was,
+        it is `tf.keras`.
 
     Returns:
       An instance of `keras.optimizers.Optimizer`. `inner` is `optimizer`; what Keras does not define (`get_slot`,
@@ -76,13 +78,25 @@ def _imported_keras() -> ModuleType:
     found = [sys.modules[name] for name in ("keras", "tf_keras") if name in sys.modules]
     if len(found) == 1:
         return found[0]
-    what = "both keras and tf_keras were" if found else "neither keras nor tf_keras was"
-    raise UnsupportedError(f"{what} imported; pass the one that your model is made with: for_keras(optimizer, keras)")
+    if found:
+        raise UnsupportedError(
+            "both keras and tf_keras were imported; pass the one that your model is made with:"
+            " for_keras(optimizer, keras)"
+        )
+    try:
+        return import_module(tf.keras.optimizers.Optimizer.__module__.partition(".")[0])
+    except ImportError as error:
+        raise UnsupportedError(
+            f"neither keras nor tf_keras was imported, and TensorFlow finds none ({error})"
+        ) from error
 
 
 def _check_backend(keras: ModuleType) -> ModuleType:
-    if not hasattr(getattr(keras, "optimizers", None), "Optimizer"):
+    """The package itself, `keras` or `tf_keras`: `tf.keras` is a view of either, without all of its modules."""
+    theirs = getattr(getattr(keras, "optimizers", None), "Optimizer", None)
+    if theirs is None:
         raise UnsupportedError(f"keras must be the module keras, tf_keras or tf.keras, got {keras!r}")
+    keras = import_module(theirs.__module__.partition(".")[0])
     if keras.backend.backend() != "tensorflow":
         raise UnsupportedError(
             f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow before it is imported"

@@ -37,7 +37,8 @@ def rewrite(
 def verdicts(report: CodeReport) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for finding in report.findings:
-        found.setdefault(finding.line - LINES, []).append(finding.verdict)
+        if finding.line > LINES:  # before are imports, which tf-keras changes, too
+            found.setdefault(finding.line - LINES, []).append(finding.verdict)
     return found
 
 
@@ -266,7 +267,7 @@ def test_decay_without_the_rate_is_carried_whatever_the_rate(tmp_path: Path, rat
         ("keras", "tensorflow==2.15.1", DIFFERS),
         ("optim", "tensorflow==2.15.1", REWRITTEN),
         ("tf-keras", "tensorflow==2.15.1", REWRITTEN),
-        ("optim", "tensorflow==2.21.0", DIFFERS),
+        ("optim", "tensorflow==2.21.0", REWRITTEN),
         ("keras", "tensorflow==2.21.0", SAME),
     ],
 )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from migrate.code.run import CodeReport, WhichReleaseError, migrate_code
+from migrate.code.findings import REWRITTEN, UNSURE
+from migrate.code.run import CodeReport, migrate_code
 
 
 def rewrite(
@@ -109,7 +110,8 @@ READINGS = [
 @pytest.mark.parametrize("to", ["optim", "keras", "tf-keras"])
 def test_the_learning_rate_has_its_new_name(tmp_path: Path, old: str, new: str, to: str) -> None:
     code, report = rewrite(tmp_path, f"{KERAS}{old}\n", to=to)
-    assert code == f"{KERAS}{new}\n"
+    top = KERAS.replace("import keras", "import tf_keras as keras").replace("from keras", "from tf_keras")
+    assert code == f"{top if to == 'tf-keras' else KERAS}{new}\n"
     assert report.exit_code == 0
 
 
@@ -127,14 +129,40 @@ def test_strings_whose_default_changed_are_spelled_out(tmp_path: Path) -> None:
     assert "optimizer=optim.for_keras(optim.Adadelta(learning_rate=1.0))" in code
 
 
-def test_two_releases_that_differ_are_asked_about(tmp_path: Path) -> None:
+def test_what_every_release_means_is_printed_and_the_rest_is_unsure(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(f"{KERAS}o = keras.optimizers.Adam(lr=0.1)\np = keras.optimizers.SGD(lr=0.1)\n")
+    report = migrate_code([path], write=True)
+    unsure, same = report.findings
+    assert (unsure.line, unsure.verdict) == (4, UNSURE)
+    assert "2.1.2: optim.Adam(learning_rate=0.1, epsilon=1e-08)" in unsure.message
+    assert "keras==2.1.6, 2.2.4, 2.2.5, 2.3.1: optim.Adam(learning_rate=0.1)" in unsure.message
+    assert (same.verdict, same.new) == (REWRITTEN, "optim.for_keras(optim.SGD(learning_rate=0.1))")
+    assert report.exit_code == 2
+    assert "+p = optim.for_keras(" in report.changes[0].diff
+    assert "lr=0.1" in path.read_text()
+
+
+PINNED = [
+    ("keras2", "keras==2.2.4", "", "learning_rate=0.1)"),
+    ("keras2", "keras==2.0.8", "", "learning_rate=0.1, epsilon=1e-08)"),
+    ("keras2", "keras==1.2.2", "keras==1.2.2 is pinned, and --from keras2 names another", "epsilon=1e-08)"),
+    ("keras==2.2.4", "keras==2.0.8", "reads the program as keras==2.2.4", "learning_rate=0.1)"),
+    ("keras==2.2", "keras==2.2.4", "", "learning_rate=0.1)"),
+]
+
+
+@pytest.mark.parametrize(("said", "pin", "contradiction", "new"), PINNED)
+def test_a_pin_is_more_than_a_generation_and_a_contradiction_is_named(
+    tmp_path: Path, said: str, pin: str, contradiction: str, new: str
+) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{pin}\n")
     path = tmp_path / "program.py"
     path.write_text(f"{KERAS}o = keras.optimizers.Adam(lr=0.1)\n")
-    with pytest.raises(WhichReleaseError, match=r"program\.py:4: keras\.optimizers\.Adam") as caught:
-        migrate_code([path], write=True)
-    assert "epsilon=1e-08" in str(caught.value)
-    assert caught.value.exit_code == 2
-    assert "lr=0.1" in path.read_text()
+    report = migrate_code([path], source=said)
+    assert len(report.contradictions) == bool(contradiction)
+    assert contradiction in "".join(report.contradictions)
+    assert new in report.findings[0].new
 
 
 def test_a_pin_answers(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import pickle
 import re
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -19,6 +21,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 import optim
 from optim.errors import CheckpointError, UnsupportedError
+from optim.keras import making
 from optim.keras.adapter import Adapter
 from optim.keras.keras_3 import Keras3Adapter
 from optim.keras.scaling import ScalesLosses, base_of
@@ -394,3 +397,19 @@ def test_a_loss_is_scaled_once_where_keras_says_so_late(scale: Any) -> None:
     with pytest.warns(UserWarning, match="switched off"):
         same(plain, fitted(keras, wrapped, dtype="mixed_float16"), rtol=1e-4, atol=1e-5)
     assert inner.loss_scale is None
+
+
+@pytest.mark.parametrize(("view", "module"), [("keras._tf_keras.keras", keras), ("tf_keras.api._v2.keras", tf_keras)])
+def test_a_view_of_keras_is_as_good_as_keras(view: str, module: Any) -> None:
+    """`tf.keras` is one or the other, and has not all of the package's modules: in Keras 3 no `saving`."""
+    made = optim.for_keras(optim.SGD(0.1), importlib.import_module(view))
+    assert type(made) is type(optim.for_keras(optim.SGD(0.1), module))
+    assert isinstance(made, module.optimizers.Optimizer)
+    assert type(copy.deepcopy(made)) is type(made)
+    assert optim.keras_objects(importlib.import_module(view)) == optim.keras_objects(module)
+
+
+def test_before_any_keras_is_imported_it_is_that_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a program that makes its optimizer first: `tf.keras` is loaded when it is used."""
+    monkeypatch.setattr(making, "sys", SimpleNamespace(modules={}))
+    assert isinstance(optim.for_keras(optim.SGD(0.1)), keras.optimizers.Optimizer)

@@ -10,14 +10,14 @@ import libcst as cst
 from migrate.code import files, names, program
 from migrate.code.changes.flow import Flow, last
 from migrate.code.program import Reading
-from migrate.code.releases import Release
+from migrate.code.releases import Given
 from migrate.code.scopes import dotted, module_of, within
 
 
 class Beside:
     """`flows`: of each file that is imported, by others that are, too. `unread`: those of them that are no Python 3."""
 
-    def __init__(self, reading: Reading, said: tuple[Release, ...] | None):
+    def __init__(self, reading: Reading, said: Given | None):
         self.flows: dict[Path, Flow] = {}
         self.unread: list[str] = []
         self._done = {reading.program.path.resolve()}
@@ -26,7 +26,7 @@ class Beside:
         while waiting:
             waiting += self._read(waiting.pop(), said)
 
-    def _read(self, reading: Reading, said: tuple[Release, ...] | None) -> Iterator[Reading]:
+    def _read(self, reading: Reading, said: Given | None) -> Iterator[Reading]:
         for path in filter(None, (self._file(reading, name) for name in _imports(reading))):
             if path.resolve() in self._done:
                 continue

@@ -13,7 +13,7 @@ from migrate.code.changes import gradients, schedulers, variables
 from migrate.code.changes.beside import Beside
 from migrate.code.changes.flow import ASSIGNS, ASSIGNS_FIRST, Flow, called, last, text_of
 from migrate.code.program import Reading
-from migrate.code.releases import Release
+from migrate.code.releases import Given
 
 RATE, GRADIENTS, FED, DEFAULT_EPSILON = "learning_rate", "gradients", "fed gradients", "epsilon of the backend"
 OWN_KEYS = {"lr", "learning_rate", "clipnorm", "clipvalue", "global_clipnorm"}
@@ -46,7 +46,7 @@ class Place:
     shown: str
 
 
-def places(reading: Reading, where: Flow, said: tuple[Release, ...] | None) -> Iterator[Place]:
+def places(reading: Reading, where: Flow, said: Given | None) -> Iterator[Place]:
     """All that a program does to its optimizers after they are made, and the files that it imports from beside it."""
     others = Beside(reading, said)
     for flow in (where, *others.flows.values()):

@@ -14,6 +14,8 @@ RATES = ("lr", "learning_rate")
 RATE = "learning_rate"
 HYPERS = ("momentum", "beta_1", "beta_2", "rho", "schedule_decay")
 """Attributes that old classes kept in variables of the backend."""
+READERS = {"read_value", "value", "get_value", "eval"}
+"""Methods of the variable that old classes kept the rate in, by which it was read."""
 DECAYED = (
     "lr / (1 + decay * iterations) is what a schedule gives already: take float(optimizer.learning_rate), and leave"
     " decay out of it"
@@ -113,10 +115,13 @@ def _set(reading: Reading, node: cst.Call, value: cst.Attribute) -> None:
 def _setting(updated: cst.CSTNode) -> cst.CSTNode:
     call = cst.ensure_type(cst.ensure_type(updated, cst.Expr).value, cst.Call)
     target = cst.ensure_type(call.args[0].value, cst.Attribute).with_changes(attr=cst.Name(RATE))
-    value = call.args[1].value
+    return _assigned(target, call.args[1].value)
+
+
+def _assigned(target: cst.BaseExpression, value: cst.BaseExpression) -> cst.Assign:
     if "\n" in cst.Module([]).code_for_node(value) and not getattr(value, "lpar", ()):
         value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    return cst.Assign([cst.AssignTarget(target)], value)
+    return cst.Assign([cst.AssignTarget(cst.ensure_type(target, cst.Attribute))], value)
 
 
 def _by_string(reading: Reading, node: cst.Call) -> bool:
@@ -137,7 +142,7 @@ def _by_string(reading: Reading, node: cst.Call) -> bool:
 def look_at_attribute(reading: Reading, node: cst.Attribute) -> None:
     """`optimizer.lr` and the like, outside of the backend's functions."""
     name = node.attr.value
-    if name not in ("lr", "decay", "iterations", "clipnorm") or _is_argument_of_backend(reading, node):
+    if name not in (*RATES, "decay", "iterations", "clipnorm") or _is_argument_of_backend(reading, node):
         return
     if not reading.is_optimizer(node.value):
         of_model = isinstance(node.value, cst.Attribute) and node.value.attr.value == "optimizer"
@@ -153,9 +158,66 @@ def look_at_attribute(reading: Reading, node: cst.Attribute) -> None:
             reading.add(node, SAME)
         else:
             reading.add(node, BY_HAND, DECAYED)
-    else:
-        reading.edits[node] = lambda updated: cst.ensure_type(updated, cst.Attribute).with_changes(attr=cst.Name(RATE))
-        reading.add(node, REWRITTEN, "", f"{reading.text(node.value)}.{RATE}")
+    elif not _of_variable(reading, node):
+        _rename(reading, node)
+
+
+def _rename(reading: Reading, node: cst.Attribute) -> None:
+    if node.attr.value == RATE:
+        return
+    reading.edits[node] = lambda updated: cst.ensure_type(updated, cst.Attribute).with_changes(attr=cst.Name(RATE))
+    reading.add(node, REWRITTEN, "", f"{reading.text(node.value)}.{RATE}")
+
+
+def _of_variable(reading: Reading, node: cst.Attribute) -> bool:
+    """`optimizer.lr.value()`, `.set_value(x)` and `session.run(optimizer.lr.assign(x))`: methods of the old variable,
+    which the rate has not in every target; True where it was one."""
+    method = reading.parent(node)
+    call = reading.parent(method) if isinstance(method, cst.Attribute) and method.value is node else None
+    if not isinstance(method, cst.Attribute) or not isinstance(call, cst.Call) or call.func is not method:
+        return False
+    name, base = method.attr.value, reading.text(node.value)
+    if name in READERS:
+        kinds = reading.parent(reading.parent(call) or call)
+        inside = isinstance(kinds, cst.Call) and reading.text(kinds.func) == "float" and len(kinds.args) == 1
+        text = f"{base}.{RATE}" if inside else f"float({base}.{RATE})"
+        reading.edits[call] = lambda updated: cst.parse_expression(text)
+        reading.add(call, REWRITTEN, "", text)
+        return True
+    run = _run_in_session(reading, call) if name == "assign" else None
+    if name != "set_value" and run is None:
+        return False
+    statement = reading.parent(run or call)
+    whole = run or call
+    if not isinstance(statement, cst.Expr) or len(call.args) != 1:
+        reading.add(whole, BY_HAND, f"set it in a statement:\n{base}.{RATE} = …")
+        return True
+    reading.edits[statement] = lambda updated: _assigned(
+        cst.parse_expression(f"{base}.{RATE}"), _argument_of(updated, through=2 if run else 1)
+    )
+    reading.add(whole, REWRITTEN, "", _one_line(f"{base}.{RATE} = {reading.text(call.args[0].value)}"))
+    return True
+
+
+def _argument_of(statement: cst.CSTNode, through: int) -> cst.BaseExpression:
+    """The only argument of the call, or of the call in the call, that is a statement."""
+    value = cst.ensure_type(statement, cst.Expr).value
+    for _ in range(through):
+        value = cst.ensure_type(value, cst.Call).args[0].value
+    return value
+
+
+def _run_in_session(reading: Reading, call: cst.Call) -> cst.Call | None:
+    """The call of a session's `run` that has nothing but this call in it."""
+    argument = reading.parent(call)
+    around = reading.parent(argument) if isinstance(argument, cst.Arg) else None
+    if isinstance(around, cst.Call) and isinstance(around.func, cst.Attribute) and around.func.attr.value == "run":
+        return around if len(around.args) == 1 else None
+    return None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _is_argument_of_backend(reading: Reading, node: cst.Attribute) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from migrate.code import calls, names, targets
@@ -9,7 +11,7 @@ from migrate.code.calls import Outcome
 from migrate.code.facts import Scope
 from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.meanings import Value
-from migrate.code.places import elsewhere, wrappers
+from migrate.code.places import elsewhere, sharing, wrappers
 from migrate.code.program import Reading
 from migrate.code.releases import Release
 from migrate.code.scopes import dotted
@@ -22,6 +24,7 @@ GRAPH_LOOP = (
 )
 
 
+NO_TF_OPTIMIZER = "there is no TFOptimizer now: give compile an optimizer of the target instead of one of tf.train"
 UNSEEN = (
     "where it takes its steps is not seen here: for gradients of a tf.GradientTape and apply_gradients, without"
     " global_step, make it {call}; a graph goes on as it is with tf.compat.v1"
@@ -31,6 +34,14 @@ SHARED = (
     " compiled, call {name}.build(a.trainable_variables + b.trainable_variables); old Keras kept slots for each model,"
     " which is the same where no variable is trained by two"
 )
+STEPPED = (
+    "it steps the variables of several models, and takes only variables that it was built with now: call"
+    " {name}.build([{variables}]) before its first step"
+)
+
+
+PUBLIC = re.compile(r"^(?:tensorflow\.(?:compat\.v2\.)?)?(?:keras\.)?optimizers\.[A-Za-z]+$")
+"""Full names of classes that are where Keras 3 has them, in lower case too."""
 
 
 def look(reading: Reading, node: cst.Call) -> None:
@@ -40,7 +51,9 @@ def look(reading: Reading, node: cst.Call) -> None:
     found = reading.names.of(node.func)
     classes = {n for n in found if names.old_class(n) or names.is_foreign(n)}
     if not classes:
-        if reading.names.partly(node.func) and _looks_like_a_class(reading, node.func):
+        if found and all(name.endswith(".optimizers.TFOptimizer") for name in found):
+            reading.add(node, BY_HAND, NO_TF_OPTIMIZER)
+        elif reading.names.partly(node.func) and _looks_like_a_class(reading, node.func):
             reading.add(node, UNSURE, "the name is imported on one path and something else on another")
         return
     if len(classes) < len(found):
@@ -85,9 +98,8 @@ def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None
         wrapped = keras_argument(reading, node.func)
     edit = calls.replacement(node, made, answer.bound, callee, wrapped)
     new = reading.text(edit(node))
-    if use == "compiled" and _is_shared(reading, node) and "legacy" not in made.module:
-        name = names.dotted(cst.ensure_type(reading.parent(node), cst.Assign).targets[0].target)
-        made.reasons.append(SHARED.format(name=name))
+    if "legacy" not in made.module:
+        made.reasons += _sharing(reading, node, use)
     message = "; ".join([*made.reasons, *made.notes])
     if new == reading.text(node):
         reading.add(node, DIFFERS if made.reasons else SAME, message)
@@ -99,13 +111,13 @@ def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None
 
 
 def _place_schedule(reading: Reading, made: targets.Target, callee: str) -> None:
-    """A schedule is called through the same module as the class, where that is a name in the program."""
-    rate = made.arguments.get("learning_rate")
-    base = callee.rpartition(".")[0]
-    if rate is None or f"{made.module}.schedules" not in rate.text or reading.target == targets.OPTIM:
+    """A schedule made of `decay` is called through the same module as the class, if that is a name in the program."""
+    if not made.makes_schedule:
         return
+    base = callee.rpartition(".")[0]
     if base.endswith(".optimizers"):
-        made.arguments["learning_rate"] = Value(rate.text.replace(made.module, base, 1))
+        rate = made.arguments["learning_rate"].text
+        made.arguments["learning_rate"] = Value(base + rate.removeprefix(made.module))
     else:
         reading.imports.add(f"import {made.module.split('.')[0]}")
 
@@ -124,13 +136,17 @@ def new_callee(reading: Reading, node: cst.Call, made: targets.Target, name: str
     if reading.target == targets.OPTIM:
         return f"{reading.optim}.{made.name}"
     text = names.dotted(node.func)
-    same_module = name.rpartition(".")[0] in ("keras.optimizers", "tensorflow.keras.optimizers")
-    if reading.target == targets.KERAS and same_module and text.split(".")[-1] == made.name:
-        return text
-    if reading.target == targets.KERAS and same_module and "." in text:
-        return f"{text.rpartition('.')[0]}.{made.name}"
+    sources = reading.names.sources(node.func)
+    if reading.target == targets.KERAS and all(map(PUBLIC.match, sources)):
+        if all(source.endswith(f".{made.name}") for source in sources):
+            return text
+        return f"{text.rpartition('.')[0]}.{made.name}" if "." in text else _whole(made)
     if reading.target == targets.KERAS and name.startswith("tensorflow") and text.startswith("tf."):
         return f"tf.keras.optimizers.{made.name}"
+    return _whole(made)
+
+
+def _whole(made: targets.Target) -> str:
     return f"{made.module}.{made.name}"
 
 
@@ -207,6 +223,18 @@ def _is_eager_minimize(call: cst.Call) -> bool:
     """Whether a call of a method is no `minimize`, or one of a closure."""
     first = call.args[0].value if call.args else None
     return cst.ensure_type(call.func, cst.Attribute).attr.value != "minimize" or isinstance(first, cst.Lambda)
+
+
+def _sharing(reading: Reading, node: cst.Call, use: str) -> list[str]:
+    """What to do where the new optimizer trains several models."""
+    statement = reading.parent(node)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return []
+    name = names.dotted(statement.targets[0].target)
+    if use == "compiled" and _is_shared(reading, node):
+        return [SHARED.format(name=name)]
+    variables = sharing.stepped(reading, name, statement) if name else []
+    return [STEPPED.format(name=name, variables=", ".join(f"*{each}" for each in variables))] if variables else []
 
 
 def _is_shared(reading: Reading, node: cst.Call) -> bool:

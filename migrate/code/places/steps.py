@@ -5,7 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from migrate.code import targets
-from migrate.code.findings import BY_HAND, REWRITTEN, SAME, UNSURE
+from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
+from migrate.code.places import sharing
 from migrate.code.program import Reading
 
 TAPE = "take the gradients in a tf.GradientTape and hand them to apply_gradients, in a tf.function"
@@ -56,6 +57,8 @@ def _apply(reading: Reading, node: cst.Call, keywords: set[str]) -> None:
     if not keywords & {"global_step"} and len(node.args) == 1:
         if reading.is_graph:
             reading.add(node, BY_HAND, ADVICE["compute_gradients"])
+        elif _is_shared(reading, node):
+            reading.add(node, DIFFERS, "the optimizer steps other models, too: build it with the variables of all")
         else:
             reading.add(node, SAME)
         return
@@ -72,6 +75,11 @@ def _apply(reading: Reading, node: cst.Call, keywords: set[str]) -> None:
         if counter == "None"
         else f"its steps are counted in optimizer.iterations; {counter}.assign_add(1) if it is read",
     )
+
+
+def _is_shared(reading: Reading, node: cst.Call) -> bool:
+    base = cst.ensure_type(node.func, cst.Attribute).value
+    return reading.target != targets.TF_KERAS and bool(sharing.stepped(reading, base, node))
 
 
 def _without_step(updated: cst.CSTNode) -> cst.CSTNode:

@@ -124,13 +124,13 @@ def by_name(
         return
     qualified = names.of_string(name, reading.program.code)
     call = cst.ensure_type(EMPTY_CALL, cst.Call)
-    place = calls.Place(targets.KERAS if reading.target == targets.OPTIM else reading.target)
-    answers = reading.outcomes(qualified, call, place)
+    target = targets.KERAS if reading.target == targets.OPTIM else reading.target
+    answers = reading.outcomes(qualified, call, replace(reading.place, target=target, by_name=True))
     is_same = all(a.made is not None and not a.made.reasons and not a.made.arguments for a in answers)
     if is_same and not (reading.target == targets.OPTIM and KEEPS_STATE.search(reading.program.code)):
         reading.add(node, SAME, "this name means the same rule and defaults there")
         return
-    answer = reading.one(node, reading.outcomes(qualified, call, calls.Place(reading.target)))
+    answer = reading.one(node, reading.outcomes(qualified, call))
     if answer is not None:
         _replace(reading, node, answer, whole)
 

@@ -75,10 +75,23 @@ def look(reading: Reading, node: cst.Call) -> None:
         _into_constructor(reading, node, cls, scaling)
     elif reading.target == targets.KERAS and _is_new(next(iter(reading.callee(node.func)))):
         _around_new(reading, node, scaling)
+    elif reading.target == targets.TF_KERAS and _is_new(next(iter(reading.names.of(node.func)))):
+        _of_tf_keras(reading, node)
     else:
         package = reading.target.replace("-", "_")
         policy = f"; {POLICY}" if cls == "enable_mixed_precision_graph_rewrite" else ""
         reading.add(node, BY_HAND, f"make it {package}.mixed_precision.LossScaleOptimizer(optimizer){policy}")
+
+
+def _of_tf_keras(reading: Reading, node: cst.Call) -> None:
+    """tf_keras's own, which takes the same arguments."""
+    if all(name.startswith("tf_keras.") for name in reading.names.of(node.func)):
+        reading.add(node, SAME)
+        return
+    function = cst.parse_expression("tf_keras.mixed_precision.LossScaleOptimizer")
+    reading.edits[node] = lambda updated: cst.ensure_type(updated, cst.Call).with_changes(func=function)
+    reading.imports.add("import tf_keras")
+    reading.add(node, REWRITTEN, "", reading.text(node.with_changes(func=function)))
 
 
 def _class(reading: Reading, node: cst.Call) -> str:

@@ -1,0 +1,146 @@
+"""How a target's steps differ from the old release's where no argument of a call shows it, and what makes them equal.
+
+Sources: `optim.keras_differences`, `migrate.algorithms.repeated_rows`; `optimizer_v2.py` of TF 2.4 (`_decayed_lr` casts
+the step to the variables' dtype).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from migrate import algorithms
+from migrate.algorithms import repeated_rows
+from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.spec import Algorithm
+from migrate.code.meanings import Meaning, Value
+from migrate.code.schedules import Schedule
+from migrate.generations import version_tuple
+from optim import keras_differences
+
+GENERATIONS = {
+    "optim": None,
+    "keras.optimizers": "keras3",
+    "tf_keras.optimizers": "optimizer",
+    "tf_keras.optimizers.legacy": "optimizer_v2",
+}
+"""Modules of the targets -> the generation whose steps they take; None: `optim`'s own."""
+
+
+KERASES = {
+    "keras3": keras_differences.KERAS_3,
+    "optimizer": keras_differences.TF_KERAS,
+    "optimizer_v2": keras_differences.OPTIMIZER_V2,
+}
+"""Generations that `optim` knows its differences from."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The old call: its meaning, the generation and versions of its release, and what the program does around it."""
+
+    meaning: Meaning
+    generation: str
+    versions: Mapping[str, str]
+    schedule: Schedule | None
+    has_embeddings: bool
+
+
+def reasons(source: Source, module: str) -> list[str]:
+    """Why the steps of the class in a target's module differ, with the line that makes them the same if there is one;
+    for `optim`, besides what `keywords` does."""
+    return [
+        *_averages(source, module),
+        *_integer_steps(source, module),
+        *(_rows(source, module) if source.has_embeddings else ()),
+    ]
+
+
+def keywords(source: Source) -> dict[str, Value]:
+    """Arguments of `optim` with which it steps as the old release did, also in `for_keras`, whose defaults are those of
+    the Keras that is installed."""
+    arguments, algorithm = source.meaning.arguments, _algorithm(source.meaning)
+    rate = arguments.get("learning_rate")
+    may_be_schedule = source.schedule is not None or (rate is not None and not rate.known)
+    values = {**_values(source), "learning_rate": {} if may_be_schedule else None}
+    keras, version = KERASES.get(source.generation), version_tuple(source.versions.get("keras")) or ()
+    made = (
+        keras_differences.reproducing(keras, source.meaning.algorithm, values, backend="tensorflow", release=version)
+        if keras
+        else {}
+    )
+    made = {key: value for key, value in made.items() if key not in (repeated_rows.REPEATED, *LIMITS, *arguments)}
+    if values.get("use_ema"):
+        made.setdefault("ema_start", "initial")
+    if source.has_embeddings and algorithm is not None and repeated_rows.REPEATED not in arguments:
+        before = _repeated(source, algorithm, source.generation)
+        current = _repeated(source, algorithm, "keras3")
+        if (before or current) and _can_be_said(before, values):
+            made[repeated_rows.REPEATED] = list(before)
+    return {key: Value.of(value) for key, value in made.items()}
+
+
+def _values(source: Source) -> dict[str, Any]:
+    """The arguments' values, something above zero for expressions."""
+    return {key: value.literal if value.known else 2.0 for key, value in source.meaning.arguments.items()}
+
+
+def _can_be_said(rows: Collection[str], values: Mapping[str, Any]) -> bool:
+    """Whether `repeated_rows` does it: Keras may take the root of a negative number there."""
+    return repeated_rows.SQUARE not in rows or not (values.get("centered") or values.get("epsilon") == 0)
+
+
+def _averages(source: Source, module: str) -> Iterator[str]:
+    """Keras 3 begins its averages with the first step's result, and all others with the first values."""
+    before, now = source.generation == "keras3", module == "keras.optimizers"
+    if _values(source).get("use_ema") and before != now and module != "optim":
+        first, then = ("the first step's result", "the first values")[:: 1 if before else -1]
+        yield f"its averages began with {first}, and begin with {then} now"
+
+
+def _integer_steps(source: Source, module: str) -> Iterator[str]:
+    schedule = source.schedule
+    if schedule is None or source.generation != "optimizer_v2" or GENERATIONS[module] == "optimizer_v2":
+        return
+    if schedule.needs_float:
+        step = schedule.needs_float
+        yield (
+            f"{schedule.name} got the step as a float, and gets an integer now, which functions such as rsqrt refuse:"
+            f" begin its __call__ with {step} = tf.cast({step}, tf.float32)"
+        )
+
+
+def _rows(source: Source, module: str) -> Iterator[str]:
+    """Rows of tables: those without a gradient, and those that a batch has several times."""
+    meaning, generation = source.meaning, GENERATIONS[module]
+    algorithm = _algorithm(meaning)
+    if algorithm is None:
+        return
+    values = _values(source)
+    keeps = generation is not None and algorithm.lazy(values, generation) is not None
+    if meaning.lazy and not keeps:
+        yield (
+            "rows of embeddings without a gradient stayed as they were there, and move now: exact with optim's"
+            " lazy_rows=[pattern of their names]"
+        )
+    elif keeps and not meaning.lazy:
+        yield "rows of embeddings without a gradient moved there, and stay as they are now: exact with optim"
+    before, now = (_repeated(source, algorithm, each) for each in (source.generation, generation))
+    is_written = module == "optim" and _can_be_said(before, values)
+    if set(before) != set(now) and not is_written:
+        then, there = (
+            f"{repeated_rows.words(each)} each of its gradients" if each else "takes their sum"
+            for each in (before, now)
+        )
+        where = "where a batch has a row of an embedding several times"
+        yield f"{where}, the old release {then}, and {module} {there}"
+
+
+def _repeated(source: Source, algorithm: Algorithm, generation: str | None) -> tuple[str, ...]:
+    versions = source.versions if generation == source.generation else {}
+    return repeated_rows.done(generation, algorithm, _values(source), versions)
+
+
+def _algorithm(meaning: Meaning) -> Algorithm | None:
+    return next((each for each in algorithms.ALGORITHMS if each.name == meaning.algorithm), None)

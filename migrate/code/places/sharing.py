@@ -1,0 +1,44 @@
+"""One optimizer for several models, by what it steps: old classes made slots for any variable, current ones do not."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from migrate.code import names
+from migrate.code.program import Reading
+
+STEPS = {"apply_gradients": 0, "minimize": 1}
+"""Methods that take a step, and which argument has the variables."""
+OF_MODEL = re.compile(r"\.(?:trainable_)?(?:variables|weights)$")
+
+
+def stepped(reading: Reading, optimizer: cst.BaseExpression | str, at: cst.CSTNode) -> list[str]:
+    """What different models' variables are called that an optimizer steps; empty if they are of one.
+
+    Args:
+      optimizer: the name that it has. at: where it has it.
+    """
+    name = optimizer if isinstance(optimizer, str) else reading.text(optimizer)
+    home = reading.facts.bound(name, reading.scope(at))
+    if home is None:
+        return []
+    calls = [c for c in reading.usage.methods.get(name, ()) if reading.facts.bound(name, reading.scope(c)) == home]
+    variables = [reading.text(each) for each in map(_variables, calls) if each is not None]
+    models = {OF_MODEL.sub("", text): text for text in reversed(variables)}
+    return sorted(models.values()) if len(models) > len(reading.facts.values[home, name]) else []
+
+
+def _variables(call: cst.Call) -> cst.BaseExpression | None:
+    method = cst.ensure_type(call.func, cst.Attribute).attr.value
+    if method not in STEPS:
+        return None
+    named = [a.value for a in call.args if a.keyword is not None and a.keyword.value == "var_list"]
+    plain = [a.value for a in call.args if a.keyword is None and not a.star]
+    given = next(iter([*named, *plain[STEPS[method] :]]), None)
+    if method == "minimize":
+        return given
+    if isinstance(given, cst.Call) and names.dotted(given.func) == "zip" and len(given.args) == 2:
+        return given.args[1].value
+    return None
