@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from migrate import evidence, readers
+from migrate import evidence, readers, surfaces
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some, worded
@@ -163,7 +163,7 @@ def _read_with_flags(
     except AmbiguousError:
         reader = readers.detect(path, told.get("format", "auto"))
         found = reader.read(path, told.get("generation"), told.get("optimizer_path"))
-        if hint is not None or reader.name != "weights_h5" or not isinstance(found, Stored):
+        if hint is not None or not isinstance(found, Stored) or all(v.trainable is not None for v in found.variables):
             raise
         names = matching.trained(given, found.variables, ordered=True)
         if not names:
@@ -172,9 +172,10 @@ def _read_with_flags(
         trained = [v.name for v in names]
         doubt = (
             f"{some(trained)}: the source does not store which variables were trained, so that those are taken which"
-            " the live model trains; to confirm it, name them in source_variables"
+            " the live model trains"
         )
-        origin = evidence.Origin(evidence.TRAINED, trained, evidence.COMPUTED, doubt=doubt)
+        confirm = surfaces.naming(trained)
+        origin = evidence.Origin(evidence.TRAINED, trained, evidence.COMPUTED, doubt=doubt, confirm=confirm)
         return replace(state, origins=(*state.origins, origin))
 
 

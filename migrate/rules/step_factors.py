@@ -63,7 +63,7 @@ FACTORS = (
     Factor(RATE, ("learning_rate", "lr", "decay"), _COMPARED),
     Factor(CLIPPING, ("clipnorm", "clipvalue", "global_clipnorm", "clip_order"), _COMPARED),
     Factor(DECAY, ("weight_decay", "decoupled_weight_decay", "learning_rate_in_weight_decay"), _COMPARED),
-    Factor(ACCUMULATION, ("gradient_accumulation_steps",), _KEPT),
+    Factor(ACCUMULATION, ("gradient_accumulation_steps", "count_calls"), _KEPT),
     Factor(AVERAGES, ("use_ema", "ema_momentum", "ema_overwrite_frequency", "stochastic_average"), _KEPT),
     Factor(LOOKAHEAD, ("lookahead",), _KEPT),
     Factor(COPIES, ("master_copies",), _KEPT),
@@ -76,7 +76,7 @@ FACTORS = (
     Factor(REPEATED, ("repeated_rows",), _ASKED),
     Factor(
         LOSS_SCALE,
-        ("loss_scale", "loss_scale_growth_steps"),
+        ("loss_scale", "loss_scale_factor", "loss_scale_growth_steps"),
         {**_ASKED, TORCH: UNKNOWN, OPTAX: UNKNOWN, "slots": NOTED},
     ),
     Factor(FIRST, ("initial_accumulator_value", "initial_velocity", "ema_start"), _ASKED),

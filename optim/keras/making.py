@@ -92,11 +92,12 @@ def _imported_keras() -> ModuleType:
 
 
 def _check_backend(keras: ModuleType) -> ModuleType:
-    """The package itself, `keras` or `tf_keras`: `tf.keras` is a view of either, without all of its modules."""
+    """The module; for `tf.keras`, a view of `keras` or `tf_keras` without all of their modules, the package itself."""
     theirs = getattr(getattr(keras, "optimizers", None), "Optimizer", None)
     if theirs is None:
         raise UnsupportedError(f"keras must be the module keras, tf_keras or tf.keras, got {keras!r}")
-    keras = import_module(theirs.__module__.partition(".")[0])
+    if "." in getattr(keras, "__name__", ""):
+        keras = import_module(theirs.__module__.partition(".")[0])
     if keras.backend.backend() != "tensorflow":
         raise UnsupportedError(
             f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow before it is imported"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,12 @@ from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, Finding
 from migrate.code.run import migrate_code
 
 EMBEDDED = "import keras\nmodel = keras.Sequential([keras.layers.Embedding(9, 4)])\n"
+
+
+@pytest.fixture(autouse=True)
+def _one_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the programs here, which import Keras 3 alone."""
+    monkeypatch.delitem(sys.modules, "tf_keras", raising=False)
 
 
 def finding(tmp_path: Path, code: str, to: str = "optim", source: str = "keras==3.15.1") -> Finding:

@@ -14,6 +14,7 @@ import pytest
 
 import migrate
 from migrate.errors import ContradictionError
+from optim.errors import UnsupportedError
 from tests import next_steps
 from tests.keras_releases import loss_of_batch, needs_keras
 
@@ -132,7 +133,7 @@ def _freeze(name: str, use_bias: bool) -> Callable[[Any], None]:
     return prepare
 
 
-def test_a_variable_that_is_frozen_alone_is_never_exact_in_a_model(tmp_path: Path) -> None:
+def test_a_variable_that_is_frozen_alone_is_refused_in_a_model(tmp_path: Path) -> None:
     from keras import optimizers
 
     model = _trained(optimizers.Adam(0.1), _freeze("bias", use_bias=True))
@@ -140,9 +141,8 @@ def test_a_variable_that_is_frozen_alone_is_never_exact_in_a_model(tmp_path: Pat
     untrained = {"untrained": [migrate.read(tmp_path / "model.keras").variables[-1].name]}
     said = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "slots", overrides=untrained)
     assert said.fidelity == "exact"
-    report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "m.h5", to="tf-keras", overrides=untrained)
-    assert report.fidelity == "approximate"
-    assert "which trains nothing that has none" in report.reasons[0]
+    with pytest.raises(UnsupportedError, match="was trained in part, which no config can say"):
+        migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "m.h5", to="tf-keras", overrides=untrained)
 
 
 def test_a_layer_whose_one_variable_is_frozen_is_frozen_in_the_model(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -248,10 +249,11 @@ def test_the_level_is_one_that_the_processor_has() -> None:
 
 def test_the_sources_are_part_of_the_package() -> None:
     folder = files("optim.native") / "cpp"
-    for named in (build.MATHS_SOURCES, build.OPS_SOURCES):
+    every = (build.MATHS_SOURCES, build.OPS_SOURCES, (*build.GPU_SOURCES, "abi.h"))
+    for named in every[:2]:
         included = re.findall(r'#include "([a-z_]+\.h)"', "".join((folder / name).read_text() for name in named))
         assert {*included, *(name for name in named if name.endswith(".cc"))} == set(named)
-    assert {f.name for f in folder.iterdir()} == {*build.MATHS_SOURCES, *build.OPS_SOURCES}
+    assert {f.name for f in folder.iterdir()} == set(itertools.chain(*every))
     assert '"native/cpp/*", "native/prebuilt/*"' in Path("pyproject.toml").read_text()
 
 
