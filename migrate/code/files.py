@@ -51,6 +51,10 @@ class Program:
         """(cell or None, line)."""
         return self.notebook.place(line) if self.notebook else (None, line)
 
+    def shown(self, code: str) -> list[str]:
+        """The lines of its Python for a diff, as many as `code` has."""
+        return self.notebook.shown(code) if self.notebook else code.splitlines()
+
     def text_of(self, code: str) -> str:
         """What the file holds when its Python is `code`."""
         return self.notebook.with_code(code).to_text() if self.notebook else code

@@ -82,6 +82,16 @@ class Notebook:
                 text = text[:start] + self._encoded(self.sources[number], cells[number]) + text[end:]
         return replace(self, text=text, code=code)
 
+    def shown(self, code: str) -> list[str]:
+        """The lines of a module as people know them: cells by their number, and IPython's own lines."""
+        return [self._shown(line) for line in code.splitlines()]
+
+    def _shown(self, line: str) -> str:
+        cell, back = _MARKED.match(line), _HELD.match(line)
+        if cell:
+            return f"# cell {cell[1]}"
+        return self.held[int(back["index"])] if back else line
+
     def _encoded(self, spans: Sequence[Span], source: str) -> str:
         """A cell's source as JSON strings: those of lines that stay are kept as they are."""
         start = spans[0][0]

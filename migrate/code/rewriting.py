@@ -65,10 +65,9 @@ def _look_at_call(reading: Reading, node: cst.Call) -> None:
 def rewritten(reading: Reading) -> str:
     """The program's Python with every edit made."""
     module = reading.tree.edited(reading.edits) if reading.edits else reading.module
+    module = _with_imports(module, sorted(reading.imports))  # first, so that they stand where old ones are removed
     module = imports.without_gone(reading, _without_idle(module, reading.replaced))
-    if module is reading.module:
-        return reading.program.code
-    return _with_imports(module, sorted(reading.imports)).code
+    return reading.program.code if module is reading.module else module.code
 
 
 def _with_imports(module: cst.Module, lines: list[str]) -> cst.Module:

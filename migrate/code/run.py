@@ -137,7 +137,7 @@ def read_places(one: files.Program, target: str, said: releases.Given | None) ->
 
 
 def _diff(one: files.Program, code: str) -> str:
-    before, after = one.code.splitlines(), code.splitlines()
+    before, after = one.shown(one.code), one.shown(code)
     name = str(one.path).lstrip("/")
     lines = [f"--- a/{name}", f"+++ b/{name}"]
     for group in _Lines(before, after).get_grouped_opcodes(3):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate
@@ -128,10 +128,29 @@ def _rebuilt(
         if isinstance(value, cst.CSTNode) and value in touched:
             changed[name] = _rebuilt(value, edits, touched)
         elif isinstance(value, (list, tuple)) and any(part in touched for part in value):
-            changed[name] = [new for part in value for new in _kept(part, _rebuilt(part, edits, touched))]
+            changed[name], comments = _parts(value, edits, touched)
+            if comments and isinstance(node, (cst.Module, cst.IndentedBlock)):
+                changed["footer"] = [*comments, *node.footer]
     new = node.with_changes(**changed) if changed else node
     edit = edits.get(node)
     return edit(new) if edit is not None else new
+
+
+def _parts(
+    parts: Sequence[cst.CSTNode], edits: Mapping[cst.CSTNode, Edit], touched: set[cst.CSTNode]
+) -> tuple[list[cst.CSTNode], list[cst.EmptyLine]]:
+    """Rebuild the parts of a node. The comments above a removed line move to the next line; also return those left."""
+    rebuilt: list[cst.CSTNode] = []
+    comments: list[cst.EmptyLine] = []
+    for part in parts:
+        kept = _kept(part, _rebuilt(part, edits, touched))
+        if not kept and any(line.comment for line in getattr(part, "leading_lines", ())):
+            comments += cst.ensure_type(part, cst.SimpleStatementLine).leading_lines
+        elif kept and comments:
+            kept[0] = kept[0].with_changes(leading_lines=[*comments, *getattr(kept[0], "leading_lines", ())])
+            comments = []
+        rebuilt += kept
+    return rebuilt, comments
 
 
 def _kept(old: cst.CSTNode, new: cst.CSTNode | cst.RemovalSentinel) -> list[cst.CSTNode]:

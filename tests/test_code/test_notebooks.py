@@ -37,6 +37,39 @@ def test_cells_that_a_magic_runs_are_read(tmp_path: Path, magic: str) -> None:
     assert [(f.verdict, f.cell, f.line) for f in report.findings] == [(REWRITTEN, 2, 2)]
 
 
+def test_a_new_import_takes_the_place_of_an_old_one(tmp_path: Path) -> None:
+    text, report = run(tmp_path, notebook(IMPORT, "%%timeit\nSGD(lr=0.1)"))
+    assert sources(text) == ["import optim", f"%%timeit\n{NEW}"]
+    assert report.changes[0].diff.splitlines()[2:] == [
+        "@@ -1,5 +1,5 @@",
+        " # cell 1",
+        f"-{IMPORT}",
+        "+import optim",
+        " # cell 2",
+        " %%timeit",
+        "-SGD(lr=0.1)",
+        f"+{NEW}",
+    ]
+
+
+def test_a_cell_of_old_imports_alone_is_emptied(tmp_path: Path) -> None:
+    text, _ = run(tmp_path, notebook("import keras\nx = 1", IMPORT, "o = SGD(lr=0.1)"))
+    assert sources(text) == ["import keras\nimport optim\nx = 1", "", f"o = {NEW}"]
+
+
+def test_comments_above_a_removed_import_stay(tmp_path: Path) -> None:
+    path = tmp_path / "p.py"
+    path.write_text(f"import keras\n\n# why\n{IMPORT}\ndef f():\n    return SGD(lr=0.1)\n")
+    migrate_code([path], source="keras==2.2.4", write=True)
+    assert path.read_text() == f"import keras\n\n# why\nimport optim\ndef f():\n    return {NEW}\n"
+    path.write_text(f"import keras\ndef f():\n    # why\n    {IMPORT}\n    return SGD(lr=0.1)\n")
+    migrate_code([path], source="keras==2.2.4", write=True)
+    assert path.read_text() == f"import keras\nimport optim\ndef f():\n    # why\n    return {NEW}\n"
+    path.write_text(f"import keras\n{IMPORT}\no = SGD(lr=0.1)\nif o:\n    pass\n    # why\n    {IMPORT}\n# end\n")
+    migrate_code([path], source="keras==2.2.4", write=True)
+    assert path.read_text() == f"import keras\nimport optim\no = {NEW}\nif o:\n    pass\n    # why\n# end\n"
+
+
 def test_a_cell_magic_stays_the_first_line(tmp_path: Path) -> None:
     text, _ = run(tmp_path, notebook("%%time\nimport keras\no = keras.optimizers.SGD(lr=0.1)"))
     assert sources(text) == [f"%%time\nimport keras\nimport optim\no = {NEW}"]
