@@ -19,7 +19,7 @@ LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
 
 
 def of_model(model: StoredModel, by_keras3: bool) -> list[str]:
-    """Why a model may go on otherwise than its file says."""
+    """Say why a model may train differently from what its file says."""
     own = _of_keras3(model) if by_keras3 else []
     return [*own, *_lost(model.config, STATES)]
 
@@ -46,7 +46,7 @@ def weights(model: StoredModel) -> list[str]:
 
 
 def adapted(model: StoredModel | None) -> list[str]:
-    """Layers with a kernel of low rank beside their own."""
+    """Name the layers with LoRA factors."""
     return [] if model is None else _lost(model.config, ADAPTED)
 
 
@@ -108,7 +108,10 @@ def _unscaled(layer: Mapping[str, Any]) -> str | None:
     return str(config.get("name")) if is_open else None
 
 
-ADAPTED = ("lora_rank", "Keras 3 adds to the kernel what its lora_rank trained, and begins that anew")
+ADAPTED = (
+    "lora_rank",
+    "Keras 3 saves the kernel with its LoRA factors (lora_rank) added to it, and starts new factors",
+)
 
 
 def adapted_kernels(stored: Stored) -> list[str]:

@@ -195,8 +195,8 @@ def _why_slots_differ(error: Exception, stored: Stored, made: Configuration) -> 
     lost += unsaved.quantized(stored.model)
     if not lost:
         return ""
-    why = "so that the slots of that have no variables: there is no training to continue"
-    return f"{lost[0]}, {why}; {partial.WEIGHTS_ALONE}"
+    why = "so the old slots have no variables: there is no training to continue"
+    return f"{lost[0]}, {why}; {partial.WEIGHTS_ALONE}, and migrate to slots"
 
 
 def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[Arguments, dict[str, float]]:

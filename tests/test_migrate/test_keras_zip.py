@@ -432,7 +432,7 @@ def test_slots_of_an_adapted_kernel_are_no_damage(tmp_path: Path) -> None:
     model.compile("adam", "mse")
     model.train_on_batch(np.ones((5, 4)), np.ones((5, 3)))
     model.save(tmp_path / "adapted.keras")
-    with pytest.raises(UnsupportedError, match="adds to the kernel what its lora_rank trained"):
+    with pytest.raises(UnsupportedError, match="saves the kernel with its LoRA factors"):
         migrate.read(tmp_path / "adapted.keras")
 
 

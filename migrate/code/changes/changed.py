@@ -10,8 +10,8 @@ import libcst as cst
 
 from migrate.code import names
 from migrate.code.changes import gradients, schedulers, variables
-from migrate.code.changes.beside import Beside
 from migrate.code.changes.flow import ASSIGNS, ASSIGNS_FIRST, Flow, called, last, text_of
+from migrate.code.changes.imported_files import ImportedFiles
 from migrate.code.program import Reading
 from migrate.code.releases import Given
 
@@ -47,8 +47,8 @@ class Place:
 
 
 def places(reading: Reading, where: Flow, said: Given | None) -> Iterator[Place]:
-    """All that a program does to its optimizers after they are made, and the files that it imports from beside it."""
-    others = Beside(reading, said)
+    """All that a program, and the files that it imports from its folder, do to its optimizers after making them."""
+    others = ImportedFiles(reading, said)
     for flow in (where, *others.flows.values()):
         for change in changes(flow.reading, flow, others):
             yield Place(change.key, flow.reading.where(change.node), shown(flow.reading, change.node))
@@ -60,7 +60,7 @@ def shown(reading: Reading, node: cst.CSTNode) -> str:
     return f"{reading.where(node)} has {' '.join(reading.text(node).split())[:80]}"
 
 
-def changes(reading: Reading, where: Flow, beside: Beside) -> Iterator[Change]:
+def changes(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterator[Change]:
     """What one file does."""
     for node, target in _stores(reading):
         if isinstance(target, cst.Attribute) and _is_part(target, where):
@@ -74,7 +74,7 @@ def changes(reading: Reading, where: Flow, beside: Beside) -> Iterator[Change]:
     for node in (*reading.tree.all(cst.Name), *reading.tree.all(cst.Attribute)):
         if any(name.endswith("backend.set_value") for name in reading.names.of(node)) and _is_handed_on(reading, node):
             yield Change(node)
-    yield from (Change(node, RATE) for node in schedulers.schedulers(reading, where, beside))
+    yield from (Change(node, RATE) for node in schedulers.schedulers(reading, where, imported))
     for node in gradients.altered(reading, where):
         yield Change(node, FED if gradients.are_fed(reading, node) else GRADIENTS)
     yield from (Change(node) for node in variables.moved(reading, where))

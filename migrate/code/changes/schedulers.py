@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from migrate.code.changes.beside import Beside
 from migrate.code.changes.flow import PASSES, Flow, called, is_foreign, last, text_of
+from migrate.code.changes.imported_files import ImportedFiles
 from migrate.code.program import Reading
 from migrate.code.tree import children
 
@@ -23,7 +23,7 @@ WATCHES = re.compile(
 """Packages whose callbacks do not, by their name."""
 
 
-def schedulers(reading: Reading, where: Flow, beside: Beside) -> Iterator[cst.CSTNode]:
+def schedulers(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterator[cst.CSTNode]:
     """What sets the rate, or may."""
     for node in (*reading.tree.all(cst.Name), *reading.tree.all(cst.Attribute)):
         found = {name.rpartition(".")[2] for name in reading.names.of(node)} or {last(node)}
@@ -35,7 +35,7 @@ def schedulers(reading: Reading, where: Flow, beside: Beside) -> Iterator[cst.CS
             SETS_RATE.search(called(reading, call))
             and is_elsewhere(reading, call)
             and not _is_pythons(reading, call.func)
-            and not beside.found(reading, call.func)
+            and not imported.found(reading, call.func)
         ):
             yield call
         if last(call.func) in ("fit", "fit_generator"):
@@ -43,23 +43,25 @@ def schedulers(reading: Reading, where: Flow, beside: Beside) -> Iterator[cst.CS
                 each
                 for a in call.args[5:6]
                 if not a.keyword
-                for each in _unseen(reading, a.value, where, beside, set())
+                for each in _unseen(reading, a.value, where, imported, set())
             )
     for argument in reading.tree.all(cst.Arg):
         if argument.keyword is not None and argument.keyword.value == "callbacks":
-            yield from _unseen(reading, argument.value, where, beside, set())
+            yield from _unseen(reading, argument.value, where, imported, set())
     for element in reading.tree.all(cst.DictElement):
         if text_of(element.key) == "callbacks":
-            yield from _unseen(reading, element.value, where, beside, set())
+            yield from _unseen(reading, element.value, where, imported, set())
 
 
-def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, beside: Beside, seen: set[str]) -> Iterator[cst.CSTNode]:
+def _unseen(
+    reading: Reading, node: cst.CSTNode, where: Flow, imported: ImportedFiles, seen: set[str]
+) -> Iterator[cst.CSTNode]:
     """The callbacks in an expression that come from elsewhere."""
     name = last(node)
-    found = beside.found(reading, node) if is_foreign(reading, node) else None
+    found = imported.found(reading, node) if is_foreign(reading, node) else None
     if found and found[1] not in seen:
         seen.add(found[1])
-        if any(True for at in _behind(*found) for _ in _unseen(found[0].reading, at, found[0], beside, seen)):
+        if any(True for at in _behind(*found) for _ in _unseen(found[0].reading, at, found[0], imported, seen)):
             yield node
         return
     more: list[cst.CSTNode] = []
@@ -74,7 +76,7 @@ def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, beside: Beside, se
     elif not name:
         more = list(children(node))
     for each in more:
-        yield from _unseen(reading, each, where, beside, seen)
+        yield from _unseen(reading, each, where, imported, seen)
 
 
 def _behind(where: Flow, name: str) -> list[cst.CSTNode]:

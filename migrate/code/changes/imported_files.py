@@ -1,4 +1,4 @@
-"""Files of a program that lie beside it and that it imports: what they do to its optimizers counts, too."""
+"""Files that a program imports from its own folder: what they do to its optimizers counts as well."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from migrate.code.releases import Given
 from migrate.code.scopes import dotted, module_of, within
 
 
-class Beside:
+class ImportedFiles:
     """`flows`: of each file that is imported, by others that are, too. `unread`: those of them that are no Python 3."""
 
     def __init__(self, reading: Reading, said: Given | None):
