@@ -19,7 +19,7 @@ class DtoptError(Exception):
     questions: object = None
     """What `migrate` asks, as `migrate.evidence.Questions`."""
     commands: tuple[str, ...] = ()
-    """What to type next. A command is whole and stands on a line of its own after the text."""
+    """What to type next. A command is whole and stands on a separate line after the text."""
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 Signatures of optimizers are made from their rules when Python runs, which no type checker sees. Run
 `python tools/stubs.py` after a rule, an option or a public name changes; a test tells if it was forgotten. The stub
-stands for `optim/__init__.py` alone, so that mypy goes on checking all other files of `optim` themselves.
+stands for `optim/__init__.py` alone, so that mypy still checks all other files of `optim` themselves.
 """
 
 from __future__ import annotations

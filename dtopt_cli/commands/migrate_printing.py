@@ -78,7 +78,7 @@ def _fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
 
 
 def _answers(made: Report | Inspection) -> None:
-    """What to type next, each command whole on a line of its own."""
+    """What to type next, each command whole and on a separate line."""
     console = output.results()
     if made.confirm_command:
         console.print("  to confirm, if it is right:", markup=False)

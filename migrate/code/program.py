@@ -246,7 +246,7 @@ def beside_cells(program: Program) -> list[Finding]:
             message = _why(where, cell.text, SyntaxError(cell.reason, (None, cell.line, 1, None)))
             found.append(Finding(str(program.path), cell.line, 1, UNREADABLE, "", "", message, cell.cell))
         elif files.may_have_places(cell.text):
-            message = f"{cell.reason}: make it a file of its own, and migrate that"
+            message = f"{cell.reason}: move it to a file, and migrate that"
             first = cell.text.strip().partition("\n")[0]
             found.append(Finding(str(program.path), 1, 1, UNSURE, first, "", message, cell.cell))
     return found

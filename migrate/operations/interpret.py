@@ -336,8 +336,8 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
         found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text))
     elif not told:
         text = (
-            f"{shown}: frozen by now, and trained before: fit goes on training them if they were frozen after the last"
-            " compile"
+            f"{shown}: frozen by now, and trained before: fit continues to train them if they were frozen after the"
+            " last compile"
         )
         confirm = f"{surfaces.naming(found.order)} or {surfaces.naming(every)}"
         found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text, confirm=confirm))

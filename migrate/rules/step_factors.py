@@ -1,7 +1,7 @@
 """Everything that decides a training step, in one list, and where each target's answer to it comes from.
 
-A source and a target make the same step only if they agree in each of these. Whoever compares the two reads the list:
-`comparison` the arguments that it compares one by one, `migrate.live` what it asks a live optimizer and its variables.
+A source and a target make the same step only if they agree in each of these. `comparison` reads here which arguments it
+compares one by one, and `migrate.live` what it asks a live optimizer and its variables.
 An argument of `optim` that is in no entry, and an entry without an answer for each target, fail a test.
 """
 
@@ -47,7 +47,7 @@ _COMPARED = {
 }
 """Of an argument that a config has."""
 _KEPT = {**_COMPARED, OPTAX: NEVER}
-"""Of one that needs slots or counters of its own, for which no state of optax has a place."""
+"""Of one that needs its own slots or counters, for which no state of optax has a place."""
 _ASKED = {**dict.fromkeys((OPTIM, *_KERAS, TORCH, OPTAX), ASKED), **dict.fromkeys(FILES, WRITTEN)}
 _ONLY_OPTIM = {**_ASKED, **dict.fromkeys((*_KERAS, TORCH, OPTAX), NEVER)}
 

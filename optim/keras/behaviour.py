@@ -39,7 +39,7 @@ class Behaviour:
     def __init__(self, optimizer: Optimizer, keras: ModuleType, generation: str):
         self._optimizer, self._called = optimizer, "Keras 3" if generation == KERAS_3 else "tf_keras"
         self.unlike: list[str] = []
-        """What `for_keras` has to say, each a message of its own."""
+        """Return what `for_keras` has to say, one message for each difference."""
         self._is_new = int(optimizer._state.counter(slot_layout.ITERATIONS).now()) == 0
         algorithm = _algorithm(optimizer)
         if algorithm in CLASSES and type(optimizer) is getattr(optim, algorithm):

@@ -1,5 +1,7 @@
-"""Options of an optimizer that cannot be on together, declared once: for optimizers, and for whoever writes a config of
-one. Nothing here imports TensorFlow."""
+"""Options of an optimizer that cannot be on together, declared once for optimizers and for writers of their configs.
+
+Nothing here imports TensorFlow.
+"""
 
 from __future__ import annotations
 

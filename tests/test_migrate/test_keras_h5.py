@@ -364,7 +364,7 @@ def test_slots_of_what_is_frozen_by_now_are_doubted(tmp_path: Path) -> None:
         file.attrs["model_config"] = json.dumps(config)
     state = migrate.read(source)
     assert state.fidelity == "approximate"
-    assert any("block/a/kernel" in reason and "fit goes on training" in reason for reason in state.reasons)
+    assert any("block/a/kernel" in reason and "fit continues to train" in reason for reason in state.reasons)
     trained = [
         {"name": v.name, "shape": list(v.shape)} for v in migrate.read(CONFUSING / "source" / "model.h5").variables
     ]

@@ -27,7 +27,7 @@ GRAPH_LOOP = (
 NO_TF_OPTIMIZER = "there is no TFOptimizer now: give compile an optimizer of the target instead of one of tf.train"
 UNSEEN = (
     "where it takes its steps is not seen here: for gradients of a tf.GradientTape and apply_gradients, without"
-    " global_step, make it {call}; a graph goes on as it is with tf.compat.v1"
+    " global_step, make it {call}; a graph program can stay as it is with tf.compat.v1"
 )
 SHARED = (
     "several models are compiled with this one, which takes only variables that it was built with now: once they are"

@@ -91,7 +91,7 @@ def _set(reading: Reading, node: cst.Call, base: str, name: str, value: cst.Base
     if reading.target != targets.OPTIM and name != "learning_rate":
         reading.add(node, *((SAME, KEPT) if reading.target == targets.TF_KERAS else (BY_HAND, NUMBER)))
     elif not isinstance(reading.parent(node), cst.Expr) or "\n" in new:
-        reading.add(node, BY_HAND, f"make it a statement of its own: {' '.join(new.split())}")
+        reading.add(node, BY_HAND, f"make it a separate statement: {' '.join(new.split())}")
     else:
         reading.edits[reading.parent(node) or node] = _parsed(new)
         reading.add(node, REWRITTEN, "", new)
