@@ -62,7 +62,7 @@ def read(path: str) -> Stored:
         format=NAME,
         generation="experimental",
         evidence=(
-            f"{prefix}.index has no object graph, and names such as {next(iter(used), next(iter(bundle), ''))!r}",
+            f"{prefix}.index has no object graph, and names such as {min(used or bundle, default='')!r}",
             "DTensor's optimizers of TF 2.9-2.12 name a slot OPTIMIZER/SLOT/VARIABLE",
         ),
         optimizer_config=None,
