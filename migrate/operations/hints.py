@@ -207,7 +207,8 @@ def _likely(stored: Stored) -> str:
     fitting = likely.classes(stored)
     if not stored.slots:
         listed = [f"its list fits {some(fitting, SHOWN)}"] if fitting else []
-        named = [f"its name may be {stored.optimizer_name}"] if stored.optimizer_name else []
+        name = stored.optimizer_name or ((stored.optimizer_config or {}).get("config") or {}).get("name")
+        named = [f"its name may be {name}"] if isinstance(name, str) else []
         return f" ({'; '.join([*listed, *named])})" if listed or named else ""
     slots = f"its slots are called {some(sorted(stored.slots), SHOWN)}"
     return f" ({slots}, as in {some(fitting, SHOWN)})" if fitting and fitting != sorted(stored.slots) else f" ({slots})"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import migrate
 from migrate.bytes import safe_pickle
 from migrate.errors import DamagedFileError, MissingHintError
 from migrate.readers import weight_list
@@ -112,6 +113,13 @@ def test_a_pickled_config_is_words_and_numbers_and_nothing_is_run(protocol: int,
         with pytest.raises(UnsupportedError, match="is a pickle that is refused"):
             safe_pickle.loads_config(pickle.dumps(held, protocol), "here")
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_name_in_a_pickled_config_is_a_candidate_for_the_class(tmp_path: Path) -> None:
+    source = tmp_path / "saved.pkl"
+    source.write_bytes(pickle.dumps({"weights": [np.array(3), np.ones(2)], "config": {"name": "Adam", "lr": 0.1}}))
+    with pytest.raises(MissingHintError, match="its name may be Adam"):
+        migrate.read(source)
 
 
 class _Runs:
