@@ -117,7 +117,7 @@ Order = Annotated[
     typer.Option(
         "--order",
         metavar="NAME",
-        help="For a list: the generation that shall read the list; the one that wrote SOURCE if left out.",
+        help="For a list: the generation that will read it. Default: the one that wrote SOURCE.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]

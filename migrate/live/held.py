@@ -49,7 +49,7 @@ def reasons(rows: Iterable[Held], stored: Sequence[StoredVariable], restores: bo
     if found and not restores:
         raise MismatchError(
             f"{some(found, between='; ')}: give each variable of the source the live one that it is, with its axes or a"
-            " function, or pass restore_variables=True where the live ones shall have other values"
+            " function, or pass restore_variables=True to replace the values of the live ones"
         )
     denied = [f"{each}, before it was restored; where that is right, restore again" for each in found]
     return [*denied, *_open(rows, restores)]

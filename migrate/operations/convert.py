@@ -232,7 +232,7 @@ def write(
       state: what `read` returned.
       dest: the file or folder to be written.
       to: the target format: `slots`, `keras`, `tf-keras` or `list`; None for what the ending of `dest` says.
-      order: for the target `list`, the generation that shall read it; None for the one that wrote the source.
+      order: for the target `list`, the generation that will read it; None for the one that wrote the source.
       overwrite: whether a checkpoint of that format at `dest` may be replaced.
       progress: called with (bytes done, bytes in all), from any thread.
 

@@ -84,7 +84,7 @@ def verify(
     Args:
       source: what was migrated.
       dest: what it was migrated to.
-      order: for a list, the generation that shall read it, as it was given when the list was written.
+      order: for a list, the generation that will read it, as it was given when the list was written.
       progress: called with (bytes compared, bytes in all).
       fresh, grown, weights_only, hints: as they were given to `migrate_checkpoint`. Notes name what is fresh.
 

@@ -118,7 +118,7 @@ def _release(state: OptimizerState, translation: Translation) -> dict[str, str]:
 
 
 class _Counted(BufferedRandom):
-    """A file in which a part may stand already where it shall be written."""
+    """A file that can hold a part already where one is to be written."""
 
     there = False
 
