@@ -325,28 +325,20 @@ def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
 
 
 def check_accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None) -> int | None:
-    """Batches of a step of Keras 3, where it gathers gradients: 3.5 and later clip the mean and count real steps, as
-    `optim` does; schedules and averages go by batches.
+    """Return the batches of a step of Keras 3, None if each makes a step. 3.5 and later clip the mean.
 
     Raises:
-      UnsupportedError: `optim` goes on otherwise.
+      UnsupportedError: a release before 3.5, whose steps `optim` does not have.
     """
     if not config.get("gradient_accumulation_steps"):
         return None
     steps = whole(config, "gradient_accumulation_steps")
     if steps <= 1:
         return None
-    problem = None
     if version is not None and version < (3, 5):
-        problem = "Keras before 3.5 counts every batch as a step and clips each gradient alone"
-    elif isinstance(config.get("learning_rate"), Mapping):
-        problem = "Keras 3 evaluates a learning rate schedule per batch then, and optim per step"
-    elif config.get("use_ema"):
-        problem = "Keras 3 takes its moving averages per batch then, and optim per step"
-    if problem is not None:
         raise UnsupportedError(
-            f"gradient_accumulation_steps is {steps}: {problem}. Save right after an update, with"
-            " gradient_accumulation_steps=None"
+            f"gradient_accumulation_steps is {steps}: Keras before 3.5 counts every batch as a step and clips each"
+            " gradient alone. Save right after an update, with gradient_accumulation_steps=None"
         )
     return steps
 
@@ -356,6 +348,8 @@ def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, ou
     if steps is None:
         return
     out.values["gradient_accumulation_steps"] = steps
+    if isinstance(config.get("learning_rate"), Mapping) or config.get("use_ema"):
+        out.values["count_calls"] = True  # which Keras gives to schedules, and moves averages by
     if version is None:
         out.doubt(
             "gradient_accumulation_steps",

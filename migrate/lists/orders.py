@@ -18,6 +18,8 @@ from migrate.bytes.arrays import LazyArray, loaded_dtype, widened
 
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
+BY_VARIABLE = Block((AVERAGE.name, ACCUMULATED.name))
+"""Of each variable both, as Keras 3.5 to 3.9 wrote them: `build` of `keras/src/optimizers/base_optimizer.py`."""
 BEGINNING = 1 << 18
 """Bytes of an array that show whether it is of a slot with signs."""
 
@@ -61,9 +63,24 @@ class Resolved:
 
 def candidates(algorithm: Algorithm, generation: str, config: Config) -> list[FlatOrder]:
     """Every order in which this generation can have written this optimizer."""
-    average = (Block((AVERAGE.name,)),) if config.get("use_ema") else ()
+    averages = [(Block((AVERAGE.name,)),) if config.get("use_ema") else ()]
     if generation == "keras3" and config.get("gradient_accumulation_steps") not in (None, 0, 1):
-        average = (*average, Block((ACCUMULATED.name,)))
+        averages = [*([(BY_VARIABLE,)] if averages[0] else []), (*averages[0], Block((ACCUMULATED.name,)))]
+    found = (order for average in averages for order in _with_shared(algorithm, generation, config, average))
+    return list(dict.fromkeys(found))
+
+
+def of_release(possible: Sequence[FlatOrder], release: tuple[int, ...]) -> list[FlatOrder]:
+    """Return the orders that a release of Keras 3 writes; all of them if it is not known."""
+    if not release:
+        return list(possible)
+    is_old = release < (3, 10)
+    others = {Block((ACCUMULATED.name,)), Block((AVERAGE.name,))} if is_old else {BY_VARIABLE}
+    return [order for order in possible if not others <= set(order)]
+
+
+def _with_shared(algorithm: Algorithm, generation: str, config: Config, average: tuple[Block, ...]) -> list[FlatOrder]:
+    """The orders with the slots that every algorithm may have in this one."""
     counter: tuple[str, ...] = (ITERATIONS,) if generation in algorithm.counts else ()
     orders: list[FlatOrder] = []
     for blocks in algorithm.blocks(generation, config):
@@ -80,7 +97,7 @@ def candidates(algorithm: Algorithm, generation: str, config: Config) -> list[Fl
             merged = Block(tuple(slot for block in blocks if isinstance(block, Block) for slot in block.slots))
             if not any(isinstance(block, str) for block in blocks):
                 orders.append((merged, ITERATIONS) if merged.slots else (ITERATIONS,))
-    return list(dict.fromkeys(orders))
+    return orders
 
 
 def _alphabetical(algorithm: Algorithm, blocks: Sequence[str | Block], config: Config) -> FlatOrder:

@@ -124,6 +124,8 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     arrays = [array for _, array in stored.weights or ()]
     where = f"the list of {len(arrays)} weights"
     possible = orders.candidates(algorithm, generation, config)
+    if generation == "keras3":
+        possible = orders.of_release(possible, generations.version_tuple(stored.versions.get("keras")) or ())
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
     if generation == "keras3" and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):

@@ -35,6 +35,7 @@ from migrate.readers import keras_zip
 from migrate.rules import keras_targets
 from migrate.rules.keras_targets import LiveClass
 from migrate.state import OptimizerState, StoredModel, StoredVariable
+from optim import slot_layout
 from optim.errors import UnsupportedError
 
 SHOWN = 2
@@ -213,6 +214,8 @@ def filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> O
     late: list[str] = []
     wanted = state.slots or {key: {} for key in algorithms.slot_names(state.algorithm, state.hyperparameters)}
     for slot, owners in wanted.items():
+        if slot == slot_layout.GATHERED:  # which marks the gradients of optim that were added up, and no Keras has
+            continue
         slots[slot] = {}
         for variable in first:
             shape = algorithm.shape_of(slot, state.hyperparameters, variable.shape, variable.name)

@@ -60,12 +60,19 @@ def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     if cls is None:
         raise UnsupportedError(f"no rule is known of {algorithm}")
     own = declared(cls)
-    values = {**dict.fromkeys(ON, True), **{name: each.default for name, each in own.items()}, **arguments}
+    values = {**defaults(algorithm), **arguments}
     for name, each in own.items():
         if not isinstance(values[name], Mapping):  # a schedule
             values[name] = each.check(name, values[name])
     values.pop("mesh", None)
     return values
+
+
+def defaults(algorithm: str) -> dict[str, Any]:
+    """Return the defaults that are not off: those of the rule, if it is known, and of `ON`."""
+    cls = rules.of(algorithm)
+    own = {} if cls is None else {name: each.default for name, each in declared(cls).items()}
+    return {**dict.fromkeys(ON, True), **own}
 
 
 def rule_of(algorithm: str, arguments: Mapping[str, Any]) -> Rule:
@@ -92,7 +99,7 @@ def compare(source: Rule, live: Rule) -> Differences:
     found: Differences = {}
     apart = APART - {"float32_powers"} if source.algorithm in RECTIFIED else APART
     for key in dict.fromkeys((*have, *get)):
-        if key not in apart and not same(have.get(key), get.get(key)) and _matters(key, have, get):
+        if key not in apart and not same(have.get(key), get.get(key)) and matters(key, have, get):
             found[key] = (have.get(key), get.get(key))
     rates = rate_of(source), rate_of(live)
     if source.unknown_rate or live.unknown_rate or not same(*rates):
@@ -103,7 +110,7 @@ def compare(source: Rule, live: Rule) -> Differences:
     return found
 
 
-def _matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
+def matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
     """Whether an option does anything, given the others."""
     if key == "count_calls":
         return any(_counts(values) for values in (have, get))
@@ -126,6 +133,11 @@ def _counts(values: Mapping[str, Any]) -> bool:
     """Whether it matters what is counted, calls or real steps."""
     averaged_or_scheduled = values.get("use_ema") or isinstance(values.get("learning_rate"), Mapping)
     return bool(averaged_or_scheduled) and (values.get("gradient_accumulation_steps") or 1) > 1
+
+
+def counts_steps(values: Mapping[str, Any]) -> bool:
+    """Whether real steps are counted where Keras 3 counts calls."""
+    return _counts(values) and not values.get("count_calls")
 
 
 def as_written(value: Any) -> Any:

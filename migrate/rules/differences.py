@@ -10,7 +10,7 @@ from migrate.algorithms import keras_config, lazy_rows, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm
 from migrate.generations import BACKEND
-from migrate.rules.comparison import same
+from migrate.rules.comparison import defaults, matters, same
 from migrate.rules.step_factors import BY_NAME, DECAYED, LAZY, NO_STEP, REPEATED, ROUNDING
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
@@ -55,14 +55,14 @@ def differences(
     dtypes = {array.dtype for owners in state.slots.values() for array in owners.values()}
     config = config_for(state, algorithm, generation) if config is None else config
     theirs = keras_config.arguments(config, {}, algorithm, generation, known, dtypes).values
-    ours, reasons = state.hyperparameters, []
+    ours, unsaid, reasons = state.hyperparameters, defaults(algorithm.name), []
     for key in dict.fromkeys((*ours, *theirs)):
         switch = ONLY_WITH.get(key)
         if key in APART or (switch and not ours.get(switch)) or (key == "clip_order" and key not in theirs):
             continue
-        default = SLOT_MEANING.get(key)
+        default = SLOT_MEANING.get(key, unsaid.get(key))
         have, get = ours.get(key, default), theirs.get(key, default)
-        if same(have, get):
+        if same(have, get) or (key == "count_calls" and not matters(key, ours, theirs)):
             continue
         if key in SLOT_MEANING:
             raise UnsupportedError(

@@ -281,6 +281,10 @@ def _options(change: _Change, algorithm: Algorithm) -> None:
             "weights decay by a part of themselves at each step, whatever the learning rate, and the rate changes from"
             " step to step: classes there multiply weight_decay by the rate, so that no number of it is the same"
         )
+    if comparison.counts_steps(values):
+        raise UnsupportedError(
+            "with gradient_accumulation_steps the schedule or the averages go by real steps, and in Keras 3 by calls"
+        )
     if values.get("gradient_accumulation_steps") and generation != "keras3":
         raise UnsupportedError("it accumulates gradients over several batches, which tf_keras does not")
     if generation in NEW:

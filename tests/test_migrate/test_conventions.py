@@ -318,9 +318,11 @@ def test_accumulation_is_carried_where_it_is_the_same() -> None:
     assert (found.values["gradient_accumulation_steps"], found.reasons) == (4, ())
     assert arguments_of("Adam", config, "keras3").reasons
     schedule = {"class_name": "ExponentialDecay", "config": DECAYING}
-    for more, keras in (({}, "3.4.1"), ({"learning_rate": schedule}, "3.8.0"), ({"use_ema": True}, "3.8.0")):
-        with pytest.raises(UnsupportedError, match="gradient_accumulation_steps"):
-            arguments_of("Adam", {**config, **more}, "keras3", keras)
+    assert "count_calls" not in found.values
+    for more in ({"learning_rate": schedule}, {"use_ema": True}):
+        assert arguments_of("Adam", {**config, **more}, "keras3", "3.8.0").values["count_calls"] is True
+    with pytest.raises(UnsupportedError, match="gradient_accumulation_steps"):
+        arguments_of("Adam", config, "keras3", "3.4.1")
 
 
 @pytest.mark.parametrize(

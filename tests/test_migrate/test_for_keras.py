@@ -56,6 +56,35 @@ def test_the_next_steps_are_the_same(trained: tuple[Any, Path], tmp_path: Path) 
         np.testing.assert_array_equal(mine.numpy(), np.asarray(other))
 
 
+@pytest.mark.parametrize("count_calls", [True, False])
+def test_gathered_gradients_go_to_keras_where_it_counts_the_same(count_calls: bool, tmp_path: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    import optim
+
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
+    made = optim.Adam(rate, gradient_accumulation_steps=2, count_calls=count_calls)
+    model.compile(optim.for_keras(made), "mse")
+    for _ in range(5):
+        model.train_on_batch(BATCH, BATCH[:, :3])
+    model.save(tmp_path / "model.keras")
+    if not count_calls:
+        with pytest.raises(UnsupportedError, match="go by real steps, and in Keras 3 by calls"):
+            migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "out.keras")
+        return
+    assert migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "out.keras").fidelity == "exact"
+    loaded = keras.saving.load_model(tmp_path / "out.keras")
+    assert type(loaded.optimizer) is keras.optimizers.Adam
+    for each in (model, loaded):
+        for size in (0.3, -0.2, 0.5):
+            gradients = [tf.fill(v.shape, size) for v in each.trainable_variables]
+            each.optimizer.apply_gradients(zip(gradients, each.trainable_variables, strict=True))
+    for mine, other in zip(model.trainable_variables, loaded.trainable_variables, strict=True):
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(other), rtol=0, atol=1e-6)
+
+
 def _altered(path: Path, folder: Path, change: Any) -> Path:
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(folder / "model.keras", "w") as made:
         for name in archive.namelist():

@@ -41,6 +41,8 @@ EXACT = {
         "extra-tf211-new-adam-wd-ema-h5",
         "keras38-nadam-mlp",  # the product is third in the list, and last today
         "extra-keras315-adam-accumulation-keras",
+        "extra-keras39-sgd-accumulation-ema-keras",
+        "extra-keras315-adam-accumulation-schedule-keras",
     ),
     "tf-keras": (
         "extra-k122-adam-same-shapes-h5",

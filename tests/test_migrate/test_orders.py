@@ -24,7 +24,7 @@ from migrate.lists import orders
 from migrate.matching import stages
 from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored, StoredVariable
-from optim.errors import DtoptError, MismatchError, UnsupportedError
+from optim.errors import DtoptError, MismatchError
 from tests.examples import drawn
 from tests.timing import assert_cheaper, least
 
@@ -247,13 +247,34 @@ def test_adafactors_lists(kind: str, average: bool) -> None:
         _read(arrays[:-1], "Adafactor", config, "optimizer", shapes)
 
 
-def test_averages_of_gathered_gradients_are_refused_in_any_order() -> None:
-    """Up to Keras 3.9 the average and the gathered gradient of each variable stand together."""
-    config = {"learning_rate": 0.1, "momentum": 0.9, "use_ema": True, "gradient_accumulation_steps": 2}
-    pairs = [np.ones(shape, np.float32) for shape in ((3,), (3,), (2,), (2,), (3,), (2,))]
-    weights = [np.array(3), np.array(0.1, np.float32), *pairs]
-    with pytest.raises(UnsupportedError, match="takes its moving averages per batch"):
-        _read(weights, "SGD", config, "keras3", [(3,), (2,)])
+AVERAGED_SUMS = {"learning_rate": 0.1, "momentum": 0.9, "use_ema": True, "gradient_accumulation_steps": 2}
+
+
+@pytest.mark.parametrize("by_variable", [True, False])
+def test_averages_and_gathered_gradients_in_the_orders_of_keras_3(by_variable: bool) -> None:
+    """Up to Keras 3.9 the average and the gathered gradient of each variable stand together, and later apart."""
+    shapes = [(3,), (2,)]
+    both = [[(slot, v) for v in (0, 1)] for slot in ("average", "accumulated_gradient")]
+    owners = [owner for pair in (zip(*both, strict=True) if by_variable else both) for owner in pair]
+    owners += [("m", 0), ("m", 1)]
+    truth = {(slot, f"v{v}"): np.full(shapes[v], i + 1, np.float32) for i, (slot, v) in enumerate(owners)}
+    state = _read([np.array(3), np.array(0.1, np.float32), *truth.values()], "SGD", AVERAGED_SUMS, "keras3", shapes)
+    got = {(slot, v): a.load() for slot, per in state.slots.items() for v, a in per.items()}
+    assert got.keys() == truth.keys()
+    assert all(np.array_equal(got[key], truth[key]) for key in truth)
+    assert (state.iterations, state.scalars["accumulated_steps"]) == (1, 1)
+    assert state.hyperparameters["count_calls"] is True
+
+
+def test_averages_and_gathered_gradients_of_one_shape_are_told_apart_by_the_release() -> None:
+    weights = [np.array(3), np.array(0.1, np.float32), *np.ones((6, 2), np.float32)]
+    with pytest.raises(AmbiguousError, match=r"\(average, accumulated_gradient\) of each variable"):
+        _read(weights, "SGD", AVERAGED_SUMS, "keras3", [(2,), (2,)])
+    possible = orders.candidates(find("SGD"), "keras3", AVERAGED_SUMS)
+    old, new = (orders.of_release(possible, release) for release in ((3, 9, 2), (3, 10, 0)))
+    assert len(old) == len(new) == 1
+    assert set(possible) == {*old, *new}
+    assert orders.of_release(possible, ()) == possible
 
 
 def _layers(shapes: list[list[tuple[int, ...]]]) -> list[StoredVariable]:

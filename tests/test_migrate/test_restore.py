@@ -45,6 +45,8 @@ CASES: dict[str, dict[str, str]] = {
     "keras38-nadam-mlp": {"optim": EXACT, "keras": EXACT, "tf_keras": IN_FUNCTIONS},
     "keras38-adamw-convbn": {"optim": EXACT, "keras": EXACT, "tf_keras": EXACT},
     "extra-keras315-adam-accumulation-keras": {"optim": EXACT, "keras": EXACT},
+    "extra-keras39-sgd-accumulation-ema-keras": {"optim": EXACT, "keras": EXACT},
+    "extra-keras315-adam-accumulation-schedule-keras": {"optim": EXACT, "keras": EXACT},
 }
 PARAMETERS = [(name, kind) for name, kinds in CASES.items() for kind in kinds]
 RULE = ("epsilon_inside", "learning_rate_in_momentum", "momentum_slot", "initial_velocity", "lazy_rows")
@@ -79,6 +81,8 @@ def make(kind: str, state: Any) -> Any:
     if decay and kind != "legacy":
         rate = _schedules(kind).InverseTimeDecay(rate, 1, decay)
         given.pop("decay", None)
+    if isinstance(rate, dict):
+        rate = _schedules(kind).deserialize(rate)
     return cls(learning_rate=rate, **given)
 
 

@@ -31,6 +31,8 @@ CASES = {
     "extra-tf211-new-adam-same-shapes-npz": "experimental",
     "extra-keras315-adam-accumulation-keras": None,
     "extra-keras312-adam-accumulation-keras": None,
+    "extra-keras39-sgd-accumulation-ema-keras": None,
+    "extra-keras315-adam-accumulation-schedule-keras": None,
     "extra-keras31-adam-ema-keras": None,
     "keras224-nadam-mlp": "keras2",
     "keras231-nadam-eps-convbn": "keras2.3",
