@@ -155,8 +155,11 @@ def differences(
       decays: whether weights decay in both.
       flag: the attribute of a live variable that freezes it.
     """
-    source, given = Source(state), {row.stored.name for row in rows}
-    lacking = [v.name for v in state.variables if source.asks[factors.TRAINED](v) is True and v.name not in given]
+    source, known = (
+        Source(state),
+        {*state.parts.dropped, *(row.stored.name for row in rows)},
+    )  # dropped: a reason already
+    lacking = [v.name for v in state.variables if source.asks[factors.TRAINED](v) is True and v.name not in known]
     if lacking:
         yield f"{some(lacking)}: trained in the source, and not among the live variables given"
     trained = [row for row in rows if source.asks[factors.TRAINED](row.stored) is not False]
