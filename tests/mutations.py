@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 
 import migrate
+from migrate import surfaces
 from migrate.bytes.messages import LONGEST
 from optim.errors import DtoptError
 from tests import adversary
@@ -149,8 +150,9 @@ def changed(path: Path, hints: dict[str, Any], rng: random.Random) -> tuple[str,
     return change.__name__, hints
 
 
+@surfaces.speaking(surfaces.SHELL)
 def attempted(subject: Subject, seed: int, scratch: Path, original: Said | None) -> tuple[str, list[str]]:
-    """What became of one damage, and what is wrong with that."""
+    """What became of one damage, and what is wrong with that. Messages are those of the command line."""
     rng = random.Random(f"{subject.case}/{subject.file}/{seed}")
     shutil.copytree(subject.folder, scratch / "source")
     source = scratch / "source" / subject.source
@@ -177,14 +179,21 @@ def attempted(subject: Subject, seed: int, scratch: Path, original: Said | None)
         refusals.append(error)
         if verdict != "refused":
             faults.append(f"migrated, and not inspected: {error}")
-    faults += [f"long or unprintable: {error!r}" for error in refusals if _bad(str(error))]
+    faults += [f"long or unprintable: {error!r}" for error in refusals if _is_bad(error)]
     faults += [f"out of memory: {error}" for error in refusals if "MemoryError" in str(error)]
     faults += [f"left behind: {p.name}" for p in scratch.iterdir() if p.name not in ("source", dest.name)]
     return f"{done}: {verdict}", faults
 
 
+def _is_bad(error: DtoptError) -> bool:
+    """A command may be as long as what it repeats: it is never cut."""
+    return _bad(error.text) or not all(command.isprintable() for command in error.commands)
+
+
 def _bad(text: str) -> bool:
-    return len(text) > LONGEST or not text.isprintable() or not text
+    """An option to type is left whole in a text, and is not counted."""
+    prose = len(text) - sum(end - start for start, end in surfaces.spans(text))
+    return prose > LONGEST or not text.isprintable() or not text
 
 
 def _replayed(subject: Subject, source: Path, target: Path, hints: dict[str, Any], changes: list[str]) -> str:

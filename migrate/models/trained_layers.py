@@ -58,8 +58,12 @@ def is_named(state: OptimizerState) -> bool:
 def is_as_stored(state: OptimizerState) -> bool:
     """Whether the model's own config trains, in its own order, what the state calls trainable."""
     slotted = {name for per in state.slots.values() for name in per}
-    is_told = any(each.subject == TRAINED and each.kind in (HINT, SET) for each in state.origins)
-    return not is_told and (not slotted or slotted == of_state(state))
+    return not _is_told(state) and (not slotted or slotted == of_state(state))
+
+
+def _is_told(state: OptimizerState) -> bool:
+    """Whether the user said what is trained."""
+    return any(each.subject == TRAINED and each.kind in (HINT, SET) for each in state.origins)
 
 
 def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[str]) -> OptimizerState:
@@ -135,6 +139,7 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     moved = slotted or trained
     generation = state.source.generation if state.source is not None else None
     lacking = trained - slotted if slotted and generation in NEW else frozenset[str]()
+    is_known = bool(slotted) or _is_told(state)  # else the flags of layers decide, as `canonical` understands them
     whole = all(leaf.frozen for leaf in canonical.leaves(document) if _weights(leaf, places))
     thawed, untrained, slotless, open_ = list[str](), list[str](), list[str](), dict[str, None]()
     for leaf in [*canonical.leaves(document)]:
@@ -144,7 +149,7 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
             if own & moved:
                 _thaw(document, leaf, own <= moved)
                 thawed.append(leaf.path[-1])
-        elif own - trained:
+        elif is_known and own - trained:
             _check_can_freeze(leaf, own - trained, own & trained)
             _freeze(leaf)
             untrained.append(leaf.path[-1])

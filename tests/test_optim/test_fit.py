@@ -90,8 +90,8 @@ NAMES = ["SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "AdamW", "Adamax", "Na
 def test_every_optimizer_fits(module: Any, name: str) -> None:
     if module is tf_keras and name == "Muon":
         pytest.skip("tf_keras has no Muon")
-    ours = getattr(optim, name)()
-    theirs = getattr(module.optimizers, name)(learning_rate=float(ours.learning_rate.numpy()))
+    rate = float(getattr(optim, name)().learning_rate.numpy())  # tf_keras has another for Lion
+    ours, theirs = (getattr(classes, name)(learning_rate=rate) for classes in (optim, module.optimizers))
     assert_alike(module, theirs, ours, run_eagerly=True)  # tf_keras's Nadam is wrong inside a tf.function
 
 
