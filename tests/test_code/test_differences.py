@@ -97,7 +97,7 @@ def test_accumulation_with_a_schedule_counts_calls(tmp_path: Path, more: str) ->
     said = finding(tmp_path, f"import keras\no = {call}\n")
     assert said.verdict == REWRITTEN
     own = trained(made(call), calls=9)
-    # atol: three steps of up to 0.05, of which TensorFlow's Adam op, which runs until the kernel is built, rounds 6.7e-6
+    # atol: three steps of up to 0.05; until the kernel is built, TensorFlow's Adam op takes them and rounds 6.7e-6
     np.testing.assert_allclose(trained(made(said.new), calls=9), own, rtol=2e-5, atol=1e-6 + 3 * 0.05 * 6.7e-6)
     without = said.new.replace("count_calls=True", "count_calls=False")
     assert without != said.new
