@@ -67,7 +67,7 @@ def test_gathered_gradients_go_to_keras_where_it_counts_the_same(count_calls: bo
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
     made = optim.Adam(rate, gradient_accumulation_steps=2, count_calls=count_calls)
-    model.compile(optim.for_keras(made), "mse")
+    model.compile(optim.for_keras(made, keras), "mse")
     for _ in range(5):
         model.train_on_batch(BATCH, BATCH[:, :3])
     model.save(tmp_path / "model.keras")
