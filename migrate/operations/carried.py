@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate.algorithms import addons
+from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
@@ -13,7 +14,6 @@ from migrate.errors import ContradictionError, DamagedFileError, MissingHintErro
 from migrate.evidence import DEFAULT
 from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable
-from migrate.operations.configuration import Configuration
 from migrate.operations.counting import begins_anew
 from migrate.operations.settled import SWITCHES
 from migrate.state import Stored

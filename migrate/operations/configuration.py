@@ -7,12 +7,13 @@ and both values are shown. Only `--set` overrides, on purpose.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from migrate import algorithms, generations
 from migrate.algorithms import addons, foreign, keras_config, keras_packages, patterns, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import BRIEF, brief, some
@@ -36,22 +37,6 @@ OPTIONS = {
     "gradient_accumulation_steps": "gradients were accumulated, which is taken as no",
 }
 PROVEN_BY_SLOTS = ("amsgrad", "centered")
-
-
-@dataclass
-class Configuration:
-    """`config` under Keras's names with the generation's defaults in; `origins` by the same names."""
-
-    algorithm: Algorithm
-    config: dict[str, Any]
-    origins: dict[str, Origin]
-    wrappers: tuple[str, ...] = ()
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    stated: tuple[Origin, ...] = ()
-    """Of the class itself, and of options that nobody has named."""
-    hinted: Mapping[str, Any] = field(default_factory=dict)
-    """What the hint says of the optimizer, under Keras's names."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass

@@ -10,6 +10,7 @@ from migrate import generations, surfaces
 from migrate.algorithms import addons, foreign, keras_config, lazy_rows, patterns, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
@@ -19,7 +20,7 @@ from migrate.generations import BACKEND, DTENSOR
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved
 from migrate.operations import carried, counting, hinted, outside, overriding, partial, proven, settled, trained
-from migrate.operations.configuration import RATES, Configuration, configure
+from migrate.operations.configuration import RATES, configure
 from migrate.operations.hints import Variables, checked_config, with_hints
 from migrate.state import (
     NamedVariables,
