@@ -12,7 +12,7 @@ from dtopt_cli import output
 
 if TYPE_CHECKING:
     from migrate.batches.results import BatchItem
-    from migrate.evidence import Questions
+    from migrate.claims import Questions
     from migrate.operations.convert import Report
     from migrate.operations.inspection import Inspection
 
@@ -78,7 +78,7 @@ def answers_to(error: BaseException) -> tuple[str, tuple[str, ...]]:
         return "", ()
     if error.questions is None:
         return "", error.commands
-    from migrate.evidence import asked_by
+    from migrate.claims import asked_by
 
     return answering(typed.words, asked_by(error))
 

@@ -34,7 +34,7 @@ ROOMS = {
         "legacy", "keras",
     ),
     "migrate": (
-        "errors", "generations", "surfaces", "evidence", "bytes", "state", "algorithms", "rules", "lists", "matching",
+        "errors", "generations", "surfaces", "claims", "bytes", "state", "algorithms", "rules", "lists", "matching",
         "graphs", "readers", "models", "writers", "operations", "live", "proof", "batches", "code",
     ),
 }  # fmt: skip

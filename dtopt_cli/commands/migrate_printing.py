@@ -9,7 +9,7 @@ from dtopt_cli import output
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from migrate.evidence import Origin
+    from migrate.claims import Origin
     from migrate.operations.contents import Contents
     from migrate.operations.convert import Report
     from migrate.operations.inspection import Inspection, SlotRow

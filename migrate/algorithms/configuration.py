@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.algorithms.spec import Algorithm
-from migrate.evidence import Origin
+from migrate.claims import Origin
 
 
 @dataclass

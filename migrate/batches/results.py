@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from migrate.bytes import files
-from migrate.evidence import NONE, Questions
+from migrate.claims import NONE, Questions
 from migrate.operations.convert import Report
 
 MIGRATED, PLANNED, SKIPPED = "migrated", "planned", "skipped"

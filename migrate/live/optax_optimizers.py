@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.algorithms import rates
 from migrate.bytes.source import still_the_same
 from migrate.live import held, mapped, optax_state, optax_trial, step_answers
@@ -64,8 +64,8 @@ class Restored:
         self._own_schedule = rates.is_own(rate)
         if not self._own_schedule:
             self._trial = optax_trial.tried(state, training, [*self.targets, *self._new_targets()])
-        self.origins = (*state.origins, *evidence.doubts("optax transformation", dict.fromkeys(self._doubts())))
-        self.reasons = evidence.reasons(self.origins)
+        self.origins = (*state.origins, *claims.doubts("optax transformation", dict.fromkeys(self._doubts())))
+        self.reasons = claims.reasons(self.origins)
         self.warnings = tuple(
             f"slot {slot}: its numbers are multiplied by {factor:.9g}, as the transformation keeps them"
             for slot, factor in self._trial.factors.items()
@@ -206,7 +206,7 @@ class Reset:
         found = _mapped(replace(state, algorithm="optax"), training, variables, choice)
         self.state, self.targets = found.state, found.targets
         self.origins, self.warnings, self.unmapped = self.state.origins, (), ()
-        self.reasons = evidence.reasons(self.origins)
+        self.reasons = claims.reasons(self.origins)
 
     def run(self) -> int:
         """Replace `state` and `params`, or nothing; returns how many bytes of slots."""

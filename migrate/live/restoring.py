@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from migrate import evidence, readers, surfaces
+from migrate import claims, readers, surfaces
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some, worded
@@ -175,7 +175,7 @@ def _read_with_flags(
             " the live model trains"
         )
         confirm = surfaces.naming(trained)
-        origin = evidence.Origin(evidence.TRAINED, trained, evidence.COMPUTED, doubt=doubt, confirm=confirm)
+        origin = claims.Origin(claims.TRAINED, trained, claims.COMPUTED, doubt=doubt, confirm=confirm)
         return replace(state, origins=(*state.origins, origin))
 
 
@@ -187,18 +187,18 @@ Done = (
     | optax_optimizers.Restored
     | optax_optimizers.Reset
 )
-Ask = Callable[[evidence.Questions], tuple[str, tuple[str, ...]]]
+Ask = Callable[[claims.Questions], tuple[str, tuple[str, ...]]]
 """Makes the calls that answer what is open."""
 
 
 def _check_strict(done: Done, strict: bool) -> None:
     if strict and done.reasons:
         text = f"refused by strict, as restoring is approximate: {'; '.join(done.reasons)}"
-        raise evidence.asking(StrictError(text), evidence.questions(done.origins))
+        raise claims.asking(StrictError(text), claims.questions(done.origins))
 
 
 def _asking(made: Restoration, ask: Ask) -> Restoration:
-    asked = evidence.questions(made.origins)
+    asked = claims.questions(made.origins)
     confirm, choices = ask(asked)
     return replace(made, questions=asked, confirm_command=confirm, choice_commands=choices)
 
@@ -219,7 +219,7 @@ def _by_mapping(
         optimizer=state.algorithm,
         generation=state.source.generation if state.source else None,
         iterations=state.iterations,
-        fidelity=evidence.fidelity(done.origins),
+        fidelity=claims.fidelity(done.origins),
         reasons=tuple(map(worded, done.reasons)),
         origins=done.origins,
         matched={f"{slot}/{name}": "name" for slot, per in state.slots.items() for name in names if name in per},
@@ -384,7 +384,7 @@ class _Restoring:
             optimizer=state.algorithm,
             generation=state.source.generation if state.source else None,
             iterations=state.iterations,
-            fidelity=evidence.fidelity(differs.origins),
+            fidelity=claims.fidelity(differs.origins),
             reasons=tuple(map(worded, differs.reasons)),
             origins=differs.origins,
             matched=matched,

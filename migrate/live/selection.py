@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes.messages import line
 from migrate.live import matching
 from migrate.live.base import Live
@@ -49,7 +49,7 @@ class Reset:
             self.rule = self.source_rule = Rule(live.algorithm, {})
         self.plan = Plan({})
         self.origins = state.origins
-        self.reasons = tuple(map(line, evidence.reasons(self.origins)))
+        self.reasons = tuple(map(line, claims.reasons(self.origins)))
 
 
 def select(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.source import still_the_same
 from migrate.live import conversions, held, mapped, step_answers
@@ -86,8 +86,8 @@ class Restored:
             state.variables,
             restore_variables,
         )
-        self.origins = (*state.origins, *evidence.doubts("live optimizer", dict.fromkeys(reasons)))
-        self.reasons = evidence.reasons(self.origins)
+        self.origins = (*state.origins, *claims.doubts("live optimizer", dict.fromkeys(reasons)))
+        self.reasons = claims.reasons(self.origins)
 
     def _wanted(self, source: comparison.Rule, group: Mapping[str, Any]) -> comparison.Rule:
         """The source's rule for a group: without weight decay if the source excludes all of its parameters."""
@@ -174,7 +174,7 @@ class Reset:
         found = _mapped(replace(state, algorithm=type(optimizer).__name__), optimizer, variables, choice)
         self.state, self.targets = found.state, found.targets
         self.origins, self.warnings, self.unmapped = self.state.origins, (), ()
-        self.reasons = evidence.reasons(self.origins)
+        self.reasons = claims.reasons(self.origins)
 
     def run(self) -> int:
         """Assign everything or nothing; returns how many bytes of slots."""

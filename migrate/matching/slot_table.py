@@ -12,8 +12,8 @@ from migrate import generations
 from migrate.algorithms import tf_train
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import UNINTERPRETED, Origin
 from migrate.lists import orders
 from migrate.matching import joined_names, last_slots, layers, stages
 from migrate.state import NamedVariables, Stored, StoredVariable

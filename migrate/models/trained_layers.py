@@ -12,7 +12,7 @@ from typing import Any
 
 from migrate import surfaces
 from migrate.bytes.messages import some
-from migrate.evidence import HINT, SET, TRAINED, UNINTERPRETED, Origin
+from migrate.claims import HINT, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE, NEW
 from migrate.models import canonical, frozen, passing
 from migrate.models.layers import ADVICE, KINDS

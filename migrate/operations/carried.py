@@ -10,8 +10,8 @@ from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
+from migrate.claims import DEFAULT
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT
 from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable
 from migrate.operations.counting import begins_anew

@@ -17,8 +17,8 @@ from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import BRIEF, brief, some
+from migrate.claims import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError
-from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.matching.slot_table import COUNTERS
 from migrate.operations import exclusive, stock
 from migrate.rules.comparison import same

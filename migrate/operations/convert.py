@@ -13,8 +13,8 @@ from migrate import readers
 from migrate.bytes import files, urls
 from migrate.bytes.messages import LONGEST, line, some, worded
 from migrate.bytes.source import open_source, watching
+from migrate.claims import NONE, Origin, Questions, asking, doubts
 from migrate.errors import MissingHintError, StrictError, TargetExistsError
-from migrate.evidence import NONE, Origin, Questions, asking, doubts
 from migrate.models import constraints, rounding
 from migrate.operations import argument_kinds, edge, partial, soundness, weights
 from migrate.operations import contents as _contents

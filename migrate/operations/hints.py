@@ -13,8 +13,8 @@ import numpy as np
 from migrate import generations
 from migrate.algorithms import patterns
 from migrate.bytes.messages import some
+from migrate.claims import FILE, HINT, SET, Origin, Questions, asking
 from migrate.errors import ContradictionError, MissingHintError
-from migrate.evidence import FILE, HINT, SET, Origin, Questions, asking
 from migrate.matching import choosing, stages
 from migrate.operations import likely
 from migrate.state import OTHERS_GRAPH, NamedVariables, Stored, StoredVariable

@@ -14,8 +14,8 @@ from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import BACKEND, DTENSOR
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved

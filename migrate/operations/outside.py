@@ -9,7 +9,7 @@ from migrate.algorithms import keras_packages, nadam, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.configuration import Configuration
 from migrate.bytes.arrays import LazyArray
-from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
+from migrate.claims import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
 from migrate.models import canonical, loss_scale
 from migrate.operations import overriding
 from migrate.operations.configuration import RATES, confirms

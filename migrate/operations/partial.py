@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes.messages import some
 from migrate.matching import choosing
 from migrate.operations import hints, shards
@@ -85,7 +85,7 @@ def dropped(state: OptimizerState, taken: Iterable[str]) -> tuple[str, ...]:
     return tuple(v.name for v in state.variables if v.name in left)
 
 
-def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[evidence.Origin, ...]:
+def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[claims.Origin, ...]:
     """Why a state that is migrated in part is not exact."""
     texts = list(resharded)
     if parts.fresh:
@@ -97,7 +97,7 @@ def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[evidence.Origin, 
         )
     if parts.dropped:
         texts.append(f"{some(parts.dropped)}: dropped, as the model has no such variable")
-    return evidence.doubts(PARTIAL, texts)
+    return claims.doubts(PARTIAL, texts)
 
 
 def applied(state: OptimizerState, choice: Choice, to: str, model: hints.Variables | None) -> OptimizerState:

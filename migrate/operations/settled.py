@@ -15,8 +15,8 @@ from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
+from migrate.claims import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.generations import NATIVE, NEW
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, SCHEDULE

@@ -18,7 +18,7 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray, loaded_dtype, widened
 from migrate.bytes.messages import some
-from migrate.evidence import UNINTERPRETED, Origin, confirming
+from migrate.claims import UNINTERPRETED, Origin, confirming
 from migrate.operations import bounds, exclusive
 from migrate.readers.keras.model import ROLES
 from migrate.state import OptimizerState

@@ -9,8 +9,8 @@ from typing import Any
 from migrate.algorithms import patterns, tf_train
 from migrate.algorithms.configuration import Configuration
 from migrate.bytes.messages import some
+from migrate.claims import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
 from migrate.matching import stages
 from migrate.matching.slot_table import SlotTable, slot_table

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from migrate import evidence, readers
+from migrate import claims, readers
 from migrate.algorithms import nadam
 from migrate.bytes import files
 from migrate.bytes.source import open_source
@@ -126,6 +126,6 @@ def _reset(state: OptimizerState, path: str) -> OptimizerState:
         scalars={name: STARTS.get(name, value) for name, value in state.scalars.items()},
         unmapped={},
         matched={},
-        origins=evidence.doubts(partial.OPTIMIZER, [RESET]),
+        origins=claims.doubts(partial.OPTIMIZER, [RESET]),
         opened=open_source(path),
     )

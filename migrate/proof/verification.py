@@ -13,7 +13,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from migrate import evidence, readers
+from migrate import claims, readers
 from migrate.bytes import files, urls
 from migrate.bytes.source import open_source
 from migrate.lists import planning
@@ -221,7 +221,7 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
 def _forgotten(told: OptimizerState, target: OptimizerState) -> list[str]:
     """Why the migration is not exact, of what its target does not say, for whom it is the source."""
     kept = [origin.doubt for origin in target.source.doubts] if target.source is not None else []
-    if len(kept) >= evidence.MOST:  # it says no more
+    if len(kept) >= claims.MOST:  # it says no more
         return []
     open_ = [origin.open for origin in told.origins if not origin.certain]
     return [

@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.models import passing, training
@@ -108,8 +108,8 @@ def write(
         path = os.path.join(scratch, "model.h5")
         with hdf5_file.created(path) as (file, sink):
             _describe(file, plan)
-            if doubts := evidence.to_remember(told.origins):
-                file.attrs[evidence.REMEMBERED] = json.dumps(doubts)
+            if doubts := claims.to_remember(told.origins):
+                file.attrs[claims.REMEMBERED] = json.dumps(doubts)
             files.write_into(file, tensors, progress, sink)
         single_file.place(path, dest, overwrite=overwrite)
 

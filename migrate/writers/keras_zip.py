@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from migrate import algorithms, evidence
+from migrate import algorithms, claims
 from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
@@ -87,8 +87,8 @@ def write(
         **_release(state, translation),
         "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S"),
     }
-    if doubts := evidence.to_remember(told.origins):
-        metadata[evidence.REMEMBERED] = doubts
+    if doubts := claims.to_remember(told.origins):
+        metadata[claims.REMEMBERED] = doubts
     tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= dict(_optimizer_tensors(plan))
     with atomic.scratch_folder(dest) as scratch:
