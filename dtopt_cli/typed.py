@@ -13,8 +13,8 @@ from dtopt_cli import output
 if TYPE_CHECKING:
     from migrate.batches.results import BatchItem
     from migrate.claims import Questions
-    from migrate.operations.convert import Report
-    from migrate.operations.inspection import Inspection
+    from migrate.conversion.convert import Report
+    from migrate.conversion.inspection import Inspection
 
 ReportT = TypeVar("ReportT", "Report", "Inspection", "BatchItem")
 SINGLE = ("--generation", "--optimizer", "--order", "--variables")

@@ -35,7 +35,8 @@ ROOMS = {
     ),
     "migrate": (
         "errors", "generations", "surfaces", "claims", "bytes", "state", "algorithms", "rules", "lists", "matching",
-        "graphs", "readers", "models", "writers", "operations", "live", "proof", "batches", "code",
+        "graphs", "readers", "models", "writers", "operations", "evidence", "conversion", "live", "proof", "batches",
+        "code",
     ),
 }  # fmt: skip
 """The rooms of a package, each of which knows only itself and those before it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from migrate.bytes import files
 from migrate.claims import NONE, Questions
-from migrate.operations.convert import Report
+from migrate.conversion.convert import Report
 
 MIGRATED, PLANNED, SKIPPED = "migrated", "planned", "skipped"
 REFUSED, FAILED, NOT_REACHED = "refused", "failed", "not reached"

@@ -12,13 +12,13 @@ import numpy as np
 from migrate import claims
 from migrate.algorithms import rates
 from migrate.bytes.source import still_the_same
+from migrate.conversion import partial
+from migrate.conversion.partial import Choice
 from migrate.live import held, mapped, optax_state, optax_trial, step_answers
 from migrate.live.held import Held
 from migrate.live.mapped import Mapped, Order, Target
 from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
 from migrate.live.step_answers import Row
-from migrate.operations import partial
-from migrate.operations.partial import Choice
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from migrate.rules.keras_targets import initial_value

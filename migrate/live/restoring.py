@@ -12,7 +12,14 @@ from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some, worded
 from migrate.bytes.source import still_the_same, watching
+from migrate.conversion import error_boundary, model_weights, partial
+from migrate.conversion.commands import RESTORE, answered, calls
+from migrate.conversion.convert import PathLike, Progress, Report, read
+from migrate.conversion.partial import Choice, Patterns
 from migrate.errors import AmbiguousError, StrictError
+from migrate.evidence import value_checks
+from migrate.evidence.user_input import argument_types
+from migrate.evidence.user_input.hints import Told, require_known
 from migrate.live import adapt, conversions, held, matching, optax_optimizers, selection, torch_optimizers, values
 from migrate.live.base import Live
 from migrate.live.differences import Differences
@@ -20,11 +27,6 @@ from migrate.live.matching import Given
 from migrate.live.optax_state import Optax
 from migrate.live.selection import Reset
 from migrate.matching import choosing
-from migrate.operations import argument_kinds, edge, partial, soundness, weights
-from migrate.operations.advice import RESTORE, answered, calls
-from migrate.operations.convert import PathLike, Progress, Report, read
-from migrate.operations.hints import Told, require_known
-from migrate.operations.partial import Choice, Patterns
 from migrate.rules import comparison
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
@@ -49,7 +51,7 @@ class Restoration(Report):
     onto: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-@edge.speaking()
+@error_boundary.speaking()
 def restore(
     source: PathLike,
     optimizer: Any,
@@ -100,10 +102,10 @@ def restore(
         of another library. MismatchError, AmbiguousError: variables. Otherwise as `read`. The values of optimizer and
         variables are then what they were before; slots that did not exist may have been made, with initial values.
     """
-    path = argument_kinds.path("source", source)
+    path = argument_types.path("source", source)
     require_known(told)
-    argument_kinds.check(source_variables=source_variables, **told)
-    argument_kinds.check_variables(variables)
+    argument_types.check(source_variables=source_variables, **told)
+    argument_types.check_variables(variables)
     choice = Choice.of(fresh, grown, weights_only)
     restores = restore_variables or weights_only
     options = {
@@ -143,15 +145,15 @@ def _read(
     choice: Choice,
 ) -> OptimizerState:
     """The state of a source, checked whole; the live variables name those of a list where nobody else does."""
-    with edge.reading(path):
+    with error_boundary.reading(path):
         if choice.weights_only:
-            return weights.of_source(path, {**told, **({"source_variables": hint} if hint else {})})
+            return model_weights.of_source(path, {**told, **({"source_variables": hint} if hint else {})})
         is_same = not choice.is_partial
         if hint is None and given and is_same and readers.detect(path, told.get("format", "auto")).name == "list":
             hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
         state = _read_with_flags(path, hint, given, told)
         state.finish_checks()
-        return soundness.checked(state)
+        return value_checks.checked(state)
 
 
 def _read_with_flags(

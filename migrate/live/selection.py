@@ -8,13 +8,13 @@ from typing import Any
 
 from migrate import claims
 from migrate.bytes.messages import line
+from migrate.conversion import partial, shards
+from migrate.conversion.partial import Choice
 from migrate.live import matching
 from migrate.live.base import Live
 from migrate.live.conversions import Plan
 from migrate.live.matching import Given, LeftOverError, Pair
 from migrate.matching import choosing
-from migrate.operations import partial, shards
-from migrate.operations.partial import Choice
 from migrate.rules.comparison import Rule
 from migrate.state import OptimizerState, Parts
 from optim.errors import DtoptError, HyperparameterError, MismatchError, UnsupportedError

@@ -12,6 +12,8 @@ import numpy as np
 from migrate import claims
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.source import still_the_same
+from migrate.conversion import partial
+from migrate.conversion.partial import Choice
 from migrate.live import conversions, held, mapped, step_answers
 from migrate.live.base import replaced
 from migrate.live.conversions import Plan
@@ -20,8 +22,6 @@ from migrate.live.keras import start_of
 from migrate.live.mapped import Mapped, Target
 from migrate.live.step_answers import Row
 from migrate.live.torch_rules import KINDS, NEEDED_BY, Kind, rule_of
-from migrate.operations import partial
-from migrate.operations.partial import Choice
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from migrate.state import OptimizerState

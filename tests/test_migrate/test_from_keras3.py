@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import migrate
+from migrate.conversion import targets
 from migrate.models import from_keras3, passing, to_keras3
 from migrate.models.compiled import compile_arguments, without_loss
-from migrate.operations import targets
 from optim.errors import UnsupportedError
 from tests import next_steps
 

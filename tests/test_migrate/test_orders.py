@@ -19,10 +19,10 @@ from migrate.algorithms.spec import Block
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.ranges import Extent
 from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
+from migrate.evidence.interpret import interpret
 from migrate.generations import NATIVE
 from migrate.lists import orders
 from migrate.matching import stages
-from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim.errors import DtoptError, MismatchError
 from tests.examples import drawn

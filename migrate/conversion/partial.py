@@ -12,8 +12,9 @@ from typing import Any
 
 from migrate import claims
 from migrate.bytes.messages import some
+from migrate.conversion import shards
+from migrate.evidence.user_input import hints
 from migrate.matching import choosing
-from migrate.operations import hints, shards
 from migrate.state import OptimizerState, Parts, StoredVariable
 from optim import slot_layout
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
@@ -74,7 +75,6 @@ def call(variables: str = "variables", **options: Any) -> str:
 
 
 NAMED_BY_YOU = call("{**mapping, **new}", fresh=["^new/"]) + ", where new is {'new/0': variable, ...}"
-WEIGHTS_ALONE = "to take the model's weights alone, add --weights-only, in Python weights_only=True"
 WEIGHTS_ONLY = f"take the model's weights alone and reset the optimizer: {call(weights_only=True)}"
 
 

@@ -12,10 +12,10 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.claims import DEFAULT
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
+from migrate.evidence.consistency import SWITCHES
 from migrate.matching import last_slots
 from migrate.matching.slot_table import SlotTable
 from migrate.operations.counting import begins_anew
-from migrate.operations.settled import SWITCHES
 from migrate.state import Stored
 
 ASKED = {

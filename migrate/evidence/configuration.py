@@ -19,8 +19,9 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import BRIEF, brief, some
 from migrate.claims import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError
+from migrate.evidence import builtin_classes
+from migrate.evidence.user_input import exclusive
 from migrate.matching.slot_table import COUNTERS
-from migrate.operations import exclusive, stock
 from migrate.rules.comparison import same
 from migrate.state import MOVING, ON_THEIR_WAY, Stored
 from optim.errors import HyperparameterError, UnsupportedError
@@ -150,8 +151,8 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
             layers = wrappers.layers(document)
             for around in layers[:-1]:
                 if wrappers.plain(str(around.get(CLASS))) in wrappers.LOSS_SCALE:  # none of Keras's has a package
-                    stock.check(around, None)
-            stock.check(inner, stored.generation if says_package else None)
+                    builtin_classes.check(around, None)
+            builtin_classes.check(inner, stored.generation if says_package else None)
             keras_packages.check_wrappers(layers)
         held = inner.get("config")
         raw = held if isinstance(held, Mapping) else {}

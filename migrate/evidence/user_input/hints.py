@@ -15,8 +15,8 @@ from migrate.algorithms import patterns
 from migrate.bytes.messages import some
 from migrate.claims import FILE, HINT, SET, Origin, Questions, asking
 from migrate.errors import ContradictionError, MissingHintError
+from migrate.evidence import class_candidates
 from migrate.matching import choosing, stages
-from migrate.operations import likely
 from migrate.state import OTHERS_GRAPH, NamedVariables, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
@@ -105,7 +105,7 @@ def with_hints(
     if missing:
         why = f", as {stored.outside[OTHERS_GRAPH]}" if OTHERS_GRAPH in stored.outside else ""
         text = f"the source ({stored.format}) does not say everything{why}; add {'; '.join(missing)}"
-        fitting = likely.named(stored) or likely.classes(stored)[:SHOWN]
+        fitting = class_candidates.named(stored) or class_candidates.classes(stored)[:SHOWN]
         fitting = fitting if len(missing) == 1 and CLASS in missing[0] else []
         raise asking(MissingHintError(text), Questions({}, tuple({"class_name": name} for name in fitting)))
     return stored, named, origin
@@ -204,7 +204,7 @@ def _refuse_bare(stored: Stored) -> NoReturn:
 
 def _likely(stored: Stored) -> str:
     """What tells the class, as far as anything does."""
-    fitting = likely.classes(stored)
+    fitting = class_candidates.classes(stored)
     if not stored.slots:
         listed = [f"its list fits {some(fitting, SHOWN)}"] if fitting else []
         name = stored.optimizer_name or ((stored.optimizer_config or {}).get("config") or {}).get("name")

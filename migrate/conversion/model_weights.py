@@ -10,11 +10,11 @@ from migrate import claims, readers
 from migrate.algorithms import nadam
 from migrate.bytes import files
 from migrate.bytes.source import open_source
+from migrate.conversion import partial
+from migrate.evidence.interpret import interpret
+from migrate.evidence.user_input.hints import Hints, check_unused
 from migrate.matching.stages import is_statistic
 from migrate.models import unsaved
-from migrate.operations import partial
-from migrate.operations.hints import Hints, check_unused
-from migrate.operations.interpret import interpret
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError

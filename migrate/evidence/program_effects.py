@@ -10,9 +10,9 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.configuration import Configuration
 from migrate.bytes.arrays import LazyArray
 from migrate.claims import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
+from migrate.evidence.configuration import RATES, confirms
+from migrate.evidence.user_input import settings
 from migrate.models import canonical, loss_scale
-from migrate.operations import overriding
-from migrate.operations.configuration import RATES, confirms
 from migrate.rules.comparison import same
 from migrate.state import (
     CHANGED,
@@ -31,7 +31,7 @@ from optim.errors import HyperparameterError
 
 WHOLE = (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST, NO_KERNEL)
 """What is said of these is a whole sentence."""
-_OF_PROGRAM = f"{confirming(CHANGED, overriding.OF_PROGRAM)}, if the program goes on doing it"
+_OF_PROGRAM = f"{confirming(CHANGED, settings.OF_PROGRAM)}, if the program goes on doing it"
 CONFIRMS = {
     "learning_rate": "--set learning_rate=VALUE",
     GATHERED: confirming(GATHERED, None),
@@ -100,9 +100,9 @@ def _scaled(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArra
 
 
 def _check_words(overrides: Mapping[str, object]) -> None:
-    if overrides.get(CHANGED, overriding.OF_PROGRAM) != overriding.OF_PROGRAM:
+    if overrides.get(CHANGED, settings.OF_PROGRAM) != settings.OF_PROGRAM:
         raise HyperparameterError(
-            f"{CHANGED} is {overrides[CHANGED]!r}; it takes {overriding.OF_PROGRAM}: the"
+            f"{CHANGED} is {overrides[CHANGED]!r}; it takes {settings.OF_PROGRAM}: the"
             " program goes on changing gradients as it did before it gives them to the optimizer"
         )
     if overrides.get(GATHERED) is not None:

@@ -17,9 +17,9 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.claims import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
+from migrate.evidence.configuration import CLASS, PROVEN_BY_SLOTS, SCHEDULE
 from migrate.generations import NATIVE, NEW
 from migrate.matching.slot_table import COUNTERS, SlotTable
-from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, SCHEDULE
 from migrate.state import Stored, StoredVariable
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
