@@ -1,4 +1,4 @@
-"""What passes between readers, conventions and writers: numpy only, arrays are read when they are asked for."""
+"""What passes between readers and writers: numpy only, arrays are read on demand."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from migrate.evidence.user_input.hints import Variables, checked_config, with_hi
 from migrate.generations import BACKEND, DTENSOR
 from migrate.matching.choosing import WEIGHTS_ALONE
 from migrate.matching.slot_table import SlotTable, slot_table
-from migrate.models import sparse_inputs, unsaved
+from migrate.models import missing_settings, sparse_inputs
 from migrate.operations import counting
 from migrate.state import (
     NamedVariables,
@@ -194,9 +194,9 @@ def _why_slots_differ(error: Exception, stored: Stored, made: Configuration) -> 
             f"{around[0]} is around the optimizer, and neither its steps nor what it keeps are known here: begin anew"
             " from the weights, with the optimizer that is in it"
         )
-    lost = unsaved.adapted(stored.model) if isinstance(error, MismatchError) else []
-    lost += unsaved.adapted_kernels(stored) if isinstance(error, MismatchError) and not lost else []
-    lost += unsaved.quantized(stored.model)
+    lost = missing_settings.adapted(stored.model) if isinstance(error, MismatchError) else []
+    lost += missing_settings.adapted_kernels(stored) if isinstance(error, MismatchError) and not lost else []
+    lost += missing_settings.quantized(stored.model)
     if not lost:
         return ""
     why = "so the old slots have no variables: there is no training to continue"

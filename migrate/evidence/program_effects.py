@@ -12,7 +12,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.claims import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
 from migrate.evidence.configuration import RATES, confirms
 from migrate.evidence.user_input import settings
-from migrate.models import canonical, loss_scale
+from migrate.models import loss_scale, normalized_config
 from migrate.rules.comparison import same
 from migrate.state import (
     CHANGED,
@@ -65,7 +65,7 @@ def origins(
 def _of_model(stored: Stored) -> dict[str, str]:
     """A doubt where the compiled model is of a class that a program made of Sequential or of a graph of layers. Keras
     needs none for layers in a row or in a graph: such a class is there for its `train_step`."""
-    name = None if stored.model is None else canonical.own_class(stored.model.config)
+    name = None if stored.model is None else normalized_config.own_class(stored.model.config)
     return {} if name is None else {CHANGED: f"the train_step of the model's class {name!r} may change them"}
 
 

@@ -13,7 +13,7 @@ from migrate.bytes.messages import some
 from migrate.claims import DEFAULT
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence.consistency import SWITCHES
-from migrate.matching import last_slots
+from migrate.matching import optional_slots
 from migrate.matching.slot_table import SlotTable
 from migrate.operations.counting import begins_anew
 from migrate.state import Stored
@@ -115,7 +115,7 @@ def _check_complete(
     """Every variable that has one slot has them all."""
     owners = dict.fromkeys(name for per in slots.values() for name in per)
     for slot, per in slots.items():
-        last_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
+        optional_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
     lacking = [
         f"{slot} of {name}"
         for slot in wanted

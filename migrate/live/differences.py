@@ -10,9 +10,9 @@ from migrate.bytes.messages import line, some
 from migrate.claims import Origin
 from migrate.live import conversions, step_answers, values
 from migrate.live.base import Live
-from migrate.live.matching import Given, Pair
 from migrate.live.ours import Ours
 from migrate.live.step_answers import Row
+from migrate.live.variable_matching import Given, Pair
 from migrate.models import rounding
 from migrate.rules import comparison
 from migrate.state import OptimizerState, StoredVariable

@@ -14,8 +14,8 @@ from migrate.algorithms import rates
 from migrate.bytes.source import still_the_same
 from migrate.conversion import partial
 from migrate.conversion.partial import Choice
-from migrate.live import held, mapped, optax_state, optax_trial, step_answers
-from migrate.live.held import Held
+from migrate.live import current_values, mapped, optax_state, optax_trial, step_answers
+from migrate.live.current_values import Held
 from migrate.live.mapped import Mapped, Order, Target
 from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
 from migrate.live.step_answers import Row
@@ -58,7 +58,7 @@ class Restored:
             for t in self.targets
             if not t.is_grown
         )
-        self._denied = held.reasons(rows, state.variables, restore_variables)
+        self._denied = current_values.reasons(rows, state.variables, restore_variables)
         self._trial = optax_trial.Outcome()
         rate = state.hyperparameters.get("learning_rate")
         self._own_schedule = rates.is_own(rate)

@@ -20,12 +20,21 @@ from migrate.errors import AmbiguousError, StrictError
 from migrate.evidence import value_checks
 from migrate.evidence.user_input import argument_types
 from migrate.evidence.user_input.hints import Told, require_known
-from migrate.live import adapt, conversions, held, matching, optax_optimizers, selection, torch_optimizers, values
+from migrate.live import (
+    adapt,
+    conversions,
+    current_values,
+    optax_optimizers,
+    selection,
+    torch_optimizers,
+    values,
+    variable_matching,
+)
 from migrate.live.base import Live
 from migrate.live.differences import Differences
-from migrate.live.matching import Given
 from migrate.live.optax_state import Optax
 from migrate.live.selection import Reset
+from migrate.live.variable_matching import Given
 from migrate.matching import choosing
 from migrate.rules import comparison
 from migrate.state import OptimizerState, Stored, StoredVariable
@@ -119,7 +128,7 @@ def restore(
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.restored if in_torch else optax_optimizers.restored if in_optax else None
     live, note = (None, "") if restored else adapt(optimizer)
-    given = [] if restored else matching.given(variables)
+    given = [] if restored else variable_matching.given(variables)
     with answered(ask):
         state = _read(path, source_variables, given, told, choice)
     with watching(state.opened), answered(ask):
@@ -140,7 +149,7 @@ def restore(
 def _read(
     path: str,
     hint: Sequence[Mapping[str, Any]] | None,
-    given: Sequence[matching.Given],
+    given: Sequence[variable_matching.Given],
     told: Told,
     choice: Choice,
 ) -> OptimizerState:
@@ -157,7 +166,7 @@ def _read(
 
 
 def _read_with_flags(
-    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[matching.Given], told: Told
+    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[variable_matching.Given], told: Told
 ) -> OptimizerState:
     """As `read`; of a file of weights alone, which does not store what was frozen, the live variables tell it."""
     try:
@@ -167,7 +176,7 @@ def _read_with_flags(
         found = reader.read(path, told.get("generation"), told.get("optimizer_path"))
         if hint is not None or not isinstance(found, Stored) or all(v.trainable is not None for v in found.variables):
             raise
-        names = matching.trained(given, found.variables, ordered=True)
+        names = variable_matching.trained(given, found.variables, ordered=True)
         if not names:
             raise
         state = read(path, variables=[{"name": v.name, "shape": v.shape} for v in names], **told)
@@ -258,7 +267,7 @@ class _Restoring:
             self.differences = Reset(self._state, live, self._trainable)
         else:
             same = (p for p in self._pairs if p.live.shape == p.stored.shape)
-            denied = held.reasons(map(matching.held, same), self._state.variables, restore_variables)
+            denied = current_values.reasons(map(variable_matching.held, same), self._state.variables, restore_variables)
             self.differences = Differences(self._state, live, self._trainable, self._pairs, denied)
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:

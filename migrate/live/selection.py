@@ -10,10 +10,10 @@ from migrate import claims
 from migrate.bytes.messages import line
 from migrate.conversion import partial, shards
 from migrate.conversion.partial import Choice
-from migrate.live import matching
+from migrate.live import variable_matching
 from migrate.live.base import Live
 from migrate.live.conversions import Plan
-from migrate.live.matching import Given, LeftOverError, Pair
+from migrate.live.variable_matching import Given, LeftOverError, Pair
 from migrate.matching import choosing
 from migrate.rules.comparison import Rule
 from migrate.state import OptimizerState, Parts
@@ -81,7 +81,7 @@ def _known(live: Live, given: Sequence[Given], choice: Choice) -> list[Given]:
     from optim.state.tracked import unwrap
 
     there = {id(unwrap(g.variable)) for g in given}
-    others = matching.given([v for v in live.known() if id(unwrap(v)) not in there]) if choice.fresh else []
+    others = variable_matching.given([v for v in live.known() if id(unwrap(v)) not in there]) if choice.fresh else []
     return [g for g in others if any(choosing.finds(pattern, g.name) for pattern in choice.fresh)]
 
 
@@ -94,8 +94,8 @@ def _selected(
     kept = {g.name: g.shape for g in given if g.name not in fresh}
     state, resharded = shards.resharded(state, kept, grown)
     is_part = bool(fresh or grown or choice.weights_only)
-    part = matching.Part(fresh, grown, choice.weights_only) if is_part else None
-    pairs = matching.pairs(state, given, ordered, restores, part)
+    part = variable_matching.Part(fresh, grown, choice.weights_only) if is_part else None
+    pairs = variable_matching.pairs(state, given, ordered, restores, part)
     larger = tuple(p.live.name for p in pairs if p.live.shape != p.stored.shape)
     parts = Parts(fresh, larger, partial.dropped(state, {p.stored.name for p in pairs} | {*fresh}) if is_part else ())
     if choice.weights_only:

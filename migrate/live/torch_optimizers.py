@@ -14,10 +14,10 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.source import still_the_same
 from migrate.conversion import partial
 from migrate.conversion.partial import Choice
-from migrate.live import conversions, held, mapped, step_answers
+from migrate.live import conversions, current_values, mapped, step_answers
 from migrate.live.base import replaced
 from migrate.live.conversions import Plan
-from migrate.live.held import Held
+from migrate.live.current_values import Held
 from migrate.live.keras import start_of
 from migrate.live.mapped import Mapped, Target
 from migrate.live.step_answers import Row
@@ -81,7 +81,7 @@ class Restored:
             *mapped.variable_reasons(state, self.targets),
             *self._factor_reasons(source),
         ]
-        reasons += held.reasons(
+        reasons += current_values.reasons(
             (Held(t.stored, functools.partial(_held, t.place), t.order) for t in self.targets if not t.is_grown),
             state.variables,
             restore_variables,

@@ -16,7 +16,7 @@ from migrate.bytes.messages import some
 from migrate.claims import FILE, HINT, SET, Origin, Questions, asking
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import class_candidates
-from migrate.matching import choosing, stages
+from migrate.matching import choosing, strategies
 from migrate.state import OTHERS_GRAPH, NamedVariables, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
@@ -262,7 +262,7 @@ def _as_number(text: str) -> int | float | str:
 
 def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tuple[StoredVariable, ...]:
     """The variables of the hint, with the source's own values where it has a variable of that name."""
-    own = {stages.plain(v.name): v for v in stored.variables}
+    own = {strategies.plain(v.name): v for v in stored.variables}
     rows = []
     for entry in given:
         name, shape, dtype = row(entry)
@@ -302,7 +302,7 @@ def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
             f"--variables takes the variables that the optimizer trains, in its order, and says of {name!r} that it is"
             " not trained; leave it out"
         )
-    return stages.plain(name.strip()), tuple(int(n) for n in sizes), dtype
+    return strategies.plain(name.strip()), tuple(int(n) for n in sizes), dtype
 
 
 def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
