@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from migrate.claims import confirming
 from migrate.errors import MissingHintError
-from migrate.evidence import confirming
 from optim.errors import UnsupportedError
 
 PACKAGE = "Addons"

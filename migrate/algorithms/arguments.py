@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate import evidence
-from migrate.evidence import DEFAULT, Origin
+from migrate import claims
+from migrate.claims import DEFAULT, Origin
 
 
 @dataclass
@@ -27,4 +27,4 @@ class Arguments:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why they are not certain to be exact; empty if they are."""
-        return evidence.reasons(self.origins.values())
+        return claims.reasons(self.origins.values())

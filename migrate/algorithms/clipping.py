@@ -8,7 +8,7 @@ from typing import Any
 from migrate import generations
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import number
-from migrate.evidence import FILE, HINT, SET, confirming
+from migrate.claims import FILE, HINT, SET, confirming
 from optim.errors import UnsupportedError
 
 LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")

@@ -17,8 +17,8 @@ from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, NESTE
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm, number, whole
 from migrate.algorithms.wrappers import AROUND, plain
+from migrate.claims import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError, MissingHintError
-from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from optim.arguments import patterns
 from optim.errors import UnsupportedError
 

@@ -17,7 +17,7 @@ from migrate.algorithms.keras_config import EXCLUDED, LAZY, LAZY_ROWS, PER_STEP
 from migrate.algorithms.repeated_rows import embeddings
 from migrate.algorithms.spec import APART, NEARLY, STILL, Algorithm
 from migrate.bytes.messages import some
-from migrate.evidence import NAME, Origin, confirming
+from migrate.claims import NAME, Origin, confirming
 from optim.errors import HyperparameterError
 
 KEEP_SLOTS = "lazy_rows_keep_slots"

@@ -26,8 +26,8 @@ from migrate.algorithms.spec import (
     rounded,
     slots_of,
 )
+from migrate.claims import COMPUTED, FILE, RELEASE, Origin, confirming
 from migrate.errors import DamagedFileError
-from migrate.evidence import COMPUTED, FILE, RELEASE, Origin, confirming
 from migrate.generations import NATIVE
 from optim.rules.nadam import NadamRule
 

@@ -15,7 +15,7 @@ from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.messages import some
-from migrate.evidence import RELEASE, SET, Origin, confirming
+from migrate.claims import RELEASE, SET, Origin, confirming
 from migrate.generations import BACKEND, version_tuple
 from migrate.state import OptimizerState
 from optim import keras_differences

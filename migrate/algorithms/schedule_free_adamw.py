@@ -27,7 +27,7 @@ from migrate.algorithms.spec import (
     rounded,
     slots_of,
 )
-from migrate.evidence import RELEASE, Origin
+from migrate.claims import RELEASE, Origin
 from migrate.generations import BACKEND
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import Origin
 from migrate.errors import DamagedFileError
-from migrate.evidence import Origin
 from migrate.generations import NATIVE, NEW
 from optim.rule import Rule, Slot, slot_dims
 from optim.rules.powers import MULTIPLIED

@@ -11,7 +11,7 @@ from typing import Any
 from migrate import generations
 from migrate.algorithms.addons import AVERAGED, as_registered, unregistered
 from migrate.algorithms.clipping import LIMITS
-from migrate.evidence import FILE, HINT, Origin, confirming
+from migrate.claims import FILE, HINT, Origin, confirming
 from optim.errors import HyperparameterError, UnsupportedError
 
 KEYS = ("inner_optimizer", "optimizer")

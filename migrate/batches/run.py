@@ -16,9 +16,9 @@ from migrate.batches.results import FAILED, MIGRATED, NOT_REACHED, PLANNED, REFU
 from migrate.batches.whole import HINTS, PARTIAL, is_whole
 from migrate.batches.workers import WorkerDiedError, in_processes
 from migrate.bytes import files, urls
+from migrate.claims import asked_by
+from migrate.conversion import convert, targets
 from migrate.errors import StrictError
-from migrate.evidence import asked_by
-from migrate.operations import convert, targets
 from optim.errors import DtoptError, HyperparameterError
 from optim.interrupts import interruption
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import protos
+from migrate.bytes import names, protos
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.errors import ContradictionError, DamagedFileError
 
@@ -78,6 +78,8 @@ class ObjectGraph:
             self.keys.append(value.checkpoint_key if value else None)
             self.full_names.append(_name(value) if value else "")
             self.slot_variables.append(slots)
+        slot_names = (name for table in self.slot_variables for _, name, _ in table)
+        names.check((*self.full_names, *(name for each in self.children for name in each), *slot_names), where)
         if not count:
             raise DamagedFileError(f"{where} is empty; save the checkpoint again")
         self._check_keys(bundle)

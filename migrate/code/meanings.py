@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from migrate import algorithms, evidence
+from migrate import algorithms, claims
 from migrate.algorithms import keras_config, tf_train
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
@@ -180,7 +180,7 @@ def _evaluated(
     lazy = algorithm.lazy(full, generation) is not None
     shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *LIMITS))
     idle = [o.doubt for o in found.origins.values() if o.subject in LIMITS and o.doubt]
-    return values, [*evidence.reasons(shown), *doubts], [*found.warnings, *idle], lazy
+    return values, [*claims.reasons(shown), *doubts], [*found.warnings, *idle], lazy
 
 
 def _accumulated(full: dict[str, Any], config: _Config, versions: Mapping[str, str]) -> Value | None:

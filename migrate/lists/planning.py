@@ -18,8 +18,8 @@ from migrate.algorithms.spec import Algorithm, Block, FlatOrder
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
+from migrate.claims import Questions, asked_by, asking, doubts
 from migrate.errors import AmbiguousError, MissingHintError
-from migrate.evidence import Questions, asked_by, asking, doubts
 from migrate.lists import orders
 from migrate.rules import differences
 from migrate.state import OptimizerState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from migrate import algorithms, evidence
+from migrate import algorithms, claims
 from migrate.algorithms import keras_config, lazy_rows, rates, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
@@ -57,7 +57,7 @@ def rule_of(
     full, _ = keras_config.completed(config, algorithm, generation)
     told = keras_config.arguments(full, {}, algorithm, generation, {"keras": version}, dtypes)
     own = (o for o in told.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
-    reasons = list(evidence.reasons(own))
+    reasons = list(claims.reasons(own))
     reasons += [*replaced(optimizer), *_transformed(optimizer)]
     if not stock:
         reasons.append(f"{type(optimizer).__name__} is a class of your own: its rule was not compared")
@@ -136,7 +136,7 @@ def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: st
     lazy_rows.put_in(
         told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names
     )
-    return list(evidence.reasons(o for o in told.origins.values() if o.subject != repeated_rows.REPEATED))
+    return list(claims.reasons(o for o in told.origins.values() if o.subject != repeated_rows.REPEATED))
 
 
 def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any]]:

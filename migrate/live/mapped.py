@@ -13,11 +13,11 @@ from migrate import algorithms
 from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import some
+from migrate.conversion import partial, shards
+from migrate.conversion.partial import Choice
 from migrate.live import values
 from migrate.matching import choosing
 from migrate.models import rounding
-from migrate.operations import partial, shards
-from migrate.operations.partial import Choice
 from migrate.state import OptimizerState, Parts, StoredVariable
 from optim import slot_layout
 from optim.errors import MismatchError

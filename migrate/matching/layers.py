@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from migrate.claims import Questions, asking
 from migrate.errors import AmbiguousError
-from migrate.evidence import Questions, asking
 from migrate.state import Layers, LayerVariable
 from migrate.surfaces import VARIABLES
 from optim.errors import MismatchError

@@ -12,10 +12,10 @@ from migrate import generations
 from migrate.algorithms import tf_train
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import UNINTERPRETED, Origin
 from migrate.lists import orders
-from migrate.matching import joined_names, last_slots, layers, stages
+from migrate.matching import joined_names, layers, optional_slots, strategies
 from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import MismatchError
 
@@ -28,7 +28,7 @@ COUNTERS = ("iterations", "iteration", "iter", "_iterations")
 class SlotTable:
     """What the slots of a source turned out to be."""
 
-    pairs: stages.Pairs
+    pairs: strategies.Pairs
     how: dict[tuple[str, str], str]
     scalars: dict[str, LazyArray]
     order: list[str]
@@ -47,7 +47,7 @@ def slot_table(
     """Whose each tensor is, by name where names say it, else by order and shape.
 
     Args:
-      config: as `conventions.completed` returns it.
+      config: as `keras_config.completed` returns it.
       named: the trained variables as a person named them, which must all have slots.
     """
     if stored.weights is None:
@@ -98,10 +98,10 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
     weights = stored.weights or ()
     if stored.generation not in ("optimizer_v2", "optimizer"):
         return None
-    pairs, rest, unread = stages.by_name(
+    pairs, rest, unread = strategies.by_name(
         weights, stored.variables, algorithm, optimizer_name, stored.generation == "optimizer_v2"
     )
-    scalars = {stages.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
+    scalars = {strategies.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
     leftover = [(n, a) for n, a in rest if a.shape != ()]
     named_counter = any(name in scalars or name in stored.scalars for name in COUNTERS)
     if (not pairs and not named_counter) or len(pairs) < len(leftover):
@@ -109,10 +109,10 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
     found = SlotTable(pairs, dict.fromkeys(pairs, "name"), scalars, [])
     owned = {variable for _, variable in pairs}
     found.order = [v.name for v in stored.variables if v.name in owned]  # the model's, also after a restore
-    found.unmapped |= {stages.plain(name): array for name, array in unread}
+    found.unmapped |= {strategies.plain(name): array for name, array in unread}
     found.warnings += [UNREAD] if unread else []
     for name, array in leftover:
-        found.unmapped[stages.plain(name)] = array
+        found.unmapped[strategies.plain(name)] = array
         text = f"{name!r} belongs to no variable of the model: carried among the unmapped"
         found.origins.append(Origin(name, None, UNINTERPRETED, doubt=text))
     return found if named_counter else None
@@ -130,7 +130,7 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
     if generation == "keras3" and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
         possible += _untracked(possible, algorithm)
-    owners = last_slots.owners(stored, algorithm, config, where)
+    owners = optional_slots.owners(stored, algorithm, config, where)
     whose = _Owners(stored, where, named, joined_names.read(stored, algorithm))
     readings, problem = _readings(orders.cuts(possible, arrays, generation, owners), whose)
     if not readings and generation == "optimizer_v2":
@@ -174,7 +174,7 @@ def _check_numbers(stored: Stored, algorithm: Algorithm, resolved: orders.Resolv
     Raises:
       ContradictionError: a name stands where the order has another slot, or one of another variable.
     """
-    names = {id(array): stages.plain(name).rpartition("/")[2] for name, array in stored.weights or ()}
+    names = {id(array): strategies.plain(name).rpartition("/")[2] for name, array in stored.weights or ()}
     for slot, arrays in resolved.slots.items():
         for i, array in enumerate(arrays):
             found = NUMBERED.fullmatch(names.get(id(array), ""))
@@ -212,7 +212,7 @@ class _Owners:
         if meant and all(len(each) == 1 for each in meant):
             owners = joined_names.in_order(meant, variables, self.named is not None)
             if self.named is not None:
-                stages.check_complete(owners, variables, self.where)
+                strategies.check_complete(owners, variables, self.where)
             return owners, "name"
         owners, how = self._by_order(resolved)
         joined_names.check(meant, owners)
@@ -220,12 +220,12 @@ class _Owners:
 
     def _by_order(self, resolved: orders.Resolved) -> tuple[list[StoredVariable], str]:
         if resolved.restored:
-            return stages.by_shape_alone(resolved.stages[0], self.stored.variables, self.where), "shape"
+            return strategies.by_shape_alone(resolved.stages[0], self.stored.variables, self.where), "shape"
         if self.stored.layers is not None:
             return _by_layers(self.stored, resolved, self.where), "shape"
         if self.named is None:
-            return stages.by_stages(resolved.stages, self.stored.variables, self.where, False)
-        return stages.by_stages(resolved.stages, _candidates(self.named), self.where, True)
+            return strategies.by_stages(resolved.stages, self.stored.variables, self.where, False)
+        return strategies.by_stages(resolved.stages, _candidates(self.named), self.where, True)
 
 
 def _candidates(named: NamedVariables) -> Sequence[StoredVariable]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from migrate import algorithms
 from migrate.algorithms import repeated_rows
 from migrate.bytes.messages import some
-from migrate.models.canonical import Layer, leaves
+from migrate.models.normalized_config import Layer, leaves
 from migrate.models.weights import Place
 from migrate.state import OptimizerState
 

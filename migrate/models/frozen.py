@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from migrate.bytes.messages import some
-from migrate.models.canonical import Leaf
 from migrate.models.layers import KINDS
+from migrate.models.normalized_config import Leaf
 from migrate.state import OptimizerState, Stored
 from optim.errors import UnsupportedError
 

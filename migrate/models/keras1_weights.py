@@ -13,7 +13,7 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
-from migrate.models import canonical, weights
+from migrate.models import normalized_config, weights
 from migrate.models.layers import ADVICE
 from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable
 from optim.errors import MismatchError, UnsupportedError
@@ -32,12 +32,12 @@ def modern(state: OptimizerState) -> OptimizerState:
 
     Raises:
       UnsupportedError: a kernel lies otherwise, as before Keras 1.1, or gates differ in more than their numbers.
-        Others as `canonical` and `weights.assign`.
+        Others as `normalized_config.canonical` and `weights.assign`.
     """
     source = state.source
     if source is None or source.model is None or source.generation != "keras1":
         return state
-    document = canonical.canonical(source.model.config, source.generation)
+    document = normalized_config.canonical(source.model.config, source.generation)
     state = _joined(state, source, source.model)
     assert state.source is not None
     assert state.source.model is not None
@@ -58,8 +58,8 @@ def modern(state: OptimizerState) -> OptimizerState:
     )
 
 
-def _with_convolutions(document: canonical.Layer) -> Iterator[canonical.Leaf]:
-    for leaf in canonical.leaves(document):
+def _with_convolutions(document: normalized_config.Layer) -> Iterator[normalized_config.Leaf]:
+    for leaf in normalized_config.leaves(document):
         if "Conv1D" in (leaf.class_name, leaf.config.get("layer", {}).get("class_name")):
             yield leaf
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
-from migrate.models.canonical import Layer, leaves
+from migrate.models.normalized_config import Layer, leaves
 from migrate.state import OptimizerState
 from optim import slot_layout
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrate.models import operators
-from migrate.models.canonical import Layer, layer_name, node_shifts
 from migrate.models.layers import MERGING, MODELS
+from migrate.models.normalized_config import Layer, layer_name, node_shifts
 
 Mask = frozenset[str] | None
 """Of a tensor: the layers whose masks are combined in it; None where it has none."""
@@ -68,7 +68,7 @@ def meetings(document: Layer) -> list[Meeting]:
     """What the masks of a model reach, see above.
 
     Args:
-      document: as `canonical.canonical` returns it.
+      document: as `normalized_config.canonical` returns it.
     """
     met: dict[Meeting, None] = {}
     for name, mask in _model(document, [], met):

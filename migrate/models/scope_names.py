@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from migrate.models.canonical import Layer, layer_name, leaves
 from migrate.models.layers import ADVICE
+from migrate.models.normalized_config import Layer, layer_name, leaves
 from optim.errors import UnsupportedError
 
 _INSIDE = re.compile(r"[A-Za-z0-9_.>/-]+")

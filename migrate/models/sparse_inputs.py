@@ -11,8 +11,8 @@ from typing import Any
 
 from migrate import generations
 from migrate.models import operators
-from migrate.models.canonical import layer_name
 from migrate.models.layers import MODELS
+from migrate.models.normalized_config import layer_name
 
 SINCE = (2, 5)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.models import masks, operators
-from migrate.models.canonical import Layer, layer_name, leaves, node_shifts
 from migrate.models.layers import ADVICE, ATTENDED, INERT, KINDS, MODELS, OPERATORS, RANDOM
+from migrate.models.normalized_config import Layer, layer_name, leaves, node_shifts
 from optim.errors import UnsupportedError
 
 INITIALIZERS = (
@@ -50,7 +50,7 @@ def to_keras3(document: Layer, told: Translation) -> dict[str, Any]:
     """The config of a whole model, without `compile_config`.
 
     Args:
-      document: as `canonical.canonical` returns it.
+      document: as `normalized_config.canonical` returns it.
 
     Raises:
       UnsupportedError: something in it that Keras 3 has not got.

@@ -13,9 +13,18 @@ from typing import Any, cast
 
 from migrate.bytes.messages import some
 from migrate.generations import BACKEND, TENSORFLOW, version_tuple
-from migrate.models import activated, backends, calls, compiled, constraints, frozen, masks, unsaved
-from migrate.models.canonical import Layer, Leaf, canonical, leaves
+from migrate.models import (
+    backends,
+    compiled,
+    constraints,
+    frozen,
+    loss_activation,
+    masks,
+    missing_settings,
+    training_flag,
+)
 from migrate.models.keras1 import GATED
+from migrate.models.normalized_config import Layer, Leaf, canonical, leaves
 from migrate.models.to_keras3 import ACTIVATED, HARD_SIGMOID
 from migrate.readers.keras.left_out import TRANSPOSED
 from migrate.state import Stored, StoredModel
@@ -241,7 +250,7 @@ DIFFERENCES = (
         lambda r: f"drops out inputs and states of {'each gate apart' if r.since((2, 1)) else 'all gates alike'}",
     ),
     Difference(
-        lambda document, _: list(dict.fromkeys(calls.held_back(document))),
+        lambda document, _: list(dict.fromkeys(training_flag.held_back(document))),
         lambda r: f"{'passes over' if r.since() else 'keeps to'} training=False in a call",
     ),
     Difference(
@@ -291,13 +300,13 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     """Why the model does not train alike in a target, `keras` or `tf-keras`.
 
     Args:
-      document: as `canonical.canonical` returns it; None for a model that is written as its source describes it.
+      document: as `normalized_config.canonical` returns it; None for a model that is written as its source has it.
     """
     if source is None or source.model is None:
         return []
     old, new = release(source), TARGETS[target]
     by_keras3 = old.family == KERAS3
-    missing = [*unsaved.of_model(source.model, by_keras3), *_of_losses(source, old, new[0])]
+    missing = [*missing_settings.of_model(source.model, by_keras3), *_of_losses(source, old, new[0])]
     missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
     found = constraints.of_model(source.model.config) if source.generation == "experimental" else ()
     bound = list(dict.fromkeys(tie.layers[-1] for tie in found if tie.layers))
@@ -368,7 +377,7 @@ def _of_losses(source: Stored, old: Release, new: Release) -> Iterator[str]:
             f"the loss {some(hinges)}: the source's {old.family} takes labels as they are, and {new.name} takes them"
             " for -1 and 1 where a batch has only 0 and 1; with labels of -1 and 1 they do alike"
         )
-    for last, loss in activated.unfit(model):
+    for last, loss in loss_activation.unfit(model):
         before, now = ("what stands before it" if _goes_back(r, last) else "what it returns" for r in (old, new))
         unfit = f"{last.name}: its {last.activation} is not for the loss {loss}, which"
         if before != now:
@@ -379,11 +388,11 @@ def _of_losses(source: Stored, old: Release, new: Release) -> Iterator[str]:
             yield f"{unfit} is taken of {now}, and was of what it returns if the program gave {function}, saved alike"
 
 
-def _goes_back(r: Release, last: activated.Last) -> bool:
+def _goes_back(r: Release, last: loss_activation.Last) -> bool:
     """Whether it takes a crossentropy of what stands before the last activation."""
     if r.family == KERAS3:
         return r.backend == TENSORFLOW
-    return r.since((2, 4)) and last.class_name != activated.SOFTMAX
+    return r.since((2, 4)) and last.class_name != loss_activation.SOFTMAX
 
 
 def _of_any(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from migrate.bytes.messages import some
 from migrate.models import keras1
-from migrate.models.canonical import Layer, Leaf, layer_name, leaves
 from migrate.models.layers import ADVICE, KINDS
+from migrate.models.normalized_config import Layer, Leaf, layer_name, leaves
 from migrate.models.places import places
 from migrate.readers.keras.tree import WINDOWS_SEPARATOR
 from migrate.state import Stored, StoredModel
@@ -33,7 +33,7 @@ def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, s
     """Name of the variable that is each weight of a model.
 
     Args:
-      document: `model.config` as `canonical.canonical` returns it.
+      document: `model.config` as `normalized_config.canonical` returns it.
 
     Raises:
       MismatchError: the weights and the description of the model do not belong together.

@@ -1,1 +1,1 @@
-"""Read, inspect, interpret, write: what the public functions do."""
+"""The step counter of a source."""

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from migrate.algorithms import addons, tf_train
+from migrate.algorithms.configuration import Configuration
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import DEFAULT, FILE, HINT, RELEASE, SET, Origin, Questions, asking, confirming
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, Questions, asking, confirming
 from migrate.generations import AFTER, BACKEND, version_tuple
 from migrate.matching.slot_table import COUNTERS, SlotTable
-from migrate.operations.configuration import Configuration
 from migrate.state import GLOBAL_STEP, Stored
 from optim.errors import HyperparameterError
 

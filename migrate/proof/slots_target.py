@@ -13,8 +13,8 @@ from migrate.bytes import object_graph
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, numpy_dtype
 from migrate.bytes.messages import line
-from migrate.evidence import EXACT
-from migrate.operations.convert import Progress
+from migrate.claims import EXACT
+from migrate.conversion.convert import Progress
 from migrate.proof import documents, tensorflow
 from migrate.proof.compare import Comparer
 from migrate.state import OptimizerState

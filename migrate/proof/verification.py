@@ -13,15 +13,16 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from migrate import evidence, readers
+from migrate import claims, readers
 from migrate.bytes import files, urls
 from migrate.bytes.source import open_source
+from migrate.conversion import error_boundary, partial
+from migrate.conversion.convert import PathLike, Progress, described, for_target, read, read_part
+from migrate.conversion.partial import Choice, Patterns
+from migrate.conversion.targets import ENDINGS
+from migrate.evidence.user_input import argument_types
+from migrate.evidence.user_input.hints import Hints, require_known
 from migrate.lists import planning
-from migrate.operations import argument_kinds, edge, partial
-from migrate.operations.convert import PathLike, Progress, described, for_target, read, read_part
-from migrate.operations.hints import Hints, require_known
-from migrate.operations.partial import Choice, Patterns
-from migrate.operations.targets import ENDINGS
 from migrate.proof import documents, list_target, loaded, model_target, narrow, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError, UnsupportedError
@@ -64,7 +65,7 @@ class Verification:
         return asdict(self)
 
 
-@edge.speaking()
+@error_boundary.speaking()
 def verify(
     source: PathLike,
     dest: PathLike,
@@ -94,14 +95,14 @@ def verify(
     Raises:
       DtoptError: one of the two cannot be read at all.
     """
-    where = argument_kinds.path("dest", dest)
-    path = argument_kinds.path("source", source)
+    where = argument_types.path("dest", dest)
+    path = argument_types.path("source", source)
     require_known(hints)
-    argument_kinds.check(**hints)
+    argument_types.check(**hints)
     choice = Choice.of(fresh, grown, weights_only)
-    with edge.reading(urls.shown(path)):
+    with error_boundary.reading(urls.shown(path)):
         state = read_part(path, _kind(where), choice, hints)
-    with files.here(where) as local, edge.reading(urls.shown(where)):
+    with files.here(where) as local, error_boundary.reading(urls.shown(where)):
         target = open_source(local)
         found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
         target.check()
@@ -221,7 +222,7 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
 def _forgotten(told: OptimizerState, target: OptimizerState) -> list[str]:
     """Why the migration is not exact, of what its target does not say, for whom it is the source."""
     kept = [origin.doubt for origin in target.source.doubts] if target.source is not None else []
-    if len(kept) >= evidence.MOST:  # it says no more
+    if len(kept) >= claims.MOST:  # it says no more
         return []
     open_ = [origin.open for origin in told.origins if not origin.certain]
     return [

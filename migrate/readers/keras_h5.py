@@ -15,7 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.algorithms.wrappers import innermost, unwrapped
 from migrate.bytes import hdf5, json_text
 from migrate.bytes.arrays import LazyArray
@@ -85,7 +85,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         model = _model(file, path)
         variables, groups = _variables(file, path, model, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)
-        doubts = evidence.remembered(_json_attribute(file, evidence.REMEMBERED, path))
+        doubts = claims.remembered(_json_attribute(file, claims.REMEMBERED, path))
         _check_backend(backend, model, path)
         if generation == "keras3" and isinstance(model, Mapping):
             model = settled(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes import files, hdf5, json_text
 from migrate.bytes.checks import Check, Crc32
 from migrate.bytes.ranges import CHUNK, Extent
@@ -101,7 +101,7 @@ def read(path: str) -> Stored | OptimizerState:
     compiled = config.get("compile_config")
     training = compiled if isinstance(compiled, Mapping) else None
     told = settled(config, [v.name for v in found.variables]) if found.generation == "keras3" else config
-    doubts = evidence.remembered(metadata.get(evidence.REMEMBERED))
+    doubts = claims.remembered(metadata.get(claims.REMEMBERED))
     return replace(found, model=StoredModel(told, training, None, _assets(path, members)), doubts=doubts)
 
 

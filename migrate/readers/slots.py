@@ -9,8 +9,8 @@ from migrate.bytes import checkpoint_paths, files, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleReader
 from migrate.bytes.object_graph import unescape
+from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import DamagedFileError
-from migrate.evidence import UNINTERPRETED, Origin
 from migrate.readers.bundle_arrays import lazy
 from migrate.state import OptimizerState, Parts, Stored, StoredVariable
 from optim import slot_layout

@@ -19,7 +19,7 @@ from migrate.algorithms import nadam, repeated_rows
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
-from migrate.evidence import Origin, doubts
+from migrate.claims import Origin, doubts
 from migrate.generations import NEW
 from migrate.rules import comparison, differences
 from migrate.state import OptimizerState

@@ -12,7 +12,7 @@ from migrate.bytes.arrays import LazyArray, loaded_dtype
 from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
 from migrate.bytes.ranges import CHUNK
-from migrate.evidence import doubts
+from migrate.claims import doubts
 from migrate.models import rounding
 from migrate.models.compiled import without_loss
 from migrate.models.plan import ModelPlan, stored_model

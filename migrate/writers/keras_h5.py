@@ -14,11 +14,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
-from migrate.models import passing, training
-from migrate.models.canonical import leaves
+from migrate.models import to_tf_keras, training
+from migrate.models.normalized_config import leaves
 from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import with_input
 from migrate.models.weights import legacy_order
@@ -80,7 +80,7 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     plan = plan_for(state)
     otherwise = training.differences(plan.document, state.source, "tf-keras")
     notes = training.remarks(plan.document, state.source, "tf-keras")
-    own = passing.own_classes(plan.document or stored_model(state).config)
+    own = to_tf_keras.own_classes(plan.document or stored_model(state).config)
     return files.told(state, plan, [*own, *otherwise], notes), plan
 
 
@@ -108,8 +108,8 @@ def write(
         path = os.path.join(scratch, "model.h5")
         with hdf5_file.created(path) as (file, sink):
             _describe(file, plan)
-            if doubts := evidence.to_remember(told.origins):
-                file.attrs[evidence.REMEMBERED] = json.dumps(doubts)
+            if doubts := claims.to_remember(told.origins):
+                file.attrs[claims.REMEMBERED] = json.dumps(doubts)
             files.write_into(file, tensors, progress, sink)
         single_file.place(path, dest, overwrite=overwrite)
 

@@ -13,18 +13,18 @@ from typing import IO, Any
 
 import numpy as np
 
-from migrate import algorithms, evidence
+from migrate import algorithms, claims
 from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.checks import Check
 from migrate.bytes.ranges import CHUNK
 from migrate.generations import version_tuple
-from migrate.models import operators, passing, training
-from migrate.models.canonical import leaves, output_names
+from migrate.models import operators, to_tf_keras, training
 from migrate.models.compiled import for_keras3, for_outputs
 from migrate.models.from_keras3 import ONLY_3, newer
 from migrate.models.layers import KINDS
+from migrate.models.normalized_config import leaves, output_names
 from migrate.models.places import places
 from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import Translation, to_keras3
@@ -54,7 +54,7 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     """
     plan, told = model_plan(state, (KERAS3,)), Translation()
     _config(plan, told)
-    own = passing.own_classes(stored_model(state).config, ONLY_3) if plan.document is None else []
+    own = to_tf_keras.own_classes(stored_model(state).config, ONLY_3) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
     notes = [*told.notes, *training.remarks(plan.document, state.source, "keras")]
     if plan.scale is not None and plan.scale.growth is None:
@@ -87,8 +87,8 @@ def write(
         **_release(state, translation),
         "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S"),
     }
-    if doubts := evidence.to_remember(told.origins):
-        metadata[evidence.REMEMBERED] = doubts
+    if doubts := claims.to_remember(told.origins):
+        metadata[claims.REMEMBERED] = doubts
     tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= dict(_optimizer_tensors(plan))
     with atomic.scratch_folder(dest) as scratch:

@@ -12,7 +12,7 @@ import pytest
 
 from dtopt_cli import output
 from dtopt_cli.commands import migrate_printing
-from migrate.operations.inspection import SlotRow
+from migrate.conversion.inspection import SlotRow
 
 SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf115-rmsprop-mlp" / "source" / "model.h5"
 FULL = "dtopt: the output cannot be written: No space left on device\n"

@@ -21,7 +21,7 @@ from migrate.algorithms import addons, keras_config, lazy_rows, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError, StrictError
-from migrate.operations.interpret import interpret
+from migrate.evidence.interpret import interpret
 from migrate.readers import tf1_saver
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import next_steps, wild_table

@@ -246,7 +246,7 @@ def test_ctrl_c_that_a_library_hides_ends_a_batch(
     folds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """h5py's lock makes a SystemError of it: the file was called a defect, and the batch went on."""
-    from migrate.operations import convert
+    from migrate.conversion import convert
 
     def hidden(source: str, dest: str, **options: Any) -> Any:
         try:

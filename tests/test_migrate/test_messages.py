@@ -24,7 +24,7 @@ import optim
 from dtopt_cli.app import app
 from migrate.bytes import messages, urls
 from migrate.errors import ContradictionError
-from migrate.operations import overriding
+from migrate.evidence.user_input import settings
 from optim.errors import DtoptError
 
 ROOT = Path(__file__).parents[2]
@@ -117,7 +117,7 @@ def test_every_value_of_set_that_a_message_names_is_taken() -> None:
         told = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
         words = ["migrate", "inspect", source, "--set", f"{name}={told}"]
         result = CliRunner().invoke(app, words)
-        of_another = name in overriding.known() and "would change nothing" in str(result.exception)
+        of_another = name in settings.known() and "would change nothing" in str(result.exception)
         assert result.exit_code == 0 or of_another, (shlex.join(words), result.output)
 
 

@@ -15,8 +15,8 @@ import migrate
 from dtopt_cli.app import app
 from dtopt_cli.options import Hints
 from migrate.bytes import messages
-from migrate.evidence import Origin, confirming
-from migrate.operations.advice import restore_call
+from migrate.claims import Origin, confirming
+from migrate.conversion.commands import restore_call
 from optim.errors import UnsupportedError
 from tests import obeying
 

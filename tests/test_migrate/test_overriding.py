@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import migrate
 from migrate.errors import ContradictionError
-from migrate.operations import overriding
-from migrate.operations.soundness import checked
+from migrate.evidence.user_input import settings
+from migrate.evidence.value_checks import checked
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 from tests import adversary
 from tests.alterations.hdf5 import training_config
@@ -28,7 +28,7 @@ CASES = (
     "wild/tf29-g-moving-average-adam-ckpt",
 )
 ADAM = FIXTURES / "corpus" / "keras38-adam-convbn" / "source" / "model.keras"
-STATED = {*overriding.OF_THE_SOURCE, "name"}
+STATED = {*settings.OF_THE_SOURCE, "name"}
 
 
 def _said(source: str | Path, hints: dict[str, Any]) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ def test_no_override_is_passed_over(case: str) -> None:
     overrides = confirmed(source, **hints)
     before = _said(source, {**hints, "overrides": overrides})
     assert before is not None
-    for name in sorted(overriding.known() - STATED | {"lr", "leraning_rate", "jit_compile"}):
+    for name in sorted(settings.known() - STATED | {"lr", "leraning_rate", "jit_compile"}):
         for value in (0.21875, 3, -1, True, "word", ["word"], {"a": 1}, float("nan")):
             after = _said(source, {**hints, "overrides": {**overrides, name: value}})
             assert after is None or after != before or after.get(name) == value, (name, value)
@@ -201,14 +201,14 @@ def test_no_member_of_a_config_is_passed_over(case: str) -> None:
     before = _said(source, hints)
     assert before is not None
     warned = migrate.read(source, **hints).warnings
-    names = {*overriding.known(), *WRITTEN, "lr", "leraning_rate", "name"} - {"foreach", "fused", *overriding.LIMITS}
+    names = {*settings.known(), *WRITTEN, "lr", "leraning_rate", "name"} - {"foreach", "fused", *settings.LIMITS}
     for name in sorted(names):
         for value in (0.21875, -1, "word", ["word"], {"a": 1}, float("nan"), 10**900):
             config = {**given, "config": {**given["config"], name: value}}
             after = _said(source, {**hints, "optimizer_config": config})
             written = name in {*WRITTEN, "name"} and value in (0.21875, -1, "word")
             assert after is None or after != before or after.get(name) == value or written, (name, value)
-    for limit in overriding.LIMITS:
+    for limit in settings.LIMITS:
         for value in (0.21875, -1, "word", float("nan")):
             told = {**hints, "optimizer_config": {**given, "config": {**given["config"], limit: value}}}
             after = _said(source, told)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import migrate
 import optim
-from migrate.models import calls, to_keras3
+from migrate.models import to_keras3, training_flag
 from optim.errors import UnsupportedError
 from tests import next_steps
 from tests.keras_releases import loss_of_batch
@@ -84,12 +84,12 @@ def _layer(name: str, **config: Any) -> dict[str, Any]:
 
 
 def test_only_what_acts_in_training_makes_a_difference() -> None:
-    assert calls.acting_in_training(_layer("BatchNormalization")) == ["batchnormalization"]
-    assert calls.acting_in_training(_layer("BatchNormalization", trainable=False)) == []
-    assert calls.acting_in_training(_layer("Dropout", rate=0.0)) == []
-    assert calls.acting_in_training(_layer("LSTM", dropout=0.0, recurrent_dropout=0.1)) == ["lstm"]
+    assert training_flag.acting_in_training(_layer("BatchNormalization")) == ["batchnormalization"]
+    assert training_flag.acting_in_training(_layer("BatchNormalization", trainable=False)) == []
+    assert training_flag.acting_in_training(_layer("Dropout", rate=0.0)) == []
+    assert training_flag.acting_in_training(_layer("LSTM", dropout=0.0, recurrent_dropout=0.1)) == ["lstm"]
     inner = _layer("Sequential", trainable=False, layers=[_layer("BatchNormalization"), _layer("Dropout", rate=0.5)])
-    assert calls.acting_in_training(inner) == ["dropout"]
+    assert training_flag.acting_in_training(inner) == ["dropout"]
 
 
 @pytest.mark.parametrize(

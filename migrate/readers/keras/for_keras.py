@@ -14,8 +14,8 @@ import numpy as np
 
 from migrate.algorithms import rates
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import FILE, Origin
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import FILE, Origin
 from migrate.readers.keras.layers import arrange
 from migrate.readers.keras.tree import Node
 from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import Questions, asking
 from migrate.errors import AmbiguousError
-from migrate.evidence import Questions, asking
 from migrate.state import StoredVariable
 from migrate.surfaces import VARIABLES
 from optim.errors import MismatchError

@@ -13,17 +13,20 @@ from migrate import readers
 from migrate.bytes import files, urls
 from migrate.bytes.messages import LONGEST, line, some, worded
 from migrate.bytes.source import open_source, watching
+from migrate.claims import NONE, Origin, Questions, asking, doubts
+from migrate.conversion import contents as _contents
+from migrate.conversion import error_boundary, model_weights, partial
+from migrate.conversion import inspection as _inspection
+from migrate.conversion.commands import answered, calls, instead
+from migrate.conversion.partial import Choice, Patterns
+from migrate.conversion.targets import WRITERS, target_of
 from migrate.errors import MissingHintError, StrictError, TargetExistsError
-from migrate.evidence import NONE, Origin, Questions, asking, doubts
+from migrate.evidence import value_checks
+from migrate.evidence.interpret import interpret
+from migrate.evidence.user_input import argument_types
+from migrate.evidence.user_input.hints import Hints, Variables, check_unused, require_known
+from migrate.matching.choosing import WEIGHTS_ALONE
 from migrate.models import constraints, rounding
-from migrate.operations import argument_kinds, edge, partial, soundness, weights
-from migrate.operations import contents as _contents
-from migrate.operations import inspection as _inspection
-from migrate.operations.advice import answered, calls, instead
-from migrate.operations.hints import Hints, Variables, check_unused, require_known
-from migrate.operations.interpret import interpret
-from migrate.operations.partial import Choice, Patterns
-from migrate.operations.targets import WRITERS, target_of
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
 from optim.errors import UnsupportedError
@@ -91,7 +94,7 @@ class Report:
         return asdict(self)
 
 
-@edge.speaking()
+@error_boundary.speaking()
 def read(
     source: PathLike,
     *,
@@ -121,8 +124,8 @@ def read(
       DtoptError: UnknownFormatError, DamagedFileError, MissingHintError, AmbiguousError, MismatchError or
         UnsupportedError, each saying what to do.
     """
-    path = argument_kinds.path("source", source)
-    argument_kinds.check(
+    path = argument_types.path("source", source)
+    argument_types.check(
         format=format,
         optimizer_config=optimizer_config,
         variables=variables,
@@ -130,7 +133,7 @@ def read(
         optimizer_path=optimizer_path,
         overrides=overrides,
     )
-    with edge.reading(path), files.answers_kept(path):
+    with error_boundary.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
         _check_state(found)
@@ -153,10 +156,10 @@ def read(
 def _check_state(found: Stored | OptimizerState) -> None:
     """Raises UnsupportedError for a source with nothing of an optimizer."""
     if isinstance(found, Stored) and found.no_state:
-        raise UnsupportedError(f"{found.no_state}; {partial.WEIGHTS_ALONE}")
+        raise UnsupportedError(f"{found.no_state}; {WEIGHTS_ALONE}")
 
 
-@edge.speaking()
+@error_boundary.speaking()
 def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) -> _inspection.Inspection:
     """What `source` is, how that was recognised, every slot, and what would be lost. Arguments as for `read`.
 
@@ -168,10 +171,10 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
     Raises:
       DtoptError: as `read`. TypeError: a keyword that is no hint.
     """
-    path = argument_kinds.path("source", source)
+    path = argument_types.path("source", source)
     require_known(hints)
     ask = functools.partial(calls, "migrate.inspect", (repr(path),), {"stats": stats, **hints})
-    with edge.reading(path), answered(ask):
+    with error_boundary.reading(path), answered(ask):
         state = read(path, **hints)
         if stats:
             state.finish_checks()
@@ -186,7 +189,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
         return replace(found, confirm_command=confirm, choice_commands=choices)
 
 
-@edge.speaking()
+@error_boundary.speaking()
 def contents(
     source: PathLike,
     *,
@@ -205,9 +208,9 @@ def contents(
     Raises:
       DtoptError: UnknownFormatError, DamagedFileError or AmbiguousError, as `read`.
     """
-    path = argument_kinds.path("source", source)
-    argument_kinds.check(format=format, generation=generation, optimizer_path=optimizer_path)
-    with edge.reading(path), files.answers_kept(path):
+    path = argument_types.path("source", source)
+    argument_types.check(format=format, generation=generation, optimizer_path=optimizer_path)
+    with error_boundary.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
         _check_state(found)
@@ -216,7 +219,7 @@ def contents(
         return shown
 
 
-@edge.speaking()
+@error_boundary.speaking()
 def write(
     state: OptimizerState,
     dest: PathLike,
@@ -239,7 +242,7 @@ def write(
     Raises:
       HyperparameterError: no such target, or `dest` ends as another's file. TargetExistsError: `dest` exists.
     """
-    path = argument_kinds.path("dest", dest)
+    path = argument_types.path("dest", dest)
     to = target_of(path, to, order)
     more = {"order": order} if to == "list" else {}
     _write(state, path, to, overwrite=overwrite, progress=progress, **more)
@@ -272,7 +275,7 @@ def _inside(path: str, folder: str) -> bool:
     return path.startswith(folder + "/")
 
 
-@edge.speaking()
+@error_boundary.speaking()
 def migrate_checkpoint(
     source: PathLike,
     dest: PathLike,
@@ -313,7 +316,7 @@ def migrate_checkpoint(
         it or lies in it. Otherwise as `read` and `write`.
     """
     require_known(hints)
-    path, source_path = argument_kinds.path("dest", dest), argument_kinds.path("source", source)
+    path, source_path = argument_types.path("dest", dest), argument_types.path("source", source)
     to = target_of(path, to, order)
     _check_apart(source_path, path)
     if files.exists(path) and not overwrite:
@@ -322,13 +325,13 @@ def migrate_checkpoint(
     told = {**hints, **{name: value for name, value in vars(choice).items() if value}}
     options = {"to": to, "order": order, "strict": strict, "dry_run": dry_run, "overwrite": overwrite, **told}
     typed = functools.partial(calls, "migrate.migrate_checkpoint", (repr(source_path), repr(path)))
-    with edge.reading(source_path), answered(functools.partial(typed, options)):
+    with error_boundary.reading(source_path), answered(functools.partial(typed, options)):
         state = held = read_part(source, to, choice, hints)
 
         def settle(state: OptimizerState) -> OptimizerState:
             """The state with what its numbers say, which makes it `held` in the target."""
             nonlocal held
-            state = soundness.checked(state)
+            state = value_checks.checked(state)
             held = _for_target_or_advice(
                 state, to, order, functools.partial(instead, state, to, os.fspath(source), told)
             )
@@ -356,7 +359,9 @@ def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> Optimi
     given, model = hints, None
     if choice.is_partial:
         given, model = {**hints, "variables": None}, hints.get("variables")
-    state = weights.for_target(os.fspath(source), given, to) if choice.weights_only else _named(source, given, model)
+    state = (
+        model_weights.for_target(os.fspath(source), given, to) if choice.weights_only else _named(source, given, model)
+    )
     return partial.applied(state, choice, to, model)
 
 

@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes.messages import some
+from migrate.conversion import shards
+from migrate.evidence.user_input import hints
 from migrate.matching import choosing
-from migrate.operations import hints, shards
 from migrate.state import OptimizerState, Parts, StoredVariable
 from optim import slot_layout
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
@@ -74,7 +75,6 @@ def call(variables: str = "variables", **options: Any) -> str:
 
 
 NAMED_BY_YOU = call("{**mapping, **new}", fresh=["^new/"]) + ", where new is {'new/0': variable, ...}"
-WEIGHTS_ALONE = "to take the model's weights alone, add --weights-only, in Python weights_only=True"
 WEIGHTS_ONLY = f"take the model's weights alone and reset the optimizer: {call(weights_only=True)}"
 
 
@@ -85,7 +85,7 @@ def dropped(state: OptimizerState, taken: Iterable[str]) -> tuple[str, ...]:
     return tuple(v.name for v in state.variables if v.name in left)
 
 
-def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[evidence.Origin, ...]:
+def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[claims.Origin, ...]:
     """Why a state that is migrated in part is not exact."""
     texts = list(resharded)
     if parts.fresh:
@@ -97,7 +97,7 @@ def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[evidence.Origin, 
         )
     if parts.dropped:
         texts.append(f"{some(parts.dropped)}: dropped, as the model has no such variable")
-    return evidence.doubts(PARTIAL, texts)
+    return claims.doubts(PARTIAL, texts)
 
 
 def applied(state: OptimizerState, choice: Choice, to: str, model: hints.Variables | None) -> OptimizerState:

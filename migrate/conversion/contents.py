@@ -8,8 +8,8 @@ from typing import Any
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import line
-from migrate.operations import likely
-from migrate.operations.inspection import SlotRow, statistics
+from migrate.conversion.inspection import SlotRow, statistics
+from migrate.evidence import class_candidates
 from migrate.state import Stored
 
 LIST = "in order"
@@ -77,7 +77,7 @@ def contents(stored: Stored, source: str, *, stats: bool) -> Contents:
         evidence=stored.evidence,
         versions=dict(stored.versions),
         stored_config=stored.optimizer_config or stored.graph_config,
-        classes=tuple(likely.classes(stored)),
+        classes=tuple(class_candidates.classes(stored)),
         scalars={name: array.load().tolist() for name, array in numbers.items()},
         variables=tuple(
             row(v.name, "", v.array, "") if v.array is not None else SlotRow(v.name, "", v.shape, v.dtype, "", "")

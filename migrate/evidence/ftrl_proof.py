@@ -16,8 +16,8 @@ from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.ftrl import ACCUMULATOR, IN_LINEAR, LINEAR, STRENGTHS
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, widened
+from migrate.claims import DEFAULT, FILE, SET, confirming
 from migrate.errors import ContradictionError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, SET, confirming
 from migrate.models import constraints
 from migrate.state import Stored
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from migrate.algorithms import patterns, tf_train
+from migrate.algorithms.configuration import Configuration
 from migrate.bytes.messages import some
+from migrate.claims import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.generations import NATIVE
-from migrate.matching import stages
+from migrate.matching import strategies
 from migrate.matching.slot_table import SlotTable, slot_table
-from migrate.operations.configuration import Configuration
 from migrate.state import LOST, NamedVariables, Stored
 from optim.errors import DtoptError, HyperparameterError
 
@@ -155,7 +155,7 @@ def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Orig
         text = f"{some(unknown)}: names do not tell their layers, of which those that are frozen by now are saved last"
         return [Origin(ORDER, unknown, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
     variables = [v for v in stored.variables if v.name not in untrained]
-    other = stages.another_choice(chosen, variables)
+    other = strategies.another_choice(chosen, variables)
     if other is None:
         return []
     frozen = [v.name for v in variables if v.name not in found.order]

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from migrate import evidence, readers
+from migrate import claims, readers
 from migrate.algorithms import nadam
 from migrate.bytes import files
 from migrate.bytes.source import open_source
-from migrate.matching.stages import is_statistic
-from migrate.models import unsaved
-from migrate.operations import partial
-from migrate.operations.hints import Hints, check_unused
-from migrate.operations.interpret import interpret
+from migrate.conversion import partial
+from migrate.evidence.interpret import interpret
+from migrate.evidence.user_input.hints import Hints, check_unused
+from migrate.matching.strategies import is_statistic
+from migrate.models import missing_settings
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
@@ -63,7 +63,7 @@ def for_target(path: str, given: Hints, to: str) -> OptimizerState:
     state = _with_optimizer(path, given)
     if to == "slots":
         return state
-    adapted = unsaved.adapted(state.source.model) if state.source is not None else []
+    adapted = missing_settings.adapted(state.source.model) if state.source is not None else []
     if adapted:
         raise UnsupportedError(f"{adapted[0]}; migrate to slots")
     return plan.filled(state, [v.name for v in state.variables if v.trainable], [])
@@ -126,6 +126,6 @@ def _reset(state: OptimizerState, path: str) -> OptimizerState:
         scalars={name: STARTS.get(name, value) for name, value in state.scalars.items()},
         unmapped={},
         matched={},
-        origins=evidence.doubts(partial.OPTIMIZER, [RESET]),
+        origins=claims.doubts(partial.OPTIMIZER, [RESET]),
         opened=open_source(path),
     )

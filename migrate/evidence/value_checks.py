@@ -18,8 +18,9 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray, loaded_dtype, widened
 from migrate.bytes.messages import some
-from migrate.evidence import UNINTERPRETED, Origin, confirming
-from migrate.operations import bounds, exclusive
+from migrate.claims import UNINTERPRETED, Origin, confirming
+from migrate.evidence import slot_bounds
+from migrate.evidence.user_input import exclusive
 from migrate.readers.keras.model import ROLES
 from migrate.state import OptimizerState
 from optim import rules, slot_layout
@@ -159,23 +160,25 @@ def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]
             found.setdefault(text, []).append(name)
     for text, names in found.items():
         yield Origin(text.partition(" holds")[0], names, UNINTERPRETED, doubt=f"{some(names, SHOWN)}: {text}")
-    yield from bounds.of_whole(state, {name: sizes for name, sizes in moved.items() if name not in state.parts.fresh})
+    yield from slot_bounds.of_whole(
+        state, {name: sizes for name, sizes in moved.items() if name not in state.parts.fresh}
+    )
 
 
 def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str, Seen]:
     """Variable -> what its arrays show. Two are looked at side by side, but whole arrays are loaded one after the
     other, as memory is bounded by the largest."""
-    limits, alone = bounds.of(state), threading.Lock()
+    limits, alone = slot_bounds.of(state), threading.Lock()
     values = {v.name: v.array for v in state.variables}
 
     def look(name: str) -> Seen:
         held = {slot: owners[name] for slot, owners in state.slots.items() if name in owners}
         variable = values.get(name)
         if variable is not None:
-            held[bounds.VARIABLE] = variable
+            held[slot_bounds.VARIABLE] = variable
         streamed = all(array.extent is not None for array in held.values())
         with nullcontext() if streamed else alone:
-            return _of_one(held, declared, [] if bounds.is_apart(state, name) else limits)
+            return _of_one(held, declared, [] if slot_bounds.is_apart(state, name) else limits)
 
     names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))
     if sum(array.size for owners in state.slots.values() for array in owners.values()) < WORTH_THREADS:
@@ -187,7 +190,7 @@ def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str,
             pool.shutdown(cancel_futures=True)
 
 
-def _of_one(held: Mapping[str, LazyArray], declared: Mapping[str, Slot], limits: Sequence[bounds.Limit]) -> Seen:
+def _of_one(held: Mapping[str, LazyArray], declared: Mapping[str, Slot], limits: Sequence[slot_bounds.Limit]) -> Seen:
     """What the arrays of one variable show."""
     found: dict[str, None] = {}
     moved: dict[str, float] = {}
@@ -207,16 +210,20 @@ def _of_one(held: Mapping[str, LazyArray], declared: Mapping[str, Slot], limits:
 
 def _of_values(slot: str, least: float, most: float, known: Slot | None) -> Iterator[str]:
     if not np.isfinite(least) or not np.isfinite(most):  # NaN is both the least and the most
-        yield f"slot {slot} holds NaN or infinity" if slot != bounds.VARIABLE else "the variable holds NaN or infinity"
+        yield (
+            f"slot {slot} holds NaN or infinity"
+            if slot != slot_bounds.VARIABLE
+            else "the variable holds NaN or infinity"
+        )
     elif known is not None and known.nonnegative and least < 0:
         yield f"slot {slot} is a sum of squares and holds negative numbers"
 
 
-def _at_least(declared: Mapping[str, Slot]) -> Iterator[bounds.Limit]:
+def _at_least(declared: Mapping[str, Slot]) -> Iterator[slot_bounds.Limit]:
     for slot in declared.values():
         if slot.at_least:
             text = f"slot {slot.name} is the largest {slot.at_least} so far and lies below it"
-            yield bounds.Limit(slot.name, slot.at_least, text, _lies_below)
+            yield slot_bounds.Limit(slot.name, slot.at_least, text, _lies_below)
 
 
 def _parts(held: Mapping[str, LazyArray]) -> Iterator[Part]:

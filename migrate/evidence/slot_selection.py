@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate.algorithms import addons
+from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
+from migrate.claims import DEFAULT
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT
-from migrate.matching import last_slots
+from migrate.evidence.consistency import SWITCHES
+from migrate.matching import optional_slots
 from migrate.matching.slot_table import SlotTable
-from migrate.operations.configuration import Configuration
 from migrate.operations.counting import begins_anew
-from migrate.operations.settled import SWITCHES
 from migrate.state import Stored
 
 ASKED = {
@@ -115,7 +115,7 @@ def _check_complete(
     """Every variable that has one slot has them all."""
     owners = dict.fromkeys(name for per in slots.values() for name in per)
     for slot, per in slots.items():
-        last_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
+        optional_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
     lacking = [
         f"{slot} of {name}"
         for slot in wanted

@@ -8,7 +8,7 @@ from typing import Any
 from migrate.algorithms.spec import Algorithm
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.lists.orders import Owners
-from migrate.matching import stages
+from migrate.matching import strategies
 from migrate.state import Stored
 
 
@@ -22,7 +22,7 @@ def owners(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], wher
     slot = next((b.slots[-1] for b in blocks if not isinstance(b, str) and b.last_of_some), None)
     if slot is None:
         return None
-    trained = [v for v in stages.usable(stored.variables) if v.trainable is not False]
+    trained = [v for v in strategies.usable(stored.variables) if v.trainable is not False]
     check(algorithm, config, slot, {v.name: v.shape for v in trained})
     said = [bool(algorithm.has(config, slot, v.shape, v.name)) for v in trained]
     if stored.layers is None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from migrate.models import operators
-from migrate.models.canonical import Layer, Leaf, layer_name, leaves
 from migrate.models.layers import MODELS, OPERATORS, RANDOM
+from migrate.models.normalized_config import Layer, Leaf, layer_name, leaves
 
 RATES = ("rate", "dropout", "recurrent_dropout", "stddev")
 PARTS = ("layer", "backward_layer", "cell")

@@ -7,19 +7,21 @@ and both values are shown. Only `--set` overrides, on purpose.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from migrate import algorithms, generations
 from migrate.algorithms import addons, foreign, keras_config, keras_packages, patterns, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import BRIEF, brief, some
+from migrate.claims import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError
-from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
+from migrate.evidence import builtin_classes
+from migrate.evidence.user_input import exclusive
 from migrate.matching.slot_table import COUNTERS
-from migrate.operations import exclusive, stock
 from migrate.rules.comparison import same
 from migrate.state import MOVING, ON_THEIR_WAY, Stored
 from optim.errors import HyperparameterError, UnsupportedError
@@ -36,22 +38,6 @@ OPTIONS = {
     "gradient_accumulation_steps": "gradients were accumulated, which is taken as no",
 }
 PROVEN_BY_SLOTS = ("amsgrad", "centered")
-
-
-@dataclass
-class Configuration:
-    """`config` under Keras's names with the generation's defaults in; `origins` by the same names."""
-
-    algorithm: Algorithm
-    config: dict[str, Any]
-    origins: dict[str, Origin]
-    wrappers: tuple[str, ...] = ()
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    stated: tuple[Origin, ...] = ()
-    """Of the class itself, and of options that nobody has named."""
-    hinted: Mapping[str, Any] = field(default_factory=dict)
-    """What the hint says of the optimizer, under Keras's names."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -165,8 +151,8 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
             layers = wrappers.layers(document)
             for around in layers[:-1]:
                 if wrappers.plain(str(around.get(CLASS))) in wrappers.LOSS_SCALE:  # none of Keras's has a package
-                    stock.check(around, None)
-            stock.check(inner, stored.generation if says_package else None)
+                    builtin_classes.check(around, None)
+            builtin_classes.check(inner, stored.generation if says_package else None)
             keras_packages.check_wrappers(layers)
         held = inner.get("config")
         raw = held if isinstance(held, Mapping) else {}

@@ -9,7 +9,7 @@ from migrate import generations
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.keras_config import LAZY_ROWS
 from migrate.bytes.messages import brief
-from migrate.evidence import confirming
+from migrate.claims import confirming
 from migrate.rules.comparison import same
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.options import exclusive

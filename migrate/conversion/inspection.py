@@ -12,7 +12,7 @@ import numpy as np
 from migrate import algorithms
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import worded
-from migrate.evidence import DEFAULT, FILE, NONE, Origin, Questions
+from migrate.claims import DEFAULT, FILE, NONE, Origin, Questions
 from migrate.rules.comparison import same
 from migrate.state import OptimizerState
 

@@ -10,7 +10,7 @@ from typing import Any
 import optim
 from migrate import algorithms, surfaces
 from migrate.bytes import messages
-from migrate.evidence import Questions, asking
+from migrate.claims import Questions, asking
 from migrate.rules import comparison, keras_targets
 from migrate.state import OptimizerState
 from optim.errors import DtoptError

@@ -13,10 +13,10 @@ import numpy as np
 from migrate import generations
 from migrate.algorithms import patterns
 from migrate.bytes.messages import some
+from migrate.claims import FILE, HINT, SET, Origin, Questions, asking
 from migrate.errors import ContradictionError, MissingHintError
-from migrate.evidence import FILE, HINT, SET, Origin, Questions, asking
-from migrate.matching import choosing, stages
-from migrate.operations import likely
+from migrate.evidence import class_candidates
+from migrate.matching import choosing, strategies
 from migrate.state import OTHERS_GRAPH, NamedVariables, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
@@ -105,7 +105,7 @@ def with_hints(
     if missing:
         why = f", as {stored.outside[OTHERS_GRAPH]}" if OTHERS_GRAPH in stored.outside else ""
         text = f"the source ({stored.format}) does not say everything{why}; add {'; '.join(missing)}"
-        fitting = likely.named(stored) or likely.classes(stored)[:SHOWN]
+        fitting = class_candidates.named(stored) or class_candidates.classes(stored)[:SHOWN]
         fitting = fitting if len(missing) == 1 and CLASS in missing[0] else []
         raise asking(MissingHintError(text), Questions({}, tuple({"class_name": name} for name in fitting)))
     return stored, named, origin
@@ -204,7 +204,7 @@ def _refuse_bare(stored: Stored) -> NoReturn:
 
 def _likely(stored: Stored) -> str:
     """What tells the class, as far as anything does."""
-    fitting = likely.classes(stored)
+    fitting = class_candidates.classes(stored)
     if not stored.slots:
         listed = [f"its list fits {some(fitting, SHOWN)}"] if fitting else []
         name = stored.optimizer_name or ((stored.optimizer_config or {}).get("config") or {}).get("name")
@@ -262,7 +262,7 @@ def _as_number(text: str) -> int | float | str:
 
 def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tuple[StoredVariable, ...]:
     """The variables of the hint, with the source's own values where it has a variable of that name."""
-    own = {stages.plain(v.name): v for v in stored.variables}
+    own = {strategies.plain(v.name): v for v in stored.variables}
     rows = []
     for entry in given:
         name, shape, dtype = row(entry)
@@ -302,7 +302,7 @@ def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
             f"--variables takes the variables that the optimizer trains, in its order, and says of {name!r} that it is"
             " not trained; leave it out"
         )
-    return stages.plain(name.strip()), tuple(int(n) for n in sizes), dtype
+    return strategies.plain(name.strip()), tuple(int(n) for n in sizes), dtype
 
 
 def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:

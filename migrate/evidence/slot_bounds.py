@@ -17,7 +17,7 @@ import numpy as np
 from migrate.algorithms import lazy_rows, repeated_rows
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW
 from migrate.bytes.messages import some
-from migrate.evidence import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
+from migrate.claims import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
 from migrate.generations import NATIVE, version_tuple
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError

@@ -14,9 +14,9 @@ from migrate.algorithms.repeated_rows import REPEATED
 from migrate.algorithms.spec import Algorithm
 from migrate.algorithms.wrappers import AROUND
 from migrate.bytes.messages import some
+from migrate.claims import confirming
 from migrate.errors import ContradictionError
-from migrate.evidence import confirming
-from migrate.operations.configuration import CLASS, GENERATION
+from migrate.evidence.configuration import CLASS, GENERATION
 from migrate.rules.comparison import same
 from migrate.state import CHANGED, GATHERED
 from optim import rules

@@ -15,8 +15,8 @@ from migrate.algorithms.keras_config import NO_EFFECT, SHARED, lacks
 from migrate.algorithms.spec import Algorithm, number, whole
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError
-from migrate.operations import overriding
-from migrate.operations.soundness import OPTIONS
+from migrate.evidence.user_input import settings
+from migrate.evidence.value_checks import OPTIONS
 from optim.errors import HyperparameterError
 
 WHERE = "--optimizer-config"
@@ -110,12 +110,12 @@ def check(
             _check_without_effect(key, value)
             continue
         _check_number(key, value)
-        overriding.check_owner(f"{key} = {value!r} in {WHERE}", key, value, algorithm, called, generation)
+        settings.check_owner(f"{key} = {value!r} in {WHERE}", key, value, algorithm, called, generation)
         if lacks(key, algorithm, generation) and value != algorithm.defaults(generation).get(key, value):
             raise _refused(
                 key, value, f"{algorithm.name} of generation {generation} has no such argument; leave it out"
             )
-        if algorithm.is_foreign or overriding.acts(key, value, algorithm, generation, carried):
+        if algorithm.is_foreign or settings.acts(key, value, algorithm, generation, carried):
             continue
         if _is_written(key, called, generation, config):
             continue

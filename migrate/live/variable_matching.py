@@ -12,9 +12,9 @@ import numpy as np
 
 from migrate import generations
 from migrate.errors import AmbiguousError
-from migrate.live.held import Held
+from migrate.live.current_values import Held
 from migrate.live.mapped import Order
-from migrate.matching.stages import is_statistic, plain
+from migrate.matching.strategies import is_statistic, plain
 from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
 from optim.errors import MismatchError

@@ -11,14 +11,15 @@ import numpy as np
 
 from migrate.algorithms import ALGORITHMS, addons, keras_config, keras_packages, tf_train
 from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
+from migrate.claims import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
+from migrate.evidence.configuration import CLASS, PROVEN_BY_SLOTS, SCHEDULE
 from migrate.generations import NATIVE, NEW
 from migrate.matching.slot_table import COUNTERS, SlotTable
-from migrate.operations.configuration import CLASS, PROVEN_BY_SLOTS, SCHEDULE, Configuration
 from migrate.state import Stored, StoredVariable
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}

@@ -10,17 +10,21 @@ from migrate import generations, surfaces
 from migrate.algorithms import addons, foreign, keras_config, lazy_rows, patterns, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
+from migrate.evidence import consistency, ftrl_proof, program_effects, slot_selection, trained_variables
+from migrate.evidence.configuration import RATES, configure
+from migrate.evidence.user_input import config_hint, settings
+from migrate.evidence.user_input.hints import Variables, checked_config, with_hints
 from migrate.generations import BACKEND, DTENSOR
+from migrate.matching.choosing import WEIGHTS_ALONE
 from migrate.matching.slot_table import SlotTable, slot_table
-from migrate.models import sparse_inputs, unsaved
-from migrate.operations import carried, counting, hinted, outside, overriding, partial, proven, settled, trained
-from migrate.operations.configuration import RATES, Configuration, configure
-from migrate.operations.hints import Variables, checked_config, with_hints
+from migrate.models import missing_settings, sparse_inputs
+from migrate.operations import counting
 from migrate.state import (
     NamedVariables,
     OptimizerState,
@@ -54,17 +58,17 @@ def interpret(
       MissingHintError, AmbiguousError, ContradictionError, MismatchError, DamagedFileError, UnsupportedError.
     """
     hint = None if optimizer_config is None else checked_config(optimizer_config)
-    overrides = overriding.with_one_rate(overrides or {})
+    overrides = settings.with_one_rate(overrides or {})
     stored, named, of_generation = with_hints(stored, hint, variables, generation, overrides)
     assert stored.generation is not None
     overrides = patterns.in_overrides(overrides, [v.name for v in stored.variables])
-    alike = trained.of_twins(stored, overrides, named is not None)
-    hinted.check_document(hint, stored.optimizer_config)
+    alike = trained_variables.of_twins(stored, overrides, named is not None)
+    config_hint.check_document(hint, stored.optimizer_config)
     made = configure(stored, hint, overrides)
     found = _slot_table(stored, made, named)
-    flagged = trained.with_untrained(stored, made)
+    flagged = trained_variables.with_untrained(stored, made)
     values = _values(stored, made, found, overrides)
-    late = outside.late_reads(stored, values.told.values)
+    late = program_effects.late_reads(stored, values.told.values)
     return OptimizerState(
         algorithm=made.algorithm.name,
         hyperparameters=values.told.values,
@@ -81,7 +85,7 @@ def interpret(
             of_generation,
             *values.origins,
             *_of_owners(stored, made, found, named, values.slots, alike),
-            *outside.origins(stored, made, values.told.origins, found.unmapped),
+            *program_effects.origins(stored, made, values.told.origins, found.unmapped),
             *found.origins,
         ),
         warnings=(*stored.warnings, *_wrapped(made), *made.notes, *values.told.warnings, *found.warnings, *late),
@@ -108,12 +112,12 @@ def _values(stored: Stored, made: Configuration, found: SlotTable, overrides: Ma
     assert stored.generation is not None
     counted = counting.iterations(stored, found, made)
     told, kept = _arguments(stored, made, found)
-    slots = carried.slots(found, made, stored, told.values, counted[0])
-    proven.ftrl(told, slots, stored, counted[0])
+    slots = slot_selection.slots(found, made, stored, told.values, counted[0])
+    ftrl_proof.ftrl(told, slots, stored, counted[0])
     _put_rows_in(stored, made, found, told)
     _override(told, made, stored.generation, overrides)
     iterations, of_steps, gathered = counting.steps(counted, told.values)
-    settled.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
+    consistency.check_slow(slots.get(SLOW.name, {}), stored.variables, told.values.get("lookahead"), iterations)
     scalars, of_scalars = made.algorithm.state(told.values, kept, stored.generation, iterations)
     scalars |= {slot_layout.ACCUMULATED_STEPS: gathered} if gathered is not None else {}
     _check_used(made, overrides, stored.generation, told.values, scalars)
@@ -131,8 +135,8 @@ def _check_used(
 ) -> None:
     """Refuse what a person said and nothing uses."""
     called = str(made.stated[0].value)
-    overriding.check(overrides, made.algorithm, called, generation, [*values, *state])
-    hinted.check(made.hinted, made.algorithm, called, generation, values)
+    settings.check(overrides, made.algorithm, called, generation, [*values, *state])
+    config_hint.check(made.hinted, made.algorithm, called, generation, values)
 
 
 def _of_owners(
@@ -145,11 +149,11 @@ def _of_owners(
 ) -> list[Origin]:
     """Where slots are from, and the variables that have them."""
     return [
-        *settled.of_slots(slots, _matched(found, slots)),
+        *consistency.of_slots(slots, _matched(found, slots)),
         *(alike if slots else ()),
-        trained.of_trained(stored, found.order, named is not None, made),
-        *trained.of_late(stored, found, made, named is not None),
-        *trained.of_several(stored, named),
+        trained_variables.of_trained(stored, found.order, named is not None, made),
+        *trained_variables.of_late(stored, found, made, named is not None),
+        *trained_variables.of_several(stored, named),
     ]
 
 
@@ -157,8 +161,8 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     """The slots that the algorithm makes, after what config, name and slots deny of one another was refused."""
     assert stored.generation is not None
     _check_generation(made.algorithm, stored.generation)
-    settled.check_config(stored, made)
-    settled.check_name(stored, made)
+    consistency.check_config(stored, made)
+    consistency.check_name(stored, made)
     if stored.generation == "keras3":  # before its list is read, whose order was another up to 3.9
         keras_config.check_accumulation(made.config, generations.version_tuple(stored.versions.get("keras")))
     try:
@@ -166,7 +170,7 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     except (AmbiguousError, ContradictionError, MismatchError) as error:
         why = _why_slots_differ(error, stored, made)
         if not why and isinstance(error, MismatchError):
-            raise MismatchError(f"{error}; {partial.WEIGHTS_ALONE}") from error
+            raise MismatchError(f"{error}; {WEIGHTS_ALONE}") from error
         if not why:
             raise
         raise UnsupportedError(why) from error
@@ -174,10 +178,10 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     if problem is not None:
         raise UnsupportedError(problem)
     _leave_averages_out(made, found)
-    settled.by_slots(stored, made, found)
-    found.origins += trained.of_flags(stored, found, made) if named is None else []
-    trained.check_left_out(stored, named, found)
-    found.origins += trained.of_order(made, found, named)
+    consistency.by_slots(stored, made, found)
+    found.origins += trained_variables.of_flags(stored, found, made) if named is None else []
+    trained_variables.check_left_out(stored, named, found)
+    found.origins += trained_variables.of_order(made, found, named)
     _leave_frozen_out(stored, found, told=named is not None)
     return found
 
@@ -190,13 +194,13 @@ def _why_slots_differ(error: Exception, stored: Stored, made: Configuration) -> 
             f"{around[0]} is around the optimizer, and neither its steps nor what it keeps are known here: begin anew"
             " from the weights, with the optimizer that is in it"
         )
-    lost = unsaved.adapted(stored.model) if isinstance(error, MismatchError) else []
-    lost += unsaved.adapted_kernels(stored) if isinstance(error, MismatchError) and not lost else []
-    lost += unsaved.quantized(stored.model)
+    lost = missing_settings.adapted(stored.model) if isinstance(error, MismatchError) else []
+    lost += missing_settings.adapted_kernels(stored) if isinstance(error, MismatchError) and not lost else []
+    lost += missing_settings.quantized(stored.model)
     if not lost:
         return ""
     why = "so the old slots have no variables: there is no training to continue"
-    return f"{lost[0]}, {why}; {partial.WEIGHTS_ALONE}, and migrate to slots"
+    return f"{lost[0]}, {why}; {WEIGHTS_ALONE}, and migrate to slots"
 
 
 def _arguments(stored: Stored, made: Configuration, found: SlotTable) -> tuple[Arguments, dict[str, float]]:
@@ -222,7 +226,7 @@ def _put_rows_in(stored: Stored, made: Configuration, found: SlotTable, told: Ar
 
 def _override(told: Arguments, made: Configuration, generation: str, overrides: Mapping[str, Any]) -> None:
     for key, value in overrides.items():
-        if not overriding.is_carried(key, made.algorithm, told.values):
+        if not settings.is_carried(key, made.algorithm, told.values):
             continue
         is_rounded = isinstance(value, float) and keras_config.same_number(told.values.get(key), value)
         if key == "learning_rate" and isinstance(value, Mapping):  # read above, with what it leaves out
@@ -358,15 +362,15 @@ def _scalars(stored: Stored, found: SlotTable, made: Configuration) -> tuple[dic
         array = found.scalars.pop(name)
         key = "learning_rate" if name in RATES else addons.setting(name.lstrip("_"), made.config)
         if name in state_names and array.shape == ():
-            state[state_names[name]] = settled.fraction(array)
+            state[state_names[name]] = consistency.fraction(array)
         elif array.shape == () and key in keras_config.kept_as_variables(algorithm):
             values[key] = array.number()
         else:
             if not algorithm.is_foreign:
-                settled.check_foreign(stored, key, name, algorithm)
+                consistency.check_foreign(stored, key, name, algorithm)
             found.unmapped[name] = array
-    settled.check_kept(stored, made, values)
-    settled.check_rate(stored, made, values)
+    consistency.check_kept(stored, made, values)
+    consistency.check_rate(stored, made, values)
     for name in (name for name, _ in algorithm.state_scalars if name in made.overrides):
         state[name] = number(made.overrides, name)
     return values, state

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from migrate import generations
 from migrate.algorithms import keras_packages, nadam, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.configuration import Configuration
 from migrate.bytes.arrays import LazyArray
-from migrate.evidence import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
-from migrate.models import canonical, loss_scale
-from migrate.operations import overriding
-from migrate.operations.configuration import RATES, Configuration, confirms
+from migrate.claims import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
+from migrate.evidence.configuration import RATES, confirms
+from migrate.evidence.user_input import settings
+from migrate.models import loss_scale, normalized_config
 from migrate.rules.comparison import same
 from migrate.state import (
     CHANGED,
@@ -30,7 +31,7 @@ from optim.errors import HyperparameterError
 
 WHOLE = (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST, NO_KERNEL)
 """What is said of these is a whole sentence."""
-_OF_PROGRAM = f"{confirming(CHANGED, overriding.OF_PROGRAM)}, if the program goes on doing it"
+_OF_PROGRAM = f"{confirming(CHANGED, settings.OF_PROGRAM)}, if the program goes on doing it"
 CONFIRMS = {
     "learning_rate": "--set learning_rate=VALUE",
     GATHERED: confirming(GATHERED, None),
@@ -64,7 +65,7 @@ def origins(
 def _of_model(stored: Stored) -> dict[str, str]:
     """A doubt where the compiled model is of a class that a program made of Sequential or of a graph of layers. Keras
     needs none for layers in a row or in a graph: such a class is there for its `train_step`."""
-    name = None if stored.model is None else canonical.own_class(stored.model.config)
+    name = None if stored.model is None else normalized_config.own_class(stored.model.config)
     return {} if name is None else {CHANGED: f"the train_step of the model's class {name!r} may change them"}
 
 
@@ -99,9 +100,9 @@ def _scaled(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArra
 
 
 def _check_words(overrides: Mapping[str, object]) -> None:
-    if overrides.get(CHANGED, overriding.OF_PROGRAM) != overriding.OF_PROGRAM:
+    if overrides.get(CHANGED, settings.OF_PROGRAM) != settings.OF_PROGRAM:
         raise HyperparameterError(
-            f"{CHANGED} is {overrides[CHANGED]!r}; it takes {overriding.OF_PROGRAM}: the"
+            f"{CHANGED} is {overrides[CHANGED]!r}; it takes {settings.OF_PROGRAM}: the"
             " program goes on changing gradients as it did before it gives them to the optimizer"
         )
     if overrides.get(GATHERED) is not None:
