@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from dtopt_cli import output, typed
-from dtopt_cli.commands import bench, migrate
+from dtopt_cli.commands import bench, demo, migrate
 from dtopt_cli.exit_codes import Exit
 from optim import release
 from optim.errors import DtoptError
@@ -20,13 +20,14 @@ from optim.interrupts import interruption
 app = typer.Typer(
     name="dtopt",
     cls=typed.Recording,
-    help="Carry optimizer state across Keras and TensorFlow generations, and measure mesh optimizers.",
+    help="Migrate optimizer state between releases of Keras and TensorFlow, and benchmark optimizers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(migrate.app, name="migrate")
 app.add_typer(bench.app, name="bench")
+app.command()(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:

@@ -51,8 +51,14 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def commands(page: str) -> list[str]:
-    lines = [line for language, text in blocks(page) if language == "console" for line in text.splitlines()]
-    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    texts = [text for language, text in blocks(page) if language == "console"]
+    return [command for text in texts for command, _ in prompts(text)]
+
+
+def prompts(text: str) -> list[tuple[str, str]]:
+    """Each command of a console block, whose lines a backslash joins, and the output shown below it."""
+    parts = re.split(r"^\$ ", text.replace("\\\n", ""), flags=re.MULTILINE)[1:]
+    return [(command, " ".join(output.split())) for command, _, output in (part.partition("\n") for part in parts)]
 
 
 def _perform(text: str, words: tuple[str, ...], folder: Path, said: Path) -> None:
@@ -83,6 +89,12 @@ def check(folder: Path, text: str = "", words: tuple[str, ...] = (), refusal: st
         assert part in " ".join(told.split()), f"{words} says\n{told[-3000:]}"
 
 
+def fresh(folder: Path, words: list[str]) -> None:
+    """Runs Python in a new process, which has to end well."""
+    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @pytest.mark.parametrize("page", [p if p in QUICK_PAGES else pytest.param(p, marks=pytest.mark.breadth) for p in PAGES])
 def test_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     folder = tmp_path / "here"
@@ -96,24 +108,28 @@ def test_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
             check(folder, text)
             continue
         if language == "fresh":  # Keras is imported already where other examples are forked, with its backend
-            done = subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr[-3000:]
+            fresh(folder, ["-c", text])
             continue
-        for line, *said in [x.splitlines() for x in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]:
+        for line, refusal in prompts(text):
             if line.startswith(SLOW_COMMANDS):
                 continue
-            words = shlex.split(line)
-            assert words[0] == "dtopt", line
-            check(folder, words=(*words[1:], *LESS.get(line, ())), refusal=" ".join(" ".join(said).split()))
+            program, *words = shlex.split(line)
+            if program == "python":
+                fresh(folder, words)
+                continue
+            assert program == "dtopt", line
+            check(folder, words=(*words, *LESS.get(" ".join(line.split()), ())), refusal=refusal)
 
 
 @pytest.mark.breadth
-def test_readme_takes_an_old_file_from_s3_to_keras(tmp_path: Path) -> None:
+def test_commands_take_an_old_file_from_s3_to_keras(tmp_path: Path) -> None:
     """The commands that a stranger types, with a bucket of moto's server under their name."""
     import boto3
 
     old = ROOT / "tests/fixtures/corpus/keras224-adam-eps-none-nested/source/model.h5"
-    typed = re.findall(r"^    dtopt (migrate .*s3://.*)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    typed = re.findall(
+        r"^    dtopt (migrate .*s3://.*)$", (ROOT / "docs" / "remote.md").read_text("utf-8"), re.MULTILINE
+    )
     assert [line.split()[1] for line in typed] == ["inspect", "checkpoint", "verify"]
     with servers.s3() as endpoint:
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "a-secret-key"}

@@ -19,7 +19,7 @@ BACKEND = "import sys; from setuptools import build_meta; build_meta.build_{kind
 
 
 def test_the_table_of_versions_is_what_was_measured() -> None:
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = versions.PAGE.read_text(encoding="utf-8")
     assert page.partition(versions.BEGIN)[2].partition(versions.END)[0] == versions.table()
 
 
@@ -40,11 +40,11 @@ def test_pythons_and_tensorflows_are_those_of_the_project() -> None:
     assert all((ROOT / "tests" / name).is_file() for name in versions.TESTS)
 
 
-def test_readme_installs_what_builds() -> None:
+def test_the_page_on_installing_names_what_builds() -> None:
     """Environments of Python 3.10 and 3.11 begin with an older setuptools."""
     needed = re.search(r'requires = \["(setuptools[^"]*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert needed
-    assert f"pip install build '{needed[1]}'\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"pip install build '{needed[1]}'\n" in (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
 
 
 def test_the_light_distribution_does_not_depend_on_tensorflow(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ python tools/pictures.py draw        # docs/pictures/*.svg, from those
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 STORY = ROOT / "tests" / "fixtures" / "resumed"
 """A run of TensorFlow 1.15.5: its losses, and its model.h5 after SAVED steps."""
-SAVED, MOVED, END = 40, 80, 120
+SAVED, MOVED, END = 80, 160, 240
 DEVICES = (1, 2, 4, 8)
 BLOCK = ((768, 2304), (768, 768), (768, 3072), (3072, 768), (2304,), (768,), (3072,), (768,))
 """Kernels and biases of one block of GPT-2."""
@@ -26,10 +27,13 @@ STYLE = """
 svg { font: 13px system-ui, sans-serif } text { fill: #24292f } .card { fill: #ffffff } .grid { stroke: #d8dee4 }
 .own { stroke: #8c959f } .a { stroke: #4453c4 } .b { stroke: #c4650a } .c { stroke: #1f8a5b } .lost { stroke: #cf3a3a }
 rect.a { fill: #4453c4 } rect.c { fill: #1f8a5b } .title { font-weight: 600; font-size: 15px } path { fill: none }
+.name { font-weight: 600; text-anchor: middle; stroke: none }
+text.a { fill: #4453c4 } text.b { fill: #a85509 } text.c { fill: #1a7a4d } text.lost { fill: #cf3a3a }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .card { fill: #161b22 } .grid { stroke: #30363d }
   .a { stroke: #8c9bff } .b { stroke: #f0a04b } .c { stroke: #4fc38a } .lost { stroke: #ff7b72 }
   rect.a { fill: #8c9bff } rect.c { fill: #4fc38a }
+  text.a { fill: #8c9bff } text.b { fill: #f0a04b } text.c { fill: #4fc38a } text.lost { fill: #ff7b72 }
 }
 """
 
@@ -73,11 +77,11 @@ def resumed() -> dict[str, Any]:
         migrate.migrate_checkpoint(f"{folder}/b.keras", f"{folder}/slots", strict=True)
         on_mesh = _on_mesh(f"{folder}/slots", data)
         fresh = keras.saving.load_model(f"{folder}/a.keras")
-        fresh.compile(loss="mse", optimizer=keras.optimizers.Adam(0.03, amsgrad=True))
+        fresh.compile(loss="mse", optimizer=type(fresh.optimizer).from_config(fresh.optimizer.get_config()))
         lost = [float(fresh.train_on_batch(*data)) for _ in range(SAVED, END)]
     return {
         "versions": {"tensorflow 1.15": recorded["tensorflow"], "keras 3": keras.__version__, "mesh": tf.__version__},
-        **{k: [round(x, 6) for x in v] for k, v in
+        **{k: [float(f"{x:.7g}") for x in v] for k, v in
            {"tf115": recorded["losses"], "keras3": in_keras, "mesh": on_mesh, "lost": lost}.items()},
     }  # fmt: skip
 
@@ -176,40 +180,53 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
 
 
 def draw_resumed(numbers: dict[str, Any]) -> str:
-    low, high = 0.35, 0.8
+    """Losses by training step, on a logarithmic axis that holds all of them."""
+    left, right, top, bottom = 74, 620, 84, 304
+    every = [loss for kind in ("tf115", "keras3", "mesh", "lost") for loss in numbers[kind]]
+    low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
+
+    def across(step: float) -> float:
+        return left + step * (right - left) / END
+
+    def down(loss: float) -> float:
+        return top + (high - math.log10(loss)) * (bottom - top) / (high - low)
 
     def line(kind: str, first: int, values: Sequence[float], width: float, more: str = "") -> str:
-        points = [
-            f"{60 + (first + i) * 540 / END:.1f},{50 + (high - min(max(v, low), high)) * 200 / (high - low):.1f}"
-            for i, v in enumerate(values)
-        ]
+        points = [f"{across(first + i):.1f},{down(value):.1f}" for i, value in enumerate(values)]
         return f'<path class="{kind}" stroke-width="{width:g}" {more}d="M{" L".join(points)}"/>'
 
     body = []
-    for mark in (0.4, 0.5, 0.6, 0.7, 0.8):
-        y = 50 + (high - mark) * 200 / (high - low)
-        body += [f'<path class="grid" d="M60,{y:.1f} H600"/>', _text(52, y + 4, f"{mark:g}", "end")]
+    for power in range(low, high + 1):
+        y = down(10.0**power)
+        body += [
+            f'<path class="grid" d="M{left},{y:.1f} H{right}"/>',
+            _text(left - 8, y + 4, f"{10.0**power:g}", "end"),
+        ]
     for step in range(0, END + 1, SAVED):
-        x = 60 + step * 540 / END
-        body += [f'<path class="grid" d="M{x:.1f},50 V250"/>', _text(x, 268, str(step), "middle")]
+        x = across(step)
+        body += [f'<path class="grid" d="M{x:.1f},{top} V{bottom}"/>', _text(x, bottom + 18, str(step), "middle")]
+    for first, name, kind in ((0, "TensorFlow 1.15", "a"), (SAVED, "Keras 3", "b"), (MOVED, "2x2 mesh", "c")):
+        body.append(f'<text class="{kind} name" x="{across(first + SAVED / 2):.1f}" y="{top - 10}">{name}</text>')
+    worse = numbers["lost"][-1] / numbers["tf115"][-1]
     body += [
-        line("lost", SAVED, numbers["lost"], 1.6, 'stroke-dasharray="5 3" '),
-        line("own", SAVED, numbers["tf115"][SAVED:], 7, 'stroke-opacity="0.45" '),
-        line("a", 0, numbers["tf115"][:SAVED], 2.2),
-        line("b", SAVED - 1, [numbers["tf115"][SAVED - 1], *numbers["keras3"]], 2.2),
-        line("c", MOVED - 1, [numbers["keras3"][-1], *numbers["mesh"]], 2.2),
-        _text(150, 292, "TensorFlow 1.15", "middle"), _text(330, 292, "Keras 3", "middle"),
-        _text(510, 292, "2x2 mesh", "middle"), '<path class="a" stroke-width="3" d="M70,288 H92"/>',
-        '<path class="b" stroke-width="3" d="M275,288 H297"/>', '<path class="c" stroke-width="3" d="M445,288 H467"/>',
-        '<path class="own" stroke-width="7" stroke-opacity="0.45" d="M70,310 H92"/>',
-        _text(100, 314, "what TensorFlow 1.15 did next itself"),
-        '<path class="lost" stroke-width="2" stroke-dasharray="5 3" d="M345,310 H367"/>',
-        _text(375, 314, "with the optimizer's state lost"),
-        _text(330, 338, "loss by training step; what is above 0.8 is cut off", "middle"),
+        line("own", SAVED, numbers["tf115"][SAVED:], 8, 'stroke-opacity="0.4" '),
+        line("lost", SAVED - 1, [numbers["tf115"][SAVED - 1], *numbers["lost"]], 2),
+        line("a", 0, numbers["tf115"][:SAVED], 2.4),
+        line("b", SAVED - 1, [numbers["tf115"][SAVED - 1], *numbers["keras3"]], 2.4),
+        line("c", MOVED - 1, [numbers["keras3"][-1], *numbers["mesh"]], 2.4),
+        f'<text class="lost name" x="{across(MOVED):.1f}" y="{down(0.35):.1f}">without its optimizer state</text>',
+        _text((left + right) / 2, bottom + 38, "training step", "middle"),
+        f'<g transform="translate(22 {(top + bottom) / 2:g}) rotate(-90)">{_text(0, 0, "training loss", "middle")}</g>',
+        f'<path class="own" stroke-width="8" stroke-opacity="0.4" d="M{left},{bottom + 61} h24"/>',
+        _text(left + 32, bottom + 65, "what TensorFlow 1.15 itself did next: the same"),
+        f'<path class="lost" stroke-width="2" d="M{left},{bottom + 83} h24"/>',
+        _text(left + 32, bottom + 87, f"Keras 3 with the weights only: {worse:.1f} times the loss at the end"),
     ]  # fmt: skip
-    title = "One training run in three frameworks"
-    about = "The loss goes on from TensorFlow 1.15 to Keras 3 and to a mesh on the curve of the original run."
-    return _frame(title, about, 640, 350, body)
+    about = (
+        "The loss continues from TensorFlow 1.15 to Keras 3 and to a mesh on the curve of the original run. Without the"
+        " optimizer's state it jumps up and stays higher."
+    )
+    return _frame("One training run in three frameworks", about, 640, bottom + 102, body)
 
 
 def draw_zero1(numbers: dict[str, Any]) -> str:

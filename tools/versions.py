@@ -7,7 +7,7 @@
     python tools/versions.py quick WHEEL [3.12/2.18 ...]  likewise, with some tests of each kind
     python tools/versions.py smoke WHEEL [3.12/2.18 ...]  only install it and take one step with its kernel
     python tools/versions.py light WHEEL [3.12 ...]       install dtopt-light, and migrate a file without TensorFlow
-    python tools/versions.py table               what README says of that
+    python tools/versions.py table               the table of docs/tested.md
 
 Results are kept in tools/versions.json, in which those of other commits stay until they are measured again; what passed
 fewer tests than before replaces nothing, unless it is `test`. Each environment is new, and deleted after. Needs `uv`,
@@ -29,7 +29,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "tools" / "versions.json"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "tested.md"
 BEGIN, END = "<!-- tools/versions.py table -->\n", "<!-- end of the table -->\n"
 OLD_PYTHONS = ("3.10", "3.11", "3.12")
 PYTHONS = {
@@ -197,7 +197,7 @@ def measure(wheel: str, names: tuple[str, ...], tests: tuple[str, ...]) -> None:
 
 
 def table() -> str:
-    """The results as README has them."""
+    """The results as docs/tested.md shows them."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     pythons = PYTHONS["2.21"]
     lines = [f"| TensorFlow | {' | '.join(f'Python {p}' for p in pythons)} |", "|---" * (1 + len(pythons)) + "|"]
@@ -218,8 +218,8 @@ def cell(result: dict[str, Any] | None) -> str:
 
 
 def write_table() -> None:
-    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
-    README.write_text(before + BEGIN + table() + END + rest.split(END)[1], encoding="utf-8")
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    PAGE.write_text(before + BEGIN + table() + END + rest.split(END)[1], encoding="utf-8")
 
 
 if __name__ == "__main__":
