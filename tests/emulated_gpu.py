@@ -17,10 +17,13 @@ import pytest
 
 from optim.native import build, compiling, cuda, generate
 from optim.native.compiling import Recipe
-from optim.native.generate import Program
+from optim.native.generate import Program, program_for
 
 SOURCES = Path(__file__).parent / "native"
-PROGRAMS = {program.name: program for program in generate.builtin_programs() if cuda.is_elementwise(program)}
+KERNELS = {program.name: program for program in generate.builtin_programs() if cuda.has_kernel(program)}
+PROGRAMS = {name: program for name, program in KERNELS.items() if cuda.is_elementwise(program)}
+SUMS = {name: program for name, program in KERNELS.items() if name not in PROGRAMS}
+"""Programs that add up, or have slots of fewer dims."""
 SIZES = (1, 7, 3, 512, 16_384, 40_001)
 needs_nvrtc = pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="NVRTC 12.1 is published for x86-64 Linux alone"
@@ -33,15 +36,27 @@ STORED = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16, "
 
 @cache
 def emulated_path(*programs: Program) -> Path:
-    """The library of kernels with an emulated launch, of these programs or all built-in ones, compiled once for all
-    processes."""
+    """The library of kernels with an emulated launch, of these programs or all built-in elementwise ones, compiled once
+    for all processes."""
     chosen = programs or tuple(PROGRAMS.values())
     kernels = itertools.chain(*(cuda.kernels(program, dtype) for program in chosen for dtype in cuda.TYPES))
-    text = "\n".join((cuda.SQUARES, *(program.code for program in chosen), *kernels, ""))
+    text = "\n".join((cuda.SQUARES, cuda.HEADER, *(cuda.functions(program) for program in chosen), *kernels, ""))
     flags = ("-std=c++17", "-fPIC", "-w", "-O0", "-ffp-contract=off", f"-I{build.SOURCES}")
     key = build.digest(text, *map(build.text, build.GPU_SOURCES), *flags[:-1])
     recipe = Recipe("emulated", key, ((text, ()),), flags)
     return compiling.compile_into(recipe, build.cached(recipe))
+
+
+def modules(rule: Any) -> dict[Program, str]:
+    """The programs of a rule that have a kernel, whatever the rank of a variable, each with its library."""
+    programs = {program_for(rule, rank) for rank in range(5)}
+    return {program: _module(program) for program in programs if program is not None and cuda.has_kernel(program)}
+
+
+def _module(program: Program) -> str:
+    if program.name in PROGRAMS:
+        return str(emulated_path())
+    return str(emulated_path(*(SUMS.values() if program.name in SUMS else (program,))))
 
 
 @cache
@@ -53,7 +68,7 @@ def emulated() -> Any:
 def compiled(name: str) -> Path:
     """The library of a file of tests/native: `fake_cuda`, a driver for tests, or `gpu_steps`, which calls it."""
     flags = ("-std=c++17", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{build.SOURCES}")
-    texts = [(SOURCES / f"{name}.cc").read_text(), *map(build.text, ("driver.h", "launch.h", "squares.h"))]
+    texts = [(SOURCES / f"{name}.cc").read_text(), *map(build.text, ("driver.h", "launch.h", "squares.h", "sums.h"))]
     recipe = Recipe(name, build.digest(*texts, *flags[:-1]), ((texts[0], ()),), flags, ("-ldl",))
     return compiling.compile_into(recipe, build.cached(recipe))
 

@@ -36,21 +36,23 @@ class Gpus:
 
     def __init__(self, path: Path):
         self._library: Any = ctypes.CDLL(str(path))
-        self._library.DtoptOpenGpus.argtypes = [ctypes.c_char_p, ctypes.c_bool]
+        self._library.DtoptOpenGpus.argtypes = [ctypes.c_char_p, ctypes.c_bool, ctypes.c_bool]
         self._library.DtoptOpenGpus.restype = ctypes.c_char_p
         self._library.DtoptAddGpuKernel.restype = None
+        self._library.DtoptAddGpuLaunches.restype = None
         self._library.DtoptCloseGpus.restype = None
 
-    def open(self, driver: str, is_test: bool = False) -> None:
+    def open(self, driver: str, is_test: bool = False, is_device: bool = False) -> None:
         """Open CUDA's driver.
 
         Args:
           is_test: also launch the steps of variables on CPU devices, whose memory this driver's kernels work on.
+          is_device: in a test, refuse steps that are not launched, as on a GPU, whose memory the host cannot reach.
 
         Raises:
           BuildError: it is not there, or too old.
         """
-        problem = self._library.DtoptOpenGpus(driver.encode(), is_test).decode()
+        problem = self._library.DtoptOpenGpus(driver.encode(), is_test, is_device).decode()
         if problem:
             raise BuildError(problem)
 
@@ -61,14 +63,30 @@ class Gpus:
     def add(self, program: Program, dtype: str, ptx: str) -> None:
         """Take the module of a rule for variables of a dtype."""
         threads = cuda.shape(program, dtype).threads
-        numbers = (len(program.slots), len(program.scalars), cuda.most_tensors(program), threads)
+        numbers = (program.shapes[0], len(program.scalars), cuda.most_tensors(program), threads)
         for given in cuda.given(dtype):
             self._add(program.name, dtype, given, cuda.name(program, dtype, given), ptx, numbers)
+            if not cuda.is_elementwise(program):
+                self._add_launches(program, dtype, given)
 
     def add_squares(self, ptx: str) -> None:
         """Take the module that adds up squares."""
         for dtype in cuda.TYPES:
             self._add("squares", dtype, dtype, cuda.squares_name(dtype), ptx, (0, 0, 0, cuda.SQUARES_THREADS))
+
+    def _add_launches(self, program: Program, dtype: str, given: str) -> None:
+        launches, passes = [*cuda.launches(program, dtype, given)], cuda.passes(program)
+        numbers = [len(passes), *(number for each in passes for number in each)]
+        visits = [number for each in launches for number in (each.visit, each.number)]
+        self._library.DtoptAddGpuLaunches(
+            program.name.encode(),
+            *(ctypes.c_int64(tf.as_dtype(each).as_datatype_enum) for each in (dtype, given)),
+            ctypes.c_int64(sum(program.shapes[1:])),
+            (ctypes.c_int64 * len(numbers))(*numbers),
+            ctypes.c_int64(len(launches)),
+            (ctypes.c_char_p * len(launches))(*(each.name.encode() for each in launches)),
+            (ctypes.c_int64 * len(visits))(*visits),
+        )
 
     def _add(self, rule: str, dtype: str, given: str, name: str, ptx: str, numbers: Sequence[int]) -> None:
         enums = (ctypes.c_int64(tf.as_dtype(each).as_datatype_enum) for each in (dtype, given))
@@ -104,8 +122,8 @@ def why_not(program: Program, dtype: str) -> str:
     """Why no kernel updates variables of a dtype on a GPU; empty if one does. A missing one is compiled."""
     if not is_on():
         return f"dtopt's kernels for GPUs have not been run on a device yet; {VARIABLE}=on uses them"
-    if not cuda.is_elementwise(program):
-        return "its rule needs more than the gradient of an element, for which there is no kernel on GPUs yet"
+    if not cuda.has_kernel(program):
+        return "its rule needs the squares of gradients that name a row twice, for which there is no kernel on GPUs yet"
     return _why_no_module(cuda.source(program, dtype), lambda gpus, ptx: gpus.add(program, dtype, ptx))
 
 

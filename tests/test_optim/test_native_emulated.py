@@ -10,42 +10,34 @@ import pytest
 import tensorflow as tf
 
 from optim.native import cuda, library
-from optim.native.generate import Program, program_for
 from optim.native.gpu import Gpus
 from tests import emulated_gpu
 from tests.test_optim.cases import ROWS, WHOLE, Case, is_one_of_few, marked
 from tests.test_optim.kernel_support import require_kernel
 from tests.test_optim.support import gradient_values, start_values
 
-CASES = [case for case in ROWS if case.optimizer not in WHOLE]
+CASES = [case for case in ROWS if case.optimizer not in WHOLE or case.has_sums]
 STEPS = 3
 
 
 @pytest.fixture(scope="module")
 def gpus() -> Gpus:
-    """The ops, with every kernel handed to them; a module's text is the path of a library that g++ made."""
+    """The ops. The text of a module that they are given is the path of a library that g++ made."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(library.VARIABLE, "build")
         require_kernel()
         path = library.status().path
     assert path is not None
-    found = Gpus(path)
-    for program in emulated_gpu.PROGRAMS.values():
-        _add(found, program, str(emulated_gpu.emulated_path()))
-    return found
+    return Gpus(path)
 
 
-def _add(gpus: Gpus, program: Program, module: str) -> None:
-    for dtype in cuda.TYPES:
-        gpus.add(program, dtype, module)
-
-
-def _add_own(gpus: Gpus, case: Case) -> None:
-    """The rule of an optimizer whose options are part of it, as a user's own rule: it is compiled at first use."""
-    program = program_for(case.make()._algorithm.updating_rule)
-    assert program is not None
-    if program.name not in emulated_gpu.PROGRAMS:
-        _add(gpus, program, str(emulated_gpu.emulated_path(program)))
+def _add(gpus: Gpus, case: Case) -> None:
+    """The rule of a case; one whose options are part of it is compiled, as a user's own rule is."""
+    found = emulated_gpu.modules(case.make()._algorithm.updating_rule)
+    assert found
+    for program, module in found.items():
+        for dtype in cuda.TYPES:
+            gpus.add(program, dtype, module)
 
 
 @pytest.fixture
@@ -76,8 +68,8 @@ def _trained(case: Case, dtype: str, in_function: bool, **more: Any) -> list[np.
 def _assert_same(gpus: Gpus, case: Case, dtype: str, in_function: bool, **more: Any) -> None:
     expected = _trained(case, dtype, in_function, **more)
     assert "launch" not in emulated_gpu.driver_calls()
-    _add_own(gpus, case)
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
+    _add(gpus, case)
+    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True, is_device=True)
     launched = _trained(case, dtype, in_function, **more)
     calls = case.arguments.get("gradient_accumulation_steps", 1)
     assert emulated_gpu.driver_calls().count("launch") >= STEPS // calls
@@ -110,6 +102,7 @@ def test_a_value_that_was_read_before_a_step_stays(gpus: Gpus) -> None:
     gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
     variable = tf.Variable([1.0, 2.0])
     (case,) = [case for case in CASES if case.name == "sgd"] or CASES[:1]
+    _add(gpus, case)
     optimizer = case.make()
     before = variable.read_value()
     optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
@@ -123,6 +116,7 @@ def test_a_failed_launch_is_an_error_and_changes_nothing(gpus: Gpus) -> None:
     emulated_gpu.library("fake_cuda").fake_reset(12010, 0)
     gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
     variable = tf.Variable([1.0, 2.0])
+    _add(gpus, CASES[0])
     optimizer = CASES[0].make()
     with pytest.raises(Exception, match="launching the kernel failed: an illegal memory access was encountered"):
         optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])

@@ -29,6 +29,7 @@ namespace dtopt {
 struct Gpu {
   CuStream stream = nullptr;
   tensorflow::Allocator* allocator = nullptr;
+  bool is_device = false;  // whether the host cannot reach its memory
 };
 
 // The driver, once it was opened, and all kernels that were registered.
@@ -36,14 +37,15 @@ class Gpus {
  public:
   static Gpus& Get() { static auto* it = new Gpus; return *it; }
 
-  // is_test: for variables on CPU devices, too, whose memory the driver's kernels then work on.
-  Problem Open(const char* path, bool is_test) {
+  // is_test: for variables on CPU devices, too, whose memory the driver's kernels then work on; is_device: and nothing else.
+  Problem Open(const char* path, bool is_test, bool is_device = false) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto driver = std::make_unique<Driver>();
     const Problem problem = Driver::Open(path, driver.get());
     if (!problem.empty()) return problem;
     drivers_.push_back(std::move(driver));
     is_test_ = is_test;
+    is_device_ = is_device;
     is_used_ = true;
     return "";
   }
@@ -61,6 +63,16 @@ class Gpus {
     kernels_[{rule, dtype, given}] = std::move(kernel);
   }
 
+  // Takes what else is known of the kernel of a rule that adds up.
+  void AddLaunches(const std::string& rule, tensorflow::DataType dtype, tensorflow::DataType given, int64_t small_slots,
+                   std::vector<PassCounts> passes, std::vector<GpuVisit> visits) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    GpuKernel& kernel = kernels_[{rule, dtype, given}];
+    kernel.small_slots = small_slots;
+    kernel.passes = std::move(passes);
+    kernel.visits = std::move(visits);
+  }
+
   // Null: none was registered.
   const GpuKernel* Find(const std::string& rule, tensorflow::DataType dtype, tensorflow::DataType given) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -68,16 +80,17 @@ class Gpus {
     return found == kernels_.end() || !is_used_ ? nullptr : &found->second;
   }
 
-  // What the variables of an op's group are on; null: nothing that kernels are launched on.
+  // What the variables of an op's group are on; null: a CPU, and no test launches there.
   std::shared_ptr<const Gpu> Of(tensorflow::OpKernelContext* context) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!is_used_) return nullptr;
     auto gpu = std::make_shared<Gpu>();
     const auto* device = context->op_device_context();
     if (device == nullptr || device->stream() == nullptr) {
       gpu->stream = this;  // any number will do
-      return is_test_ ? gpu : nullptr;
+      gpu->is_device = is_device_;
+      return is_test_ && is_used_ ? gpu : nullptr;
     }
+    gpu->is_device = true;
     gpu->stream = device->stream()->platform_specific_handle().stream;
     gpu->allocator = context->device()->GetAllocator({});
     return gpu;
@@ -94,7 +107,7 @@ class Gpus {
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Driver>> drivers_;  // the last one is used; the others stay for who has them
-  bool is_used_ = false, is_test_ = false;
+  bool is_used_ = false, is_test_ = false, is_device_ = false;
   std::map<std::string, std::string> texts_;
   std::map<Key, GpuKernel> kernels_;
   Kernels loaded_;
@@ -124,7 +137,18 @@ inline absl::Status OwnGpuBuffer(const Gpu& gpu, tensorflow::Var* variable) {
 inline absl::Status LaunchOn(const Gpu& gpu, const GpuKernel& kernel, const std::vector<GpuVariable>& variables,
                              const GpuNumbers& numbers) {
   Gpus& all = Gpus::Get();
-  const Problem problem = LaunchStep(all.driver(), all.loaded(), gpu.stream, kernel, variables, numbers);
+  int64_t size = 0;
+  for (const GpuVariable& variable : variables) size += WorkspaceOf(kernel, variable);
+  tensorflow::Tensor workspace;  // freed before the kernels run, and used again by nothing but what follows on the stream
+  if (size > 0) {
+    tensorflow::Allocator* allocator = gpu.allocator == nullptr ? tensorflow::cpu_allocator() : gpu.allocator;
+    workspace = tensorflow::Tensor(allocator, tensorflow::DT_DOUBLE, {size});
+    if (!workspace.IsInitialized()) {
+      return absl::ResourceExhaustedError(absl::StrCat("the GPU has no ", 8 * size, " bytes for what a step adds up"));
+    }
+  }
+  double* const memory = size > 0 ? static_cast<double*>(workspace.data()) : nullptr;
+  const Problem problem = LaunchStep(all.driver(), all.loaded(), gpu.stream, kernel, variables, numbers, memory);
   return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
 }
 

@@ -14,26 +14,49 @@
 
 #include "driver.h"
 #include "squares.h"
+#include "sums.h"
 
 namespace dtopt {
 
 constexpr int64_t kGpuBlock = 16384;  // elements that a block of threads updates: `kBlock` of gpu.h
 
+// One launch of a step: a kernel, and what its threads are.
+struct GpuVisit {
+  std::string name;
+  Visit visit = kUpdateElements;
+  PassCounts pass;
+};
+
 // A kernel for variables of one dtype, with gradients of one dtype.
 struct GpuKernel {
   std::string name;
   const std::string* ptx = nullptr;  // of its module; kept by whoever has it
-  int64_t slots = 0, scalars = 0, tensors = 0, threads = 0;
+  int64_t slots = 0, scalars = 0, tensors = 0, threads = 0;  // slots: shaped like their variable
+  // Of a rule that adds up, or has slots of fewer dims: how many of these there are, and all its launches, in order.
+  int64_t small_slots = 0;
+  std::vector<PassCounts> passes;
+  std::vector<GpuVisit> visits;
+
+  bool is_whole() const { return !visits.empty(); }
 };
 
 // Where the arrays of one variable are on the GPU, and its numbers.
 struct GpuVariable {
   const void* gradient = nullptr;
   void *variable = nullptr, *average = nullptr, *rounding = nullptr;
-  std::vector<void*> slots;
+  std::vector<void*> slots;  // all of them
   int64_t size = 0;
   double scale = 1, decay = 1;
+  Grid grid;  // used where a rule adds up
 };
+
+// How much memory, in float64, the sums of a variable take.
+inline int64_t WorkspaceOf(const GpuKernel& kernel, const GpuVariable& of) {
+  if (!kernel.is_whole()) return 0;
+  int64_t most = 0;
+  for (const PassCounts& pass : kernel.passes) most = std::max(most, Joined(pass, of.grid.Over(pass.over)).end);
+  return Places(Made::By(kernel.passes.data(), kernel.passes.size()), of.grid).runs + most;
+}
 
 // The numbers of a step that all its variables share.
 struct GpuNumbers {
@@ -44,10 +67,14 @@ struct GpuNumbers {
   const double* control = nullptr;  // in device memory, see gpu.h; null: no factor
 };
 
-// The argument of a kernel, `Launch` of gpu.h, of which only the numbers of slots, scalars and tensors are known here.
+// The argument of a kernel, `Launch` of gpu.h or `WholeLaunch` of sums_gpu.h, of which only the numbers of slots, scalars
+// and tensors are known here.
 class GpuArgument {
  public:
-  explicit GpuArgument(const GpuKernel& kernel) : kernel_(kernel), tensors_(kernel.tensors) {
+  explicit GpuArgument(const GpuKernel& kernel)
+      : kernel_(kernel), tensors_(kernel.tensors), visits_(kernel.visits) {
+    if (!kernel.is_whole()) visits_ = {{kernel.name}};
+    firsts_.resize(visits_.size());
     int64_t at = kScalars + 8 * std::max<int64_t>(kernel.scalars, 1);
     first_ = at;
     at = (at + 4 * (tensors_ + 1) + 7) / 8 * 8;
@@ -59,11 +86,15 @@ class GpuArgument {
     slots_ = std::exchange(at, at + 8 * tensors_ * std::max<int64_t>(kernel.slots, 1));
     scale_ = std::exchange(at, at + 8 * tensors_);
     decay_ = std::exchange(at, at + 8 * tensors_);
+    grid_ = std::exchange(at, at + (kernel.is_whole() ? 8 * tensors_ * kGridNumbers : 0));
+    work_ = std::exchange(at, at + (kernel.is_whole() ? 8 * tensors_ : 0));
+    small_ = std::exchange(at, at + (kernel.is_whole() ? 8 * tensors_ * std::max<int64_t>(kernel.small_slots, 1) : 0));
     bytes_.resize(at);
   }
 
   void Begin(const GpuNumbers& numbers) {
-    count_ = blocks_ = 0;
+    count_ = 0;
+    for (auto& first : firsts_) first.assign(1, 0);
     Put<int32_t>(4, numbers.rounding_type);
     Put<int32_t>(8, numbers.overwrites);
     Put(16, numbers.control);
@@ -71,13 +102,17 @@ class GpuArgument {
     Put(32, numbers.average_weight);
     Put(40, numbers.value_weight);
     for (int64_t k = 0; k < kernel_.scalars; ++k) Put(kScalars + 8 * k, numbers.scalars[k]);
-    Put<int32_t>(first_, 0);
   }
 
   // Whether a variable still fits: as one more, and with its blocks, which an int counts.
-  bool Fits(const GpuVariable& of) const { return count_ < tensors_ && blocks_ + Blocks(of) <= INT32_MAX; }
+  bool Fits(const GpuVariable& of) const {
+    bool fits = count_ < tensors_;
+    for (size_t k = 0; k < visits_.size(); ++k) fits = fits && firsts_[k].back() + Blocks(visits_[k], of) <= INT32_MAX;
+    return fits;
+  }
 
-  void Add(const GpuVariable& of) {
+  // work: memory for its sums.
+  void Add(const GpuVariable& of, double* work) {
     Put(size_ + 8 * count_, of.size);
     Put(gradient_ + 8 * count_, of.gradient);
     Put(variable_ + 8 * count_, of.variable);
@@ -86,19 +121,41 @@ class GpuArgument {
     for (int64_t k = 0; k < kernel_.slots; ++k) Put(slots_ + 8 * (k * tensors_ + count_), of.slots[k]);
     Put(scale_ + 8 * count_, of.scale);
     Put(decay_ + 8 * count_, of.decay);
-    blocks_ += Blocks(of);
-    Put<int32_t>(first_ + 4 * ++count_, blocks_);
-    Put<int32_t>(0, count_);
+    if (kernel_.is_whole()) {
+      const int64_t numbers[kGridNumbers] = {of.grid.matrices, of.grid.rows, of.grid.columns};
+      for (int64_t k = 0; k < kGridNumbers; ++k) Put(grid_ + 8 * (k * tensors_ + count_), numbers[k]);
+      Put(work_ + 8 * count_, work);
+      for (int64_t k = 0; k < kernel_.small_slots; ++k) {
+        Put(small_ + 8 * (k * tensors_ + count_), of.slots[kernel_.slots + k]);
+      }
+    }
+    for (size_t k = 0; k < visits_.size(); ++k) firsts_[k].push_back(firsts_[k].back() + Blocks(visits_[k], of));
+    Put<int32_t>(0, ++count_);
   }
 
+  // Makes it the argument of a launch. Returns the number of blocks.
+  int64_t Divide(size_t visit) {
+    const auto& first = firsts_[visit];
+    std::memcpy(bytes_.data() + first_, first.data(), first.size() * sizeof(int32_t));
+    return first.back();
+  }
+
+  int64_t threads(size_t visit) const {
+    return visits_[visit].visit == kUpdateElements ? kernel_.threads : kSumsThreads;
+  }
+
+  const std::vector<GpuVisit>& visits() const { return visits_; }
   int64_t count() const { return count_; }
-  int64_t blocks() const { return blocks_; }
   void* data() { return bytes_.data(); }
 
  private:
-  static constexpr int64_t kScalars = 48;  // where they begin
+  static constexpr int64_t kScalars = 48;     // where they begin
+  static constexpr int64_t kGridNumbers = 3;  // matrices, rows and columns
 
-  static int64_t Blocks(const GpuVariable& of) { return (of.size + kGpuBlock - 1) / kGpuBlock; }
+  static int64_t Blocks(const GpuVisit& visit, const GpuVariable& of) {
+    if (visit.visit == kUpdateElements) return DividedUp(of.size, kGpuBlock);
+    return DividedUp(ThreadsOf(visit.visit, visit.pass, of.grid), kSumsThreads);
+  }
 
   template <typename T>
   void Put(int64_t at, T value) {
@@ -107,8 +164,10 @@ class GpuArgument {
 
   const GpuKernel& kernel_;
   const int64_t tensors_;
-  int64_t first_, size_, gradient_, variable_, average_, rounding_, slots_, scale_, decay_;
-  int64_t count_ = 0, blocks_ = 0;
+  std::vector<GpuVisit> visits_;
+  std::vector<std::vector<int32_t>> firsts_;  // by launch: the first block of each variable, and the number of all
+  int64_t first_, size_, gradient_, variable_, average_, rounding_, slots_, scale_, decay_, grid_, work_, small_;
+  int64_t count_ = 0;
   std::vector<char> bytes_;
 };
 
@@ -158,32 +217,40 @@ inline Problem LaunchSquares(const Driver& driver, Kernels* kernels, CuStream st
   return problem;
 }
 
-// Launches a step on a stream, and does not wait for it. Where it returns a problem with the first launch, nothing was
-// changed.
+// Launches a step on a stream, and does not wait for it. Where it returns a problem with the first launch, or one before
+// the update, nothing was changed. workspace: memory for what `WorkspaceOf` says of all variables.
 inline Problem LaunchStep(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
-                          const std::vector<GpuVariable>& variables, const GpuNumbers& numbers) {
+                          const std::vector<GpuVariable>& variables, const GpuNumbers& numbers,
+                          double* workspace = nullptr) {
   const Current current(driver, stream);
   if (!current.problem().empty()) return current.problem();
-  CuFunction function;
-  const Problem missing = kernels->Find(driver, current.context(), kernel.name, *kernel.ptx, &function);
-  if (!missing.empty()) return missing;
   GpuArgument argument(kernel);
+  std::vector<CuFunction> functions(argument.visits().size());
+  for (size_t k = 0; k < functions.size(); ++k) {
+    const std::string& name = argument.visits()[k].name;
+    const Problem missing = kernels->Find(driver, current.context(), name, *kernel.ptx, &functions[k]);
+    if (!missing.empty()) return missing;
+  }
   argument.Begin(numbers);
   const auto launch = [&]() -> Problem {
-    if (argument.count() == 0) return "";
     void* arguments[] = {argument.data()};
-    const CuResult result =
-        driver.launch(function, argument.blocks(), 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
+    for (size_t k = 0; k < functions.size(); ++k) {
+      const int64_t blocks = argument.Divide(k), threads = argument.threads(k);
+      if (blocks == 0) continue;
+      const CuResult result = driver.launch(functions[k], blocks, 1, 1, threads, 1, 1, 0, stream, arguments, nullptr);
+      if (result != 0) return driver.Text("launching the kernel", result);
+    }
     argument.Begin(numbers);
-    return result == 0 ? "" : driver.Text("launching the kernel", result);
+    return "";
   };
   for (const GpuVariable& variable : variables) {
-    if (variable.size == 0) continue;
+    if (variable.size == 0 && !kernel.is_whole()) continue;  // slots of fewer dims may have elements
     if (!argument.Fits(variable)) {
       const Problem problem = launch();
       if (!problem.empty()) return problem;
     }
-    argument.Add(variable);
+    argument.Add(variable, workspace);
+    workspace += WorkspaceOf(kernel, variable);
   }
   return launch();
 }

@@ -270,11 +270,12 @@ REGISTER_KERNEL_BUILDER(Name("DtoptMarkedRows").Device(tensorflow::DEVICE_CPU), 
 
 extern "C" {
 
-// Called through ctypes: opens CUDA's driver, for tests with variables on CPU devices, too. Returns the problem, which
-// stands until the next call; empty if there was none.
-__attribute__((visibility("default"), used)) const char* DtoptOpenGpus(const char* path, bool is_test) {
+// Called through ctypes: opens CUDA's driver, for tests with variables on CPU devices, too, which are then taken for
+// GPUs whose memory the host cannot reach if is_device. Returns the problem, which stands until the next call; empty if
+// there was none.
+__attribute__((visibility("default"), used)) const char* DtoptOpenGpus(const char* path, bool is_test, bool is_device) {
   static std::string problem;
-  problem = dtopt::Gpus::Get().Open(path, is_test);
+  problem = dtopt::Gpus::Get().Open(path, is_test, is_device);
   return problem.c_str();
 }
 
@@ -287,6 +288,26 @@ __attribute__((visibility("default"), used)) void DtoptAddGpuKernel(const char* 
                                                                      const int64_t* numbers) {
   dtopt::Gpus::Get().Add(rule, static_cast<tensorflow::DataType>(dtype), static_cast<tensorflow::DataType>(given),
                          {name, nullptr, numbers[0], numbers[1], numbers[2], numbers[3]}, ptx);
+}
+
+// Called through ctypes: takes what else there is to know of such a module, if its rule adds up. passes: how many there
+// are, and what `PassCounts` has of each. visits: the launches of a step, of each what `Visit` says, and its pass.
+__attribute__((visibility("default"), used)) void DtoptAddGpuLaunches(const char* rule, int64_t dtype, int64_t given,
+                                                                       int64_t small_slots, const int64_t* passes,
+                                                                       int64_t count, const char* const* names,
+                                                                       const int64_t* visits) {
+  std::vector<dtopt::PassCounts> made;
+  for (const int64_t* at = passes + 1; at < passes + 1 + 5 * passes[0]; at += 5) {
+    made.push_back({at[0], at[1], at[2], at[3], at[4]});
+  }
+  std::vector<dtopt::GpuVisit> all;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t pass = visits[2 * k + 1];
+    const dtopt::PassCounts of = pass < 0 ? dtopt::PassCounts{} : made[pass];
+    all.push_back({names[k], static_cast<dtopt::Visit>(visits[2 * k]), of});
+  }
+  dtopt::Gpus::Get().AddLaunches(rule, static_cast<tensorflow::DataType>(dtype), static_cast<tensorflow::DataType>(given),
+                                 small_slots, std::move(made), std::move(all));
 }
 
 }  // extern "C"

@@ -157,6 +157,7 @@ class Stepper {
     const auto is_active = [&](size_t i) { return numbers.active.empty() || numbers.active[i]; };
     const size_t count = group.variables.size();
     const bool is_launched = IsLaunched(group, gradients);
+    if (!is_launched) TF_RETURN_IF_ERROR(CheckIsOnHost(group));
     for (const auto* list : {&group.variables, &group.slots, &group.averages, &group.roundings}) {
       for (size_t k = 0; k < list->size(); ++k) {
         if (!is_active(k % count)) continue;
@@ -202,12 +203,23 @@ class Stepper {
 
   // Whether kernels are launched for a step, instead of functions called on the host's memory.
   bool IsLaunched(const Group& group, const std::vector<Gradient>& gradients) const {
-    bool is_plain = group.others.empty() && !parts_.any() && powers_ == 0;
+    bool is_plain = group.others.empty() && powers_ == 0;
     for (size_t i = 0; i < gradients.size() && is_plain; ++i) {
       is_plain = gradients[i].IsDense() && group.IsWhole(i) && group.replicas[i].empty() && group.gpus[i] != nullptr &&
                  KernelOf(gradients[i]) != nullptr;
     }
     return is_plain && !gradients.empty();
+  }
+
+  // Functions on the host's memory cannot step variables on a GPU.
+  absl::Status CheckIsOnHost(const Group& group) const {
+    for (size_t i = 0; i < group.gpus.size(); ++i) {
+      if (group.gpus[i] == nullptr || !group.gpus[i]->is_device) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "variable ", i, " of ", rule_, " is on a GPU, and no kernel was loaded there that takes its gradient. Set "
+          "DTOPT_GPU=off, and make the optimizer and its functions again."));
+    }
+    return absl::OkStatus();
   }
 
   const GpuKernel* KernelOf(const Gradient& gradient) const {
@@ -224,6 +236,7 @@ class Stepper {
       if (!numbers.active.empty() && !numbers.active[i]) continue;
       GpuVariable of;
       of.size = group.variables[i]->tensor()->NumElements();
+      if (parts_.any()) of.grid = GridOf(parts_.by_rows, of.size, group.variables[i]->tensor()->shape());
       of.gradient = gradients[i].values->data();
       of.variable = data(group.variables[i]);
       if (!group.averages.empty()) of.average = data(group.averages[i]);
