@@ -22,7 +22,7 @@ constexpr int64_t kGpuBlock = 16384;  // elements that a block of threads update
 // A kernel for variables of one dtype, with gradients of one dtype.
 struct GpuKernel {
   std::string name;
-  const std::string* ptx = nullptr;  // of its module; kept by whoever has it
+  const std::string* ptx = nullptr;  // of its module, or machine code; kept by whoever has it
   int64_t slots = 0, scalars = 0, tensors = 0, threads = 0;
 };
 
