@@ -35,7 +35,7 @@ os.environ["DTOPT_GPU"] = "on"
 import numpy as np  # noqa: E402 - the environment is read when TensorFlow is imported
 import tensorflow as tf  # noqa: E402
 
-from optim.native import cuda, gpu, library  # noqa: E402
+from optim.native import cuda, gpu, library, modules  # noqa: E402
 from optim.native.generate import program_for  # noqa: E402
 from tests import emulated_gpu  # noqa: E402
 from tests.test_optim.cases import FIRST, ROWS, WHOLE, Case  # noqa: E402
@@ -209,7 +209,7 @@ def check_modules(device: Device) -> tuple[bool, str]:
     start = time.perf_counter()
     program = program_for(_adam().make()._algorithm.updating_rule)
     assert program is not None
-    text = gpu.module(cuda.source(program, "float32"))
+    text = modules.image(cuda.source(program, "float32")).decode()
     return ".entry" in text, f"Adam's module: {len(text)} bytes of PTX in {time.perf_counter() - start:.2f} s"
 
 

@@ -7,7 +7,7 @@ its variable, has several kernels (`cpp/sums_gpu.h`): `launches` says which, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,6 @@ MOST_BYTES = 32_764
 BLOCK = 16_384
 """Elements of a variable that one block of threads updates: `kBlock` in gpu.h."""
 OPTIONS = (
-    "--gpu-architecture=compute_70",
     "--fmad=false",  # no operation is contracted, as on CPUs
     "--ftz=false",
     "--prec-div=true",
@@ -33,7 +32,7 @@ OPTIONS = (
     "--std=c++17",
     "-default-device",
 )
-"""Of NVRTC, such that a result is that of the CPU's kernel, bit for bit, but for exp, log, tanh and pow."""
+"""Of NVRTC, for any GPU: a result is that of the CPU's kernel, bit for bit, but for exp, log, tanh and pow."""
 ROUNDING_TYPES = {"": 0, "bfloat16": 1, "float16": 2}
 """`RoundingType` of gpu.h, by the dtype of variables that have a master copy."""
 
@@ -231,3 +230,11 @@ def _one_each(program: Program, dtype: str) -> Iterator[str]:
             *(how.threads, how.at_once, len(program.slots), len(program.scalars), most),
         )
         yield f"DTOPT_KERNEL({', '.join(map(str, words))})"
+
+
+def sources(programs: Iterable[Program]) -> Iterator[str]:
+    """Yield the texts of all modules: of every rule that has a kernel here, in every dtype, and of the squares."""
+    for program in programs:
+        if has_kernel(program):
+            yield from (source(program, dtype) for dtype in TYPES)
+    yield SQUARES

@@ -18,6 +18,7 @@ struct Function {
 
 struct State {
   int version = 12010, fails_at = -1, launches = 0;
+  int devices = 0, capability = 90, text_result = 0;  // GPUs that a process uses; what loading PTX returns
   std::vector<void*> contexts;  // the thread's stack
   std::string calls, wrong;     // one name a line; the first check that failed
 } state;
@@ -26,6 +27,8 @@ std::set<void*> modules;  // loaded ones stay so
 
 // A stream's context is the number above it.
 void* ContextOf(void* stream) { return static_cast<char*>(stream) + 1; }
+
+const char kMachineCode[] = "machine code of ";  // before the path of a library
 
 void Check(bool holds, const char* what) {
   if (!holds && state.wrong.empty()) state.wrong = what;
@@ -63,12 +66,58 @@ int cuCtxPopCurrent_v2(void** context) {
   return 0;
 }
 
+int cuInit(unsigned) { return 0; }
+
+// One GPU more than the process uses, whose context must not be made.
+int cuDeviceGetCount(int* count) {
+  *count = state.devices + 1;
+  return 0;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned*, int* is_active) {
+  *is_active = device < state.devices;
+  return 0;
+}
+
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  Check(device < state.devices, "a context is made on a GPU that the process does not use");
+  Record("retain");
+  *context = &state.devices;
+  return 0;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int) {
+  Record("release");
+  return 0;
+}
+
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  const int capability = state.capability + 10 * device;  // all GPUs differ
+  if (attribute != 75 && attribute != 76) return 1;  // CUDA_ERROR_INVALID_VALUE
+  *value = attribute == 75 ? capability / 10 : capability % 10;
+  return 0;
+}
+
 int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
   Record("load");
   Check(!state.contexts.empty(), "a module is loaded without a context");
-  *module = dlopen(static_cast<const char*>(image), RTLD_NOW);
+  const std::string path(static_cast<const char*>(image));
+  const bool is_machine_code = path.rfind(kMachineCode, 0) == 0;
+  if (!is_machine_code && state.text_result != 0) return state.text_result;
+  *module = dlopen(is_machine_code ? path.c_str() + std::strlen(kMachineCode) : path.c_str(), RTLD_NOW);
   if (*module == nullptr) return 218;  // CUDA_ERROR_INVALID_PTX
   modules.insert(*module);
+  return 0;
+}
+
+int cuModuleUnload(void* module) {
+  Record("unload");
+  Check(modules.count(module) == 1, "no module is unloaded");
   return 0;
 }
 
@@ -112,6 +161,12 @@ void fake_reset(int version, int fails_at) {
   state = State();
   state.version = version;
   state.fails_at = fails_at;
+}
+
+void fake_gpus(int devices, int capability, int text_result) {
+  state.devices = devices;
+  state.capability = capability;
+  state.text_result = text_result;
 }
 
 const char* fake_calls() { return state.calls.c_str(); }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,6 +144,45 @@ def stepper(optimizer: Any, mode: str) -> Callable[[Sequence[tuple[Any, Any]]], 
         assert traces.setdefault(key, now) == now, "a later step traced again"
 
     return step
+
+
+def dense_gradients(call: int) -> dict[str, np.ndarray]:
+    """Those of `gradient_values`, zeros for a variable that has none."""
+    return {name: np.zeros(SHAPES[name]) if g is None else g for name, g in gradient_values(call).items()}
+
+
+@dataclass
+class Trained:
+    """Plain variables after some calls of an optimizer."""
+
+    variables: dict[str, tf.Variable]
+    optimizer: Any
+
+    def arrays(self) -> list[np.ndarray]:
+        """All that the calls left: variables and slots, in float64."""
+        return [np.asarray(tf.cast(v, tf.float64)) for v in (*self.variables.values(), *self.optimizer.variables)]
+
+
+def trained(
+    optimizer: Any,
+    start: Mapping[str, np.ndarray],
+    calls: Iterable[Mapping[str, np.ndarray]],
+    dtype: str,
+    in_function: bool,
+    device: str = "",
+) -> Trained:
+    """Train plain variables on a device with the gradients of some calls, eagerly or in one `tf.function`."""
+    with tf.device(device or None):
+        variables = {name: tf.Variable(tf.constant(value, dtype), name=name) for name, value in start.items()}
+        optimizer.build(list(variables.values()))
+
+        def step(*gradients: Any) -> None:
+            optimizer.apply_gradients(list(zip(gradients, variables.values(), strict=True)))
+
+        run = tf.function(step) if in_function else step
+        for call in calls:
+            run(*(tf.constant(call[name], dtype) for name in variables))
+    return Trained(variables, optimizer)
 
 
 def executor_for(mode: str) -> str:

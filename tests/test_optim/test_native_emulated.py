@@ -14,7 +14,7 @@ from optim.native.gpu import Gpus
 from tests import emulated_gpu
 from tests.test_optim.cases import ROWS, WHOLE, Case, is_one_of_few, marked
 from tests.test_optim.kernel_support import require_kernel
-from tests.test_optim.support import gradient_values, start_values
+from tests.test_optim.support import dense_gradients, start_values, trained
 
 CASES = [case for case in ROWS if case.optimizer not in WHOLE or case.has_sums]
 STEPS = 3
@@ -49,20 +49,8 @@ def launching(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _trained(case: Case, dtype: str, in_function: bool, **more: Any) -> list[np.ndarray]:
-    """All that a run of a few steps leaves: variables and slots."""
-    values = start_values()
-    variables = {name: tf.Variable(tf.constant(value, dtype), name=name) for name, value in values.items()}
-    optimizer = case.make(**more)
-    optimizer.build(list(variables.values()))
-
-    def step(*gradients: Any) -> None:
-        optimizer.apply_gradients(list(zip(gradients, variables.values(), strict=True)))
-
-    run = tf.function(step) if in_function else step
-    for k in range(STEPS):
-        given = {name: g if g is not None else np.zeros_like(values[name]) for name, g in gradient_values(k).items()}
-        run(*(tf.constant(given[name], dtype) for name in variables))
-    return [np.asarray(tf.cast(v, tf.float64)) for v in (*variables.values(), *optimizer.variables)]
+    calls = [dense_gradients(call) for call in range(STEPS)]
+    return trained(case.make(**more), start_values(), calls, dtype, in_function).arrays()
 
 
 def _assert_same(gpus: Gpus, case: Case, dtype: str, in_function: bool, **more: Any) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from optim.errors import HyperparameterError
-from optim.native import cuda, gpu, library
+from optim.native import gpu, library
 from optim.native.generate import builtin_programs
-from tests.emulated_gpu import PROGRAMS, needs_nvrtc
+from tests.emulated_gpu import PROGRAMS
 from tests.test_optim.kernel_support import require_kernel
 
 ADAM = next(program for name, program in PROGRAMS.items() if name.startswith("AdamRule"))
@@ -40,30 +38,3 @@ def test_without_a_driver_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rules_that_need_the_squares_of_repeated_rows_have_none_yet() -> None:
     assert "there is no kernel on GPUs yet" in gpu.why_not(SQUARED, "float32")
-
-
-@needs_nvrtc
-def test_a_module_is_compiled_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = cuda.source(ADAM, "float32")
-    text = gpu.module(source)
-    assert ".entry dtopt_AdamRule" in text
-    path = gpu.find(source)
-    assert path is not None
-    monkeypatch.setattr(gpu.nvrtc, "find", lambda: pytest.fail("it is compiled again"))
-    assert gpu.module(source) == text
-    path.write_text(text[:-1])  # a torn one is not loaded
-    assert gpu.find(source) is None
-
-
-def test_without_nvrtc_the_reason_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from optim.native import nvrtc
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(nvrtc, "_places", lambda: iter(()))
-    nvrtc.find.cache_clear()
-    try:
-        with pytest.raises(gpu.BuildError, match="pip install nvidia-cuda-nvrtc-cu12"):
-            gpu.module(cuda.source(ADAM, "float32"))
-    finally:
-        nvrtc.find.cache_clear()

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -57,9 +58,9 @@ class Gpus {
   }
 
   void Add(const std::string& rule, tensorflow::DataType dtype, tensorflow::DataType given, GpuKernel kernel,
-           const char* ptx) {
+           const std::string& image) {
     std::lock_guard<std::mutex> lock(mutex_);
-    kernel.ptx = &texts_.emplace(ptx, ptx).first->second;  // one text for all kernels of a module
+    kernel.ptx = &*images_.insert(image).first;  // one image for all kernels of a module
     kernels_[{rule, dtype, given}] = std::move(kernel);
   }
 
@@ -108,7 +109,7 @@ class Gpus {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Driver>> drivers_;  // the last one is used; the others stay for who has them
   bool is_used_ = false, is_test_ = false, is_device_ = false;
-  std::map<std::string, std::string> texts_;
+  std::set<std::string> images_;
   std::map<Key, GpuKernel> kernels_;
   Kernels loaded_;
 };

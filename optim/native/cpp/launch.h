@@ -30,7 +30,7 @@ struct GpuVisit {
 // A kernel for variables of one dtype, with gradients of one dtype.
 struct GpuKernel {
   std::string name;
-  const std::string* ptx = nullptr;  // of its module; kept by whoever has it
+  const std::string* ptx = nullptr;  // of its module, or machine code; kept by whoever has it
   int64_t slots = 0, scalars = 0, tensors = 0, threads = 0;  // slots: shaped like their variable
   // Of a rule that adds up, or has slots of fewer dims: how many of these there are, and all its launches, in order.
   int64_t small_slots = 0;
