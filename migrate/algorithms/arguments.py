@@ -18,6 +18,10 @@ class Arguments:
     """Of each value, by its name; and of what is no value and matters."""
     warnings: list[str] = field(default_factory=list)
 
+    def copy(self) -> Arguments:
+        """The same, to be changed."""
+        return Arguments(dict(self.values), dict(self.origins), [*self.warnings])
+
     def doubt(self, subject: str, text: str, kind: str = DEFAULT, confirm: str = "") -> None:
         """Say why a value need not be right."""
         known = self.origins.get(subject)

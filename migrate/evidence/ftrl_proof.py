@@ -1,4 +1,4 @@
-"""What numbers of a source prove of each other, before anything is believed of its config.
+"""What variables and slots of Ftrl prove of its config.
 
 Ftrl's variable is a function of its slots: |z| <= l1 -> 0, else (sign(z)·l1 - z) / (n^-p / lr + 2·l2), with the rate of
 the last step. Source: `ResourceApplyFtrl` and `ResourceApplyFtrlV2` of TF 2.4 and 2.9, `ftrl.py` of Keras 3.
@@ -27,12 +27,12 @@ CLOSE = 1e-4
 
 
 def ftrl(
-    told: Arguments,
+    arguments: Arguments,
     slots: Mapping[str, Mapping[str, LazyArray]],
     stored: Stored,
     iterations: int | None,
-) -> None:
-    """Settle whether `linear` is multiplied by the learning rate, where a state of Ftrl tells it.
+) -> Arguments:
+    """Find out whether `linear` is multiplied by the learning rate, if a state of Ftrl shows it.
 
     A constraint changes a variable after the step: such a one need not follow from its slots, and with them makes the
     next step all the same. Where no model says whether there are constraints, and others follow, it is doubted.
@@ -41,31 +41,36 @@ def ftrl(
       ContradictionError: the variables are not what the slots make of them, so that a hyperparameter is wrong.
       MissingHintError: likewise, where nobody says how they are regularized.
     """
-    rate = told.values.get("learning_rate")
-    certain = told.origins.get("learning_rate")
+    rate = arguments.values.get("learning_rate")
+    certain = arguments.origins.get("learning_rate")
     if not isinstance(rate, (int, float)) or not rate or (certain is not None and certain.kind == SET):
-        return
+        return arguments
     read = _read(slots, stored)
     if not read:
-        return
-    last = rate / (1 + told.values.get("decay", 0.0) * max((iterations or 0) - 1, 0))
-    off = {flag: {n: _off(told.values, last, *arrays, flag) for n, arrays in read.items()} for flag in (False, True)}
+        return arguments
+    arguments = arguments.copy()
+    last = rate / (1 + arguments.values.get("decay", 0.0) * max((iterations or 0) - 1, 0))
+    off = {
+        flag: {n: _off(arguments.values, last, *arrays, flag) for n, arrays in read.items()} for flag in (False, True)
+    }
     ties = _constrained(stored)
     free = {n for n in read if n not in stored.constrained and not any(tie.is_of(n, nearest=False) for tie in ties)}
     fitting = {flag: {n for n in read if off[flag][n] <= CLOSE} for flag in off}
     whole = [flag for flag in off if free <= fitting[flag]] if free else []
     proven = [flag for flag in (whole or off) if fitting[flag]]
     if len(proven) == 1:
-        known = told.origins.get(IN_LINEAR)
-        told.values[IN_LINEAR] = proven[0]
+        known = arguments.origins.get(IN_LINEAR)
+        arguments.values[IN_LINEAR] = proven[0]
         if known is not None:
             where = "the variables follow from the slots only so"
-            told.origins[IN_LINEAR] = replace(known, value=proven[0], kind=FILE, where=where, doubt="", confirm="")
+            arguments.origins[IN_LINEAR] = replace(known, value=proven[0], kind=FILE, where=where, doubt="", confirm="")
     if whole or not free:
-        return
+        return arguments
     name = max(free, key=lambda n: min(off[flag][n] for flag in off))
     guessed = [
-        key for key in (*STRENGTHS[:2], "beta") if (said := told.origins.get(key)) is not None and said.kind == DEFAULT
+        key
+        for key in (*STRENGTHS[:2], "beta")
+        if (said := arguments.origins.get(key)) is not None and said.kind == DEFAULT
     ]
     which = "its default regularization, as nobody says another," if guessed else "the regularization of the config"
     differs = (
@@ -80,7 +85,8 @@ def ftrl(
     confirm = confirming("learning_rate", rate)
     if stored.model is not None or not proven:
         raise ContradictionError(f"{text}; decide with {confirm}")
-    told.doubt("learning_rate", text, confirm=confirm)
+    arguments.doubt("learning_rate", text, confirm=confirm)
+    return arguments
 
 
 def _read(slots: Mapping[str, Mapping[str, LazyArray]], stored: Stored) -> dict[str, Numbers]:
@@ -109,6 +115,6 @@ def _off(values: Mapping[str, Any], rate: float, w: np.ndarray, n: np.ndarray, z
     taken = z != 0  # rows that no step has touched still have their first values
     z = z[taken] / (rate if scaled else 1.0)
     with np.errstate(all="ignore"):
-        made = (np.clip(z, -l1, l1) - z) / (n[taken] ** power / rate + 2 * l2)
-    worst = float(np.max(np.abs(made - w[taken])) / max(float(np.max(np.abs(w[taken]))), 1e-30))
+        expected = (np.clip(z, -l1, l1) - z) / (n[taken] ** power / rate + 2 * l2)
+    worst = float(np.max(np.abs(expected - w[taken])) / max(float(np.max(np.abs(w[taken]))), 1e-30))
     return worst if np.isfinite(worst) else float("inf")

@@ -42,7 +42,7 @@ CONFIRMS = {
 
 
 def origins(
-    stored: Stored, made: Configuration, known: Mapping[str, Origin], unmapped: Mapping[str, LazyArray]
+    stored: Stored, configuration: Configuration, known: Mapping[str, Origin], unmapped: Mapping[str, LazyArray]
 ) -> list[Origin]:
     """Doubts about what neither graph nor config says in numbers, and what dtopt doubted when it wrote the source.
 
@@ -54,11 +54,11 @@ def origins(
       HyperparameterError: another word for what is done to gradients than `program`, or for what is gathered of them
         than none.
     """
-    _check_words(made.overrides)
+    _check_words(configuration.overrides)
     outside = {**_of_model(stored), **stored.outside}
-    told = {what: how for what, how in outside.items() if what != NO_KERNEL or _is_known_rule(stored, made)}
-    found = (_doubt(what, told, made, known) for what in told)
-    beside = (*_scaled(stored, made, unmapped), *_of_rates(stored, known))
+    told = {what: how for what, how in outside.items() if what != NO_KERNEL or _is_known_rule(stored, configuration)}
+    found = (_doubt(what, told, configuration, known) for what in told)
+    beside = (*_scaled(stored, configuration, unmapped), *_of_rates(stored, known))
     return [*(origin for origin in found if origin is not None), *beside, *stored.doubts]
 
 
@@ -69,28 +69,28 @@ def _of_model(stored: Stored) -> dict[str, str]:
     return {} if name is None else {CHANGED: f"the train_step of the model's class {name!r} may change them"}
 
 
-def _scaled(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:
+def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:
     """What Keras 3 does inside of a LossScaleOptimizer, and no target does.
 
     Each optimizer divides gradients by its `loss_scale_factor`, and what is around it multiplies the loss by its own
     scale alone, until 3.10 took the factor off. On JAX Nadam's product is no variable that a step could change
     (`loss_scale_optimizer.py`, `nadam.py` of Keras 3.0 to 3.15).
     """
-    around = not {*map(wrappers.plain, made.wrappers)}.isdisjoint(wrappers.LOSS_SCALE)
+    around = not {*map(wrappers.plain, configuration.wrappers)}.isdisjoint(wrappers.LOSS_SCALE)
     if stored.generation != "keras3" or not (around or loss_scale.kept(unmapped)):
         return []
-    found, factor = [], made.config.get("loss_scale_factor")
-    scales = [name for name in map(wrappers.plain, made.wrappers) if name in wrappers.LOSS_SCALE]
+    found, factor = [], configuration.config.get("loss_scale_factor")
+    scales = [name for name in map(wrappers.plain, configuration.wrappers) if name in wrappers.LOSS_SCALE]
     if len(scales) > 1:
         doubt = "gradients: a LossScaleOptimizer in another divides them by its scale, by which no loss was multiplied"
         found.append(Origin("loss scale", None, UNINTERPRETED, doubt=doubt))
-    if factor and factor != 1 and CHANGED not in made.overrides:
+    if factor and factor != 1 and CHANGED not in configuration.overrides:
         doubt = (
             "gradients: inside of a LossScaleOptimizer Keras before 3.10 divides them by loss_scale_factor ="
             f" {factor!r}, and multiplies no loss by it; the target does not divide them"
         )
         found.append(Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED]))
-    if made.algorithm.name == nadam.ALGORITHM.name and stored.versions.get(generations.BACKEND) == "jax":
+    if configuration.algorithm.name == nadam.ALGORITHM.name and stored.versions.get(generations.BACKEND) == "jax":
         doubt = (
             "on JAX, inside of a LossScaleOptimizer, Keras begins the product of Nadam's momenta anew at each step, and"
             " no target does"
@@ -112,13 +112,15 @@ def _check_words(overrides: Mapping[str, object]) -> None:
         )
 
 
-def _is_known_rule(stored: Stored, made: Configuration) -> bool:
+def _is_known_rule(stored: Stored, configuration: Configuration) -> bool:
     """Whether a graph that moves variables by the class taken would show it."""
     known = keras_packages.is_plain if stored.generation in generations.NATIVE else tf_train.has_kernel
-    return known(made.algorithm, made.config)
+    return known(configuration.algorithm, configuration.config)
 
 
-def _doubt(what: str, outside: Mapping[str, str], made: Configuration, known: Mapping[str, Origin]) -> Origin | None:
+def _doubt(
+    what: str, outside: Mapping[str, str], configuration: Configuration, known: Mapping[str, Origin]
+) -> Origin | None:
     """None where a person or the source has settled it."""
     how = outside[what]
     if what.startswith(MOVING):
@@ -126,7 +128,7 @@ def _doubt(what: str, outside: Mapping[str, str], made: Configuration, known: Ma
     own = known.get(what)
     limit = next((known[key] for key in LIMITS if key in known and known[key].value), None)
     said_there = MOVING + what in outside and own is not None and own.kind != DEFAULT
-    if said_there or _is_settled(what, made, own, limit):
+    if said_there or _is_settled(what, configuration, own, limit):
         return None
     doubt = how if what in WHOLE else f"{what}: {how}, which is not understood"
     confirm = CONFIRMS.get(what, "")
@@ -151,13 +153,13 @@ def _moving(key: str, how: str, known: Mapping[str, Origin]) -> Origin | None:
     )
 
 
-def _is_settled(what: str, made: Configuration, own: Origin | None, limit: Origin | None) -> bool:
+def _is_settled(what: str, configuration: Configuration, own: Origin | None, limit: Origin | None) -> bool:
     """Whether a person or the source says it after all, or another doubt does, or it does not come into play."""
     if what == "clipping" and limit is not None and limit.kind in (SET, GRAPH, FILE):
         return True
     if what == SPARSE_CLIPPING and (limit is None or limit.kind == SET):
         return True
-    if (CHANGED if what in ON_THEIR_WAY else what) in {CHANGED, GATHERED} & made.overrides.keys():
+    if (CHANGED if what in ON_THEIR_WAY else what) in {CHANGED, GATHERED} & configuration.overrides.keys():
         return True
     if own is None:
         return False

@@ -1,8 +1,9 @@
-"""Which slots of a source its optimizer goes on with: those that its options call for, all of them, and no others."""
+"""Select the slots that an optimizer continues with: all that its options call for, and no others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from migrate.algorithms import addons
@@ -32,42 +33,55 @@ WRAPPED = (
 """How a person says it of averages that a wrapper of TensorFlow Addons keeps."""
 
 
-def slots(
-    found: SlotTable,
-    made: Configuration,
+@dataclass(frozen=True)
+class Selection:
+    """Slots that the optimizer continues with: slot -> variable -> array, in `optim`'s order.
+
+    `arguments`: of the optimizer's class, as the slots show them. `unmapped`: slots that no step reads.
+    """
+
+    slots: Mapping[str, Mapping[str, LazyArray]]
+    arguments: Mapping[str, Any]
+    unmapped: Mapping[str, LazyArray]
+
+
+def select(
+    table: SlotTable,
+    configuration: Configuration,
     stored: Stored,
-    values: dict[str, Any],
+    arguments: Mapping[str, Any],
     iterations: int | None,
-) -> dict[str, dict[str, LazyArray]]:
-    """Slots in `optim`'s order.
+) -> Selection:
+    """Select the slots that the optimizer's options call for.
 
     Raises:
       ContradictionError: the source keeps a slot that the hyperparameters switch off. MissingHintError: that nothing
         switches on.
     """
-    algorithm = made.algorithm
-    more, wanted = algorithm.adjust(values, frozenset(slot for slot, _ in found.pairs))
-    values.update(more)
+    algorithm = configuration.algorithm
+    more, wanted = algorithm.adjust(arguments, frozenset(slot for slot, _ in table.pairs))
+    values = {**arguments, **more}
     if values.get("use_ema") or values.get("stochastic_average"):
         wanted = (*wanted, AVERAGE.name)
     if values.get("lookahead"):
         wanted = (*wanted, SLOW.name)
     if values.get("gradient_accumulation_steps"):
         wanted = (*wanted, ACCUMULATED.name)
-    chosen: dict[str, dict[str, LazyArray]] = {}
+    slots: dict[str, dict[str, LazyArray]] = {}
+    unmapped = dict(table.unmapped)
     for name in (s.name for s in (*algorithm.slots, *SHARED_SLOTS)):
-        arrays = {variable: found.pairs[name, variable] for variable in found.order if (name, variable) in found.pairs}
+        arrays = {variable: table.pairs[name, variable] for variable in table.order if (name, variable) in table.pairs}
         owners = {variable: algorithm.slot(name).carried(array) for variable, array in arrays.items()}
         if name in algorithm.unread:
-            found.unmapped |= {f"{name}/{variable}": array for variable, array in arrays.items()}
+            unmapped |= {f"{name}/{variable}": array for variable, array in arrays.items()}
         elif owners and name in wanted:
-            chosen[name] = owners
+            slots[name] = owners
         elif owners:
-            raise _switched_off(made, name, values, next(iter(owners.values())).stored_as, stored.generation)
-    if wanted and not chosen:
-        _check_new(wanted, algorithm, stored, values, iterations, found)
-    _check_complete(chosen, wanted, algorithm, {v.name: v.shape for v in stored.variables}, values)
-    return chosen
+            raise _switched_off(configuration, name, values, next(iter(owners.values())).stored_as, stored.generation)
+    if wanted and not slots:
+        _check_new(wanted, algorithm, stored, values, iterations, unmapped)
+    _check_complete(slots, wanted, algorithm, {v.name: v.shape for v in stored.variables}, values)
+    return Selection(slots, values, unmapped)
 
 
 def _check_new(
@@ -76,15 +90,15 @@ def _check_new(
     stored: Stored,
     values: Mapping[str, Any],
     iterations: int | None,
-    found: SlotTable,
+    unmapped: Mapping[str, LazyArray],
 ) -> None:
-    """Refuse a source without slots that has taken steps, or holds some of which nothing tells the variables."""
+    """Refuse a source without slots that has taken steps, or has slots without variables."""
     if iterations is None and stored.generation == "tf1" and algorithm.name != "SGD":
         raise MissingHintError(begins_anew(algorithm.name))
     if iterations != 0:
         raise DamagedFileError(_lost(wanted, algorithm, stored, values))
     shapes = {v.shape for v in stored.variables}
-    nobodys = [name for name, array in found.unmapped.items() if "_variables/" in name and array.shape in shapes]
+    nobodys = [name for name, array in unmapped.items() if "_variables/" in name and array.shape in shapes]
     if nobodys:
         raise DamagedFileError(
             f"the source counts no step and holds no slots ({', '.join(wanted)}) of {algorithm.name}, and nothing says"
@@ -129,16 +143,16 @@ def _check_complete(
 
 
 def _switched_off(
-    made: Configuration, slot: str, values: Mapping[str, Any], stored_as: str, generation: str | None
+    configuration: Configuration, slot: str, values: Mapping[str, Any], stored_as: str, generation: str | None
 ) -> Exception:
     """What to say of a slot of the source that its options have no use for: wrong options, or none that says it."""
     option, form = ASKED.get(slot, ("momentum", "momentum=VALUE"))
     form = WRAPPED if slot == AVERAGE.name and generation in addons.GENERATIONS else form
-    keeps, told = f"the source keeps the slot {slot} ({stored_as}, ...), and", made.origins.get(option)
-    if told is None or told.kind == DEFAULT:
+    keeps, origin = f"the source keeps the slot {slot} ({stored_as}, ...), and", configuration.origins.get(option)
+    if origin is None or origin.kind == DEFAULT:
         return MissingHintError(f"{keeps} nothing says {option}, which it belongs to; say it with --set {form}")
     return ContradictionError(
-        f"{keeps} {told.where or 'a hint'} switches it off ({made.algorithm.name} with {option}="
+        f"{keeps} {origin.where or 'a hint'} switches it off ({configuration.algorithm.name} with {option}="
         f"{values.get(option)!r}): it was changed after they were made, or one of the two is of another run; if it was"
         f" on, say so with --set {form}"
     )

@@ -1,4 +1,4 @@
-"""Which variables the optimizer trains and whose its slots are: what the source tells, and what a person says of it."""
+"""Decide which variables are trained and which slots belong to them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from migrate import surfaces
 from migrate.algorithms import patterns, tf_train
 from migrate.algorithms.configuration import Configuration
 from migrate.bytes.messages import some
-from migrate.claims import DEFAULT, FILE, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin
+from migrate.claims import DEFAULT, FILE, GRAPH, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.generations import NATIVE
+from migrate.generations import NATIVE, version_tuple
 from migrate.matching import strategies
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.state import LOST, NamedVariables, Stored
@@ -63,7 +64,7 @@ def of_several(stored: Stored, named: NamedVariables | None) -> list[Origin]:
     return [Origin("optimizer", powers, UNINTERPRETED, doubt=text)] if powers else []
 
 
-def of_order(made: Configuration, found: SlotTable, named: NamedVariables | None) -> list[Origin]:
+def of_order(configuration: Configuration, table: SlotTable, named: NamedVariables | None) -> list[Origin]:
     """A person's order of variables that is another than that of the model in the source, where slots have no names.
 
     `compile` hands a model's variables to its optimizer in the model's order; a loop of one's own need not.
@@ -73,34 +74,34 @@ def of_order(made: Configuration, found: SlotTable, named: NamedVariables | None
         named is None
         or source is None
         or source.twins is not None
-        or not {"position", "shape"} & set(found.how.values())
+        or not {"position", "shape"} & set(table.methods.values())
     ):
         return []
     flagged = tuple(replace(v, trainable=v.name in named.order) for v in source.variables)
     try:
-        own = slot_table(replace(source, variables=flagged), made.algorithm, made.config)
+        own = slot_table(replace(source, variables=flagged), configuration.algorithm, configuration.config)
     except DtoptError:  # it does not tell the order
         return []
-    apart = next(((a, b) for a, b in zip(found.order, own.order, strict=True) if a != b), None)
-    open_ = {origin.subject for origin in of_flags(source, own, made)}
+    apart = next(((a, b) for a, b in zip(table.order, own.order, strict=True) if a != b), None)
+    open_ = {origin.subject for origin in of_flags(source, own, configuration)}
     if apart is None or ORDER in open_:
         return []
-    if made.overrides.get(TWINS) == AS_NAMED:
-        return [Origin(ORDER, list(found.order), SET, "that of --variables")]
+    if configuration.overrides.get(TWINS) == AS_NAMED:
+        return [Origin(ORDER, list(table.order), SET, "that of --variables")]
     text = (
         f"--variables takes slots for those of {apart[0]} that are {apart[1]}'s in the order of the model in the"
         " source, in which compile hands variables to an optimizer"
     )
-    return [Origin(ORDER, list(found.order), HINT, doubt=text, confirm=f"--set {TWINS}={AS_NAMED}")]
+    return [Origin(ORDER, list(table.order), HINT, doubt=text, confirm=f"--set {TWINS}={AS_NAMED}")]
 
 
-def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool) -> list[Origin]:
+def of_late(stored: Stored, table: SlotTable, configuration: Configuration, hinted: bool) -> list[Origin]:
     """Variables that the source calls trainable and that have no slots although others have.
 
     Raises:
       ContradictionError: a person calls one untrained that has slots.
     """
-    owned, untrained = set(found.order), _untrained(stored, made)
+    owned, untrained = set(table.order), _untrained(stored, configuration)
     if owned & untrained:
         raise ContradictionError(
             f"untrained names {some(sorted(owned & untrained))}, which have slots in the source, as what was trained"
@@ -114,66 +115,107 @@ def of_late(stored: Stored, found: SlotTable, made: Configuration, hinted: bool)
     return [Origin(TRAINED, late, UNINTERPRETED, doubt=text, confirm=confirm)]
 
 
-def _untrained(stored: Stored, made: Configuration) -> frozenset[str]:
+def _untrained(stored: Stored, configuration: Configuration) -> frozenset[str]:
     """The variables of which the user says that they were not trained."""
-    return frozenset(made.overrides.get(patterns.UNTRAINED) or ())
+    return frozenset(configuration.overrides.get(patterns.UNTRAINED) or ())
 
 
-def with_untrained(stored: Stored, made: Configuration) -> Stored:
+def with_untrained(stored: Stored, configuration: Configuration) -> Stored:
     """The source with the flags of the variables that a person calls untrained."""
-    untrained = _untrained(stored, made)
+    untrained = _untrained(stored, configuration)
     if not untrained:
         return stored
     flagged = (replace(v, trainable=False) if v.name in untrained else v for v in stored.variables)
     return replace(stored, variables=tuple(flagged))
 
 
-def check_left_out(stored: Stored, named: NamedVariables | None, found: SlotTable) -> None:
+def check_left_out(stored: Stored, named: NamedVariables | None, table: SlotTable) -> None:
     """Refuse a list of trained variables that lacks one which the source trains, as slots or the graph show.
 
     Raises:
       ContradictionError: with these.
     """
     left_out, is_seen = named.left_out if named is not None else (), stored.generation == "tf1" and stored.graph_seen
-    lacking = [name for name in left_out if name in found.order or (is_seen and not found.order)]
+    lacking = [name for name in left_out if name in table.order or (is_seen and not table.order)]
     if lacking:
-        why = "has slots there" if found.order else "is updated in its graph"
+        why = "has slots there" if table.order else "is updated in its graph"
         raise ContradictionError(
             f"--variables leaves out {some(lacking)}, which can be trained in the source, and {why}: name all that are"
             " trained; what is to be frozen from here on, freeze in the program"
         )
 
 
-def of_flags(stored: Stored, found: SlotTable, made: Configuration) -> list[Origin]:
+def of_flags(stored: Stored, table: SlotTable, configuration: Configuration) -> list[Origin]:
     """Other variables that the slots would fit, where only flags of the moment of the save tell the trained ones."""
-    if stored.format not in WITH_FLAGS or not set(found.how.values()) & {"position", "shape"}:
+    if stored.format not in WITH_FLAGS or not set(table.methods.values()) & {"position", "shape"}:
         return []
-    untrained, by_name = _untrained(stored, made), {v.name: v for v in stored.variables}
-    chosen = [by_name[name] for name in found.order]
+    untrained, by_name = _untrained(stored, configuration), {v.name: v for v in stored.variables}
+    chosen = [by_name[name] for name in table.order]
     unknown = [v.name for v in chosen if v.trainable is None]
-    if unknown and stored.generation in NATIVE and TWINS not in made.overrides:
+    if unknown and stored.generation in NATIVE and TWINS not in configuration.overrides:
         text = f"{some(unknown)}: names do not tell their layers, of which those that are frozen by now are saved last"
         return [Origin(ORDER, unknown, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
     variables = [v for v in stored.variables if v.name not in untrained]
     other = strategies.another_choice(chosen, variables)
     if other is None:
         return []
-    frozen = [v.name for v in variables if v.name not in found.order]
+    frozen = [v.name for v in variables if v.name not in table.order]
     text = (
         f"the slots would fit {some([v.name for v in other])} as well: whose they are is taken from the flags of the"
         " layers, and one that was frozen or unfrozen after compile has another flag than the optimizer saw"
     )
     confirm = patterns.naming(patterns.UNTRAINED, frozen, [v.name for v in stored.variables])
-    return [Origin(TRAINED, found.order, UNINTERPRETED, doubt=text, confirm=confirm)]
+    return [Origin(TRAINED, table.order, UNINTERPRETED, doubt=text, confirm=confirm)]
 
 
-def of_trained(stored: Stored, order: Sequence[str], hinted: bool, made: Configuration) -> Origin:
+def of_trained(stored: Stored, order: Sequence[str], hinted: bool, configuration: Configuration) -> Origin:
     """Which variables the optimizer trains."""
     trained = {v.name for v in stored.variables if v.trainable}
     count = f"{len(order) or len(trained)} of {len(stored.variables)}"
     if hinted:
         return Origin(TRAINED, count, HINT, "--variables")
-    if made.overrides.get("untrained"):
+    if configuration.overrides.get("untrained"):
         return Origin(TRAINED, count, SET, "untrained")
     where = "those with slots" if order else "flags of the model" if trained else "names"
     return Origin(TRAINED, count, FILE if order or trained else NAME, where)
+
+
+def without_frozen(stored: Stored, table: SlotTable, *, is_named: bool) -> SlotTable:
+    """Move slots of frozen variables to the unmapped arrays, for generations that ask at each compile.
+
+    No source shows whether the freezing or the last `compile` came first, and until that `fit` continues to train them
+    (run with TF 2.3, 2.12 and Keras 3.15). Optimizers before OptimizerV2 train what `compile` found, frozen since or
+    not. A model that is frozen as a whole, as a GAN's discriminator often is when it is saved, was trained by the
+    optimizer it is saved with. The trainable collection of a graph may hold anything: there the slots decide.
+
+    Args:
+      is_named: whether the user names the trained variables.
+    """
+    frozen = {v.name for v in stored.variables if v.trainable is False}
+    kept = [name for name in table.order if name in frozen]
+    if not kept or stored.generation in NATIVE or len(kept) == len(table.order):
+        return table
+    shown = ", ".join(kept)
+    if stored.format == "tf1_saver" and not is_named:
+        text = f"{shown}: the graph does not list them as trainable, and they have slots: taken as trained"
+        return replace(table, claims=(*table.claims, Origin(TRAINED, kept, GRAPH, doubt=text)))
+    order = [name for name in table.order if name not in frozen]
+    version = version_tuple(stored.versions.get("keras"))
+    claims = []
+    if stored.generation == "keras3" and (version is None or version < (3, 4)):
+        text = f"{shown}: frozen by now, and Keras before 3.4 goes on training what its optimizer was built on"
+        claims = [Origin(TRAINED, kept, UNINTERPRETED, doubt=text)]
+    elif not is_named:
+        text = (
+            f"{shown}: frozen by now, and trained before: fit continues to train them if they were frozen after the"
+            " last compile"
+        )
+        confirm = f"{surfaces.naming(order)} or {surfaces.naming(tuple(table.order))}"
+        claims = [Origin(TRAINED, kept, UNINTERPRETED, doubt=text, confirm=confirm)]
+    note = f"{shown}: frozen by now, so that their slots are carried among the unmapped"
+    return replace(
+        table.without(lambda slot, variable: variable in frozen),
+        order=order,
+        claims=(*table.claims, *claims),
+        warnings=(*table.warnings, note),
+    )

@@ -144,10 +144,10 @@ def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
     """What the rule declares of the slots that there are."""
     if rule is None:
         return {}
-    made = rule()
+    instance = rule()
     switches = {"vhat": "amsgrad", "average_gradient": "centered"}
-    on = {option: True for slot, option in switches.items() if slot in state.slots and hasattr(made, option)}
-    return {slot.name: slot for slot in replace(made, **on).slots}
+    on = {option: True for slot, option in switches.items() if slot in state.slots and hasattr(instance, option)}
+    return {slot.name: slot for slot in replace(instance, **on).slots}
 
 
 def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -24,21 +24,37 @@ COUNTERS = ("iterations", "iteration", "iter", "_iterations")
 """Names under which sources keep the number of steps."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class SlotTable:
-    """What the slots of a source turned out to be."""
+    """Which array of a source is which slot of which variable. What is learned later makes another table.
+
+    Attributes:
+      pairs: (slot, variable) -> array. methods: (slot, variable) -> how the variable was found.
+      scalars: state of the whole optimizer, by the source's names.
+      order: variables with slots, in the optimizer's order.
+      unmapped: arrays that are neither slot nor scalar.
+      claims: origins of arrays that have no place.
+      release: what the order of a list shows of the TensorFlow release, as `Stored.versions`.
+    """
 
     pairs: strategies.Pairs
-    how: dict[tuple[str, str], str]
+    methods: Mapping[tuple[str, str], str]
     scalars: dict[str, LazyArray]
-    order: list[str]
-    """Names of variables with slots, in optimizer order."""
-    unmapped: dict[str, LazyArray] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
-    """Of what is in the source and has no place."""
-    release: dict[str, str] = field(default_factory=dict)
-    """What the order of a list tells of the TensorFlow release, as `Stored.versions`."""
+    order: Sequence[str]
+    unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    claims: tuple[Origin, ...] = ()
+    release: Mapping[str, str] = field(default_factory=dict)
+
+    def without(self, is_left_out: Callable[[str, str], bool]) -> SlotTable:
+        """The table with some slots, by slot and variable, among the unmapped arrays."""
+        left_out = {key: array for key, array in self.pairs.items() if is_left_out(*key)}
+        return replace(
+            self,
+            pairs={key: array for key, array in self.pairs.items() if key not in left_out},
+            methods={key: how for key, how in self.methods.items() if key not in left_out},
+            unmapped={**self.unmapped, **{"/".join(key): array for key, array in left_out.items()}},
+        )
 
 
 def slot_table(
@@ -54,16 +70,16 @@ def slot_table(
         return _keyed(
             stored, algorithm, tf_train.slot_names(stored, algorithm, config) if stored.generation == "tf1" else {}
         )
-    found = _named(stored, algorithm, str(config.get("name") or algorithm.name))
-    found = found if found is not None else _listed(stored, algorithm, config, named)
-    found.scalars.update(stored.scalars)
-    found.unmapped.update(stored.unmapped)
-    return found
+    table = _named(stored, algorithm, str(config.get("name") or algorithm.name))
+    table = table if table is not None else _listed(stored, algorithm, config, named)
+    return replace(table, scalars={**table.scalars, **stored.scalars}, unmapped={**table.unmapped, **stored.unmapped})
 
 
 def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]) -> SlotTable:
     """A source whose slots are keyed by slot and variable; `names`: `optim`'s, where the algorithm does not tell."""
-    found = SlotTable({}, {}, dict(stored.scalars), [], dict(stored.unmapped))
+    pairs: dict[tuple[str, str], LazyArray] = {}
+    methods: dict[tuple[str, str], str] = {}
+    unmapped, warnings = dict(stored.unmapped), dict[str, None]()
     shapes = {v.name: v.shape for v in stored.variables}
     for source_name, owners in stored.slots.items():
         slot = names[source_name] if source_name in names else algorithm.slot_of(source_name)
@@ -74,23 +90,28 @@ def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]
             )
         for variable, array in owners.items():
             if slot is None or variable not in shapes:
-                found.unmapped[f"{source_name}/{variable}"] = array
+                unmapped[f"{source_name}/{variable}"] = array
                 continue
             wanted = algorithm.slot(slot).shape(shapes[variable])
             if wanted is None:
-                found.unmapped[f"{source_name}/{variable}"] = array
-                found.warnings += [] if UNREAD in found.warnings else [UNREAD]
+                unmapped[f"{source_name}/{variable}"] = array
+                warnings[UNREAD] = None
                 continue
             if array.shape != wanted:
                 raise MismatchError(
                     f"slot {array.stored_as!r} has shape {list(array.shape)}, and for its variable {variable!r} of"
                     f" shape {list(shapes[variable])} it should be {list(wanted)}"
                 )
-            found.pairs[slot, variable] = array
-            found.how[slot, variable] = stored.matched.get(f"{source_name}/{variable}", "object graph")
-    owned = {variable for _, variable in found.pairs}
-    found.order = [v.name for v in stored.variables if v.name in owned]
-    return found
+            pairs[slot, variable] = array
+            methods[slot, variable] = stored.matched.get(f"{source_name}/{variable}", "object graph")
+    order = _owners_of(pairs, stored)
+    return SlotTable(pairs, methods, dict(stored.scalars), order, unmapped, tuple(warnings))
+
+
+def _owners_of(pairs: Iterable[tuple[str, str]], stored: Stored) -> list[str]:
+    """Variables with slots, in the order of the model."""
+    owned = {variable for _, variable in pairs}
+    return [v.name for v in stored.variables if v.name in owned]
 
 
 def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTable | None:
@@ -104,18 +125,21 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
     scalars = {strategies.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
     leftover = [(n, a) for n, a in rest if a.shape != ()]
     named_counter = any(name in scalars or name in stored.scalars for name in COUNTERS)
-    if (not pairs and not named_counter) or len(pairs) < len(leftover):
+    if not named_counter or len(pairs) < len(leftover):
         return None
-    found = SlotTable(pairs, dict.fromkeys(pairs, "name"), scalars, [])
-    owned = {variable for _, variable in pairs}
-    found.order = [v.name for v in stored.variables if v.name in owned]  # the model's, also after a restore
-    found.unmapped |= {strategies.plain(name): array for name, array in unread}
-    found.warnings += [UNREAD] if unread else []
-    for name, array in leftover:
-        found.unmapped[strategies.plain(name)] = array
+    claims = []
+    for name, _ in leftover:
         text = f"{name!r} belongs to no variable of the model: carried among the unmapped"
-        found.origins.append(Origin(name, None, UNINTERPRETED, doubt=text))
-    return found if named_counter else None
+        claims.append(Origin(name, None, UNINTERPRETED, doubt=text))
+    return SlotTable(
+        pairs,
+        dict.fromkeys(pairs, "name"),
+        scalars,
+        _owners_of(pairs, stored),  # the model's order, also after a restore
+        {strategies.plain(name): array for name, array in (*unread, *leftover)},
+        (UNREAD,) if unread else (),
+        tuple(claims),
+    )
 
 
 def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], named: NamedVariables | None) -> SlotTable:
@@ -351,20 +375,23 @@ def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], h
         for v, a in zip(owners, arrays, strict=True)
         if a is not None
     }
-    found = SlotTable(pairs, dict.fromkeys(pairs, how), dict(resolved.scalars), [v.name for v in owners])
-    found.unmapped |= {f"{slot}/{owners[i].name}": array for i, slot, array in resolved.unread}
-    if resolved.unread:
-        found.warnings.append(UNREAD)
-    if resolved.release:
-        found.release["tensorflow"] = resolved.release
+    warnings = [UNREAD] if resolved.unread else []
     if resolved.placeholders:
-        found.warnings.append(
+        warnings.append(
             f"{len(resolved.placeholders)} zeros of shape (1,) stand for the slot vhat, which is off: they"
             " are no state and are left out"
         )
     if how == "shape":
-        found.warnings.append(
+        warnings.append(
             "the source's own flags do not name the trained variables: found by shape to be"
             f" {', '.join(v.name for v in owners)}"
         )
-    return found
+    return SlotTable(
+        pairs,
+        dict.fromkeys(pairs, how),
+        dict(resolved.scalars),
+        [v.name for v in owners],
+        {f"{slot}/{owners[i].name}": array for i, slot, array in resolved.unread},
+        tuple(warnings),
+        release={"tensorflow": resolved.release} if resolved.release else {},
+    )

@@ -164,18 +164,7 @@ def _raced(stored: Stored, made: Configuration, count: int) -> str:
     AMSGrad, and SGD, RMSprop and Adagrad with decay: both, sometimes in one run, and for some variables of one step.
     """
     algorithm = made.algorithm
-    matters = _decays(made.config) or (algorithm.uses_count and count < BIAS_IS_GONE)
-    keras, tensorflow = (version_tuple(stored.versions.get(each)) for each in ("keras", "tensorflow"))
-    on_tensorflow = stored.versions.get(BACKEND) in (None, "tensorflow")
-    if tensorflow is None and on_tensorflow and keras and keras == _AFTER_TF_1_13:
-        tensorflow = (1, 13)
-    if stored.generation == "keras2" and matters and count and tensorflow is None and on_tensorflow:
-        later = confirming("iterations", count + 1)
-        note = (
-            "Keras 2 on TensorFlow 1.13 and later reads iterations before or after it raises it, by chance; the source"
-            f" does not name its TensorFlow, and is taken for one before, which reads it first, and not for {later}"
-        )
-        made.notes = (*made.notes, note)
+    matters, tensorflow = _matters(made, count), _tensorflow(stored)
     races = {
         "keras2.3": matters,
         "keras2": matters and tensorflow is not None and tensorflow >= (1, 13),
@@ -186,6 +175,31 @@ def _raced(stored: Stored, made: Configuration, count: int) -> str:
         return ""
     seen = " (after, with Keras 2.3 on TensorFlow 1.15)" if stored.generation == "keras2.3" else ""
     return f"this release reads it before or after it raises it by one{seen}"
+
+
+def note(stored: Stored, made: Configuration, counted: tuple[int | None, Origin]) -> tuple[str, ...]:
+    """What a count of Keras 2 assumes where the source does not name its TensorFlow."""
+    count, origin = counted
+    on_tensorflow = stored.versions.get(BACKEND) in (None, "tensorflow")
+    is_open = stored.generation == "keras2" and on_tensorflow and _tensorflow(stored) is None
+    if not (count and origin.kind == FILE and is_open and _matters(made, count)):
+        return ()
+    later = confirming("iterations", count + 1)
+    return (
+        "Keras 2 on TensorFlow 1.13 and later reads iterations before or after it raises it, by chance; the source"
+        f" does not name its TensorFlow, and is taken for one before, which reads it first, and not for {later}",
+    )
+
+
+def _matters(made: Configuration, count: int) -> bool:
+    return _decays(made.config) or (made.algorithm.uses_count and count < BIAS_IS_GONE)
+
+
+def _tensorflow(stored: Stored) -> tuple[int, ...] | None:
+    """The TensorFlow under Keras, as far as the source or the release tells it."""
+    keras, tensorflow = (version_tuple(stored.versions.get(each)) for each in ("keras", "tensorflow"))
+    on_tensorflow = stored.versions.get(BACKEND) in (None, "tensorflow")
+    return (1, 13) if tensorflow is None and on_tensorflow and keras and keras == _AFTER_TF_1_13 else tensorflow
 
 
 def _races_in_tf_keras(versions: Mapping[str, str], algorithm: str, decays: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from math import isfinite
 from typing import Any, NoReturn, TypedDict
@@ -71,6 +71,20 @@ def check_unused(path: str, given: Mapping[str, Any]) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Hinted:
+    """A source with the user's hints on generation and variables.
+
+    Attributes:
+      named: the variables as the user names them, None if they do not.
+      generation: where the generation is from.
+    """
+
+    stored: Stored
+    named: NamedVariables | None
+    generation: Origin
+
+
 CONFIG_FORM = '{"class_name": "CLASS", "config": {"learning_rate": NUMBER, ...}}'
 
 
@@ -80,8 +94,8 @@ def with_hints(
     variables: Variables | None,
     generation: str | None,
     overrides: Mapping[str, Any],
-) -> tuple[Stored, NamedVariables | None, Origin]:
-    """The source with the hints on generation and variables put in, what these said, and where the generation is from.
+) -> Hinted:
+    """Put the hints on generation and variables into a source.
 
     Raises:
       MissingHintError: something is still missing. ContradictionError: the source says otherwise.
@@ -108,7 +122,7 @@ def with_hints(
         fitting = class_candidates.named(stored) or class_candidates.classes(stored)[:SHOWN]
         fitting = fitting if len(missing) == 1 and CLASS in missing[0] else []
         raise asking(MissingHintError(text), Questions({}, tuple({"class_name": name} for name in fitting)))
-    return stored, named, origin
+    return Hinted(stored, named, origin)
 
 
 def _spelled_out(stored: Stored, given: Variables | None) -> Sequence[Mapping[str, Any]] | None:
