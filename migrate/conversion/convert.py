@@ -24,7 +24,7 @@ from migrate.errors import MissingHintError, StrictError, TargetExistsError
 from migrate.evidence import value_checks
 from migrate.evidence.interpret import interpret
 from migrate.evidence.user_input import argument_types
-from migrate.evidence.user_input.hints import Hints, Variables, check_unused, require_known
+from migrate.evidence.user_input.hints import Hints, Variables, check_hints, check_unused
 from migrate.matching.choosing import WEIGHTS_ALONE
 from migrate.models import constraints, rounding
 from migrate.state import OptimizerState, Stored
@@ -125,30 +125,22 @@ def read(
         UnsupportedError, each saying what to do.
     """
     path = argument_types.path("source", source)
-    argument_types.check(
-        format=format,
-        optimizer_config=optimizer_config,
-        variables=variables,
-        generation=generation,
-        optimizer_path=optimizer_path,
-        overrides=overrides,
-    )
+    hints: dict[str, Any] = {
+        "optimizer_config": optimizer_config,
+        "variables": variables,
+        "generation": generation,
+        "overrides": overrides,
+    }
+    check_hints({"format": format, "optimizer_path": optimizer_path, **hints})
     with error_boundary.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
         _check_state(found)
         if isinstance(found, Stored):
-            state = interpret(
-                found,
-                optimizer_config=optimizer_config,
-                variables=variables,
-                generation=generation,
-                overrides=overrides,
-            )
+            state = interpret(found, **hints)
             opened.check()
             return replace(state, opened=opened)
-        given = {"optimizer_config": optimizer_config, "variables": variables, "generation": generation}
-        check_unused(path, {**given, "overrides": overrides})
+        check_unused(path, hints)
         opened.check()
         return replace(found, opened=opened)
 
@@ -172,7 +164,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
       DtoptError: as `read`. TypeError: a keyword that is no hint.
     """
     path = argument_types.path("source", source)
-    require_known(hints)
+    check_hints(hints)
     ask = functools.partial(calls, "migrate.inspect", (repr(path),), {"stats": stats, **hints})
     with error_boundary.reading(path), answered(ask):
         state = read(path, **hints)
@@ -315,8 +307,8 @@ def migrate_checkpoint(
       StrictError: `strict`, and the conversion is not exact. TargetExistsError: also where `dest` is the source, holds
         it or lies in it. Otherwise as `read` and `write`.
     """
-    require_known(hints)
     path, source_path = argument_types.path("dest", dest), argument_types.path("source", source)
+    check_hints(hints, weights_only=weights_only)
     to = target_of(path, to, order)
     _check_apart(source_path, path)
     if files.exists(path) and not overwrite:
@@ -327,6 +319,7 @@ def migrate_checkpoint(
     typed = functools.partial(calls, "migrate.migrate_checkpoint", (repr(source_path), repr(path)))
     with error_boundary.reading(source_path), answered(functools.partial(typed, options)):
         state = held = read_part(source, to, choice, hints)
+        value_checks.check_settings(state)  # before anything is written
 
         def settle(state: OptimizerState) -> OptimizerState:
             """The state with what its numbers say, which makes it `held` in the target."""

@@ -13,6 +13,7 @@ from migrate.bytes.source import open_source
 from migrate.conversion import partial
 from migrate.evidence.interpret import interpret
 from migrate.evidence.user_input.hints import Hints, check_unused
+from migrate.evidence.user_input.variables import with_generation
 from migrate.matching.strategies import is_statistic
 from migrate.models import missing_settings
 from migrate.state import OptimizerState, Stored, StoredVariable
@@ -76,6 +77,7 @@ def _with_optimizer(path: str, given: Hints) -> OptimizerState:
         return _reset(found, path)
     stored = found if isinstance(found, Stored) else found.source
     assert stored is not None
+    with_generation(stored, given.get("generation"), {})
     bare = replace(stored, slots={}, scalars={}, matched={}, unmapped={}, twins=None, outside={}, graph_config=None)
     bare = replace(bare, weights=None, variables=tuple(map(_flagged, stored.variables)))
     if _names_another(given):

@@ -13,7 +13,8 @@ from typing import Any
 from migrate import claims
 from migrate.bytes.messages import some
 from migrate.conversion import shards
-from migrate.evidence.user_input import hints
+from migrate.evidence.user_input.hints import Variables
+from migrate.evidence.user_input.variables import row
 from migrate.matching import choosing
 from migrate.state import OptimizerState, Parts, StoredVariable
 from optim import slot_layout
@@ -100,7 +101,7 @@ def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[claims.Origin, ..
     return claims.doubts(PARTIAL, texts)
 
 
-def applied(state: OptimizerState, choice: Choice, to: str, model: hints.Variables | None) -> OptimizerState:
+def applied(state: OptimizerState, choice: Choice, to: str, model: Variables | None) -> OptimizerState:
     """The part of a state that a target takes over.
 
     Args:
@@ -143,7 +144,7 @@ def applied(state: OptimizerState, choice: Choice, to: str, model: hints.Variabl
     )
 
 
-def _described(model: hints.Variables) -> dict[str, StoredVariable]:
+def _described(model: Variables) -> dict[str, StoredVariable]:
     found = {}
     for entry in model:
         if not isinstance(entry, Mapping):
@@ -151,7 +152,7 @@ def _described(model: hints.Variables) -> dict[str, StoredVariable]:
                 f"--variables describes the new model here, and {entry!r} is a pattern of names; give name and shape"
             )
         is_trained = bool(entry.get("trainable", True))
-        name, shape, dtype = hints.row({k: v for k, v in entry.items() if k != "trainable"})
+        name, shape, dtype = row({k: v for k, v in entry.items() if k != "trainable"})
         found[name] = StoredVariable(name, None, shape, dtype or "float32", is_trained)
     return found
 

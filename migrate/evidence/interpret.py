@@ -28,8 +28,10 @@ from migrate.evidence.configuration import configure
 from migrate.evidence.known import Counted, Known
 from migrate.evidence.slot_selection import Selection
 from migrate.evidence.steps import Step, run
-from migrate.evidence.user_input import config_hint, settings
-from migrate.evidence.user_input.hints import Hinted, Variables, checked_config, with_hints
+from migrate.evidence.user_input import config_hint, settings, used
+from migrate.evidence.user_input.hints import Variables, checked_config
+from migrate.evidence.user_input.used import Migrated
+from migrate.evidence.user_input.variables import Hinted, with_hints
 from migrate.matching import slot_table
 from migrate.matching.choosing import WEIGHTS_ALONE
 from migrate.matching.slot_table import SlotTable
@@ -59,7 +61,7 @@ def interpret(
     Raises:
       MissingHintError, AmbiguousError, ContradictionError, MismatchError, DamagedFileError, UnsupportedError.
     """
-    hint = None if optimizer_config is None else checked_config(optimizer_config)
+    hint = checked_config(optimizer_config)
     known = run(STEPS, Known(stored, hint, variables, generation, overrides or {}))
     return result.state(known)
 
@@ -223,8 +225,8 @@ def _state(known: Known) -> tuple[dict[str, float], tuple[Origin, ...]]:
 def _check_used(known: Known) -> None:
     """Refuse values of the user that nothing uses."""
     algorithm, called, values = known.configuration.algorithm, known.configuration.called, known.arguments.values
-    settings.check(known.overrides, algorithm, called, known.release, [*values, *known.state[0]])
-    config_hint.check(known.configuration.hint, algorithm, called, known.release, values)
+    migrated = Migrated(algorithm, called, known.release, values, known.state[0])
+    used.check(known.overrides, known.configuration.hint, migrated)
 
 
 def _hinted(known: Known) -> Hinted:

@@ -12,7 +12,8 @@ from migrate.bytes.arrays import LazyArray
 from migrate.claims import Origin
 from migrate.evidence.slot_selection import Selection
 from migrate.evidence.stored_scalars import Scalars
-from migrate.evidence.user_input.hints import Hinted, Variables
+from migrate.evidence.user_input.hints import Variables
+from migrate.evidence.user_input.variables import Hinted
 from migrate.matching.slot_table import SlotTable
 from migrate.state import Stored, StoredVariable
 

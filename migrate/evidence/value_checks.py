@@ -63,21 +63,24 @@ class Seen(NamedTuple):
     largest: dict[str, float]
 
 
-def checked(state: OptimizerState, *, with_values: bool = True) -> OptimizerState:
-    """The state with an origin for each slot whose numbers are spoiled.
+def checked(state: OptimizerState) -> OptimizerState:
+    """Read all slots and their variables, and return the state with an origin for each slot whose numbers are wrong.
 
-    Args:
-      with_values: whether to read all slots and the variables that they belong to.
+    Raises:
+      UnsupportedError: as `check_settings`.
+    """
+    check_settings(state)
+    return replace(state, origins=(*state.origins, *_spoiled(state, rules.of(state.algorithm))))
+
+
+def check_settings(state: OptimizerState) -> None:
+    """Refuse what no optimizer could load. No slot is read.
 
     Raises:
       UnsupportedError: a hyperparameter out of its range, or a dtype that no optimizer takes.
     """
-    rule = rules.of(state.algorithm)
-    _check_hyperparameters(state, rule)
+    _check_hyperparameters(state, rules.of(state.algorithm))
     _check_dtypes(state)
-    if not with_values:
-        return state
-    return replace(state, origins=(*state.origins, *_spoiled(state, rule)))
 
 
 def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> None:

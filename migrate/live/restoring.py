@@ -19,7 +19,7 @@ from migrate.conversion.partial import Choice, Patterns
 from migrate.errors import AmbiguousError, StrictError
 from migrate.evidence import value_checks
 from migrate.evidence.user_input import argument_types
-from migrate.evidence.user_input.hints import Told, require_known
+from migrate.evidence.user_input.hints import SourceHints, check_hints
 from migrate.live import (
     adapt,
     conversions,
@@ -73,7 +73,7 @@ def restore(
     weights_only: bool = False,
     source_variables: Sequence[Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
-    **told: Unpack[Told],
+    **told: Unpack[SourceHints],
 ) -> Restoration:
     """Put the optimizer state of `source` into a live optimizer: all of it, or none.
 
@@ -112,8 +112,8 @@ def restore(
         variables are then what they were before; slots that did not exist may have been made, with initial values.
     """
     path = argument_types.path("source", source)
-    require_known(told)
-    argument_types.check(source_variables=source_variables, **told)
+    check_hints(told, weights_only=weights_only)
+    argument_types.check(source_variables=source_variables)
     argument_types.check_variables(variables)
     choice = Choice.of(fresh, grown, weights_only)
     restores = restore_variables or weights_only
@@ -150,7 +150,7 @@ def _read(
     path: str,
     hint: Sequence[Mapping[str, Any]] | None,
     given: Sequence[variable_matching.Given],
-    told: Told,
+    told: SourceHints,
     choice: Choice,
 ) -> OptimizerState:
     """The state of a source, checked whole; the live variables name those of a list where nobody else does."""
@@ -166,7 +166,7 @@ def _read(
 
 
 def _read_with_flags(
-    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[variable_matching.Given], told: Told
+    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[variable_matching.Given], told: SourceHints
 ) -> OptimizerState:
     """As `read`; of a file of weights alone, which does not store what was frozen, the live variables tell it."""
     try:

@@ -21,7 +21,7 @@ from migrate.conversion.convert import PathLike, Progress, described, for_target
 from migrate.conversion.partial import Choice, Patterns
 from migrate.conversion.targets import ENDINGS
 from migrate.evidence.user_input import argument_types
-from migrate.evidence.user_input.hints import Hints, require_known
+from migrate.evidence.user_input.hints import Hints, check_hints
 from migrate.lists import planning
 from migrate.proof import documents, list_target, loaded, model_target, narrow, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
@@ -97,8 +97,7 @@ def verify(
     """
     where = argument_types.path("dest", dest)
     path = argument_types.path("source", source)
-    require_known(hints)
-    argument_types.check(**hints)
+    check_hints(hints, weights_only=weights_only)
     choice = Choice.of(fresh, grown, weights_only)
     with error_boundary.reading(urls.shown(path)):
         state = read_part(path, _kind(where), choice, hints)

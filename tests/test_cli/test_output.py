@@ -63,7 +63,7 @@ def test_a_reader_that_leaves_is_no_answer(words: str) -> None:
         ("migrate inspect", 2, "Missing argument"),
         ("migrate inspect {source} --no-such-option", 2, "No such option"),
         ("migrate inspect {source} --set lr", 2, "is not NAME=VALUE"),
-        ("migrate checkpoint {source} {folder}/out --strict --set beta_1=0.5", 2, "would change nothing"),
+        ("migrate checkpoint {source} {folder}/out --strict --set beta_1=0.5", 2, "has no effect"),
         ("migrate verify {source} nowhere", 3, "nowhere is not a slot-variable checkpoint"),
         ("migrate batch {source} --into {folder} --shard 3/2", 2, "is not I/N"),
         ("migrate code nowhere.py", 2, "no such file"),

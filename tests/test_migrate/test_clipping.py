@@ -146,7 +146,7 @@ def test_all_that_excludes_is_refused_by_optimizers_and_by_migrate(pair: tuple[s
     state = migrate.read(ADAM)
     wrong = replace(state, hyperparameters={**state.hyperparameters, **options})
     with pytest.raises(UnsupportedError, match=f"exclude each other.*--set {pair[0]}=none or --set {pair[1]}=none"):
-        value_checks.checked(wrong, with_values=False)
+        value_checks.check_settings(wrong)
 
 
 def test_one_limit_alone_acts_in_new_optimizers() -> None:
@@ -170,7 +170,7 @@ def test_one_limit_alone_acts_in_new_optimizers() -> None:
 def test_what_the_loader_refuses_is_refused_before(name: str, value: Any) -> None:
     state = migrate.read(ADAM)
     with pytest.raises(UnsupportedError, match=f"{name} must be .*--set {name}=VALUE"):
-        value_checks.checked(replace(state, hyperparameters={**state.hyperparameters, name: value}), with_values=False)
+        value_checks.check_settings(replace(state, hyperparameters={**state.hyperparameters, name: value}))
 
 
 def test_rows_that_no_step_leaves_out_are_refused() -> None:
@@ -179,4 +179,4 @@ def test_rows_that_no_step_leaves_out_are_refused() -> None:
     with pytest.raises(
         UnsupportedError, match=r"a step of Lamb cannot leave single rows out; say --set 'lazy_rows=\[\]'"
     ):
-        value_checks.checked(wrong, with_values=False)
+        value_checks.check_settings(wrong)

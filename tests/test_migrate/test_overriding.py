@@ -142,7 +142,7 @@ def test_a_switch_is_true_or_false() -> None:
     for value in ("word", 5, float("nan")):
         with pytest.raises(DtoptError, match="neither true nor false"):
             migrate.read(source, overrides={"new_delta_in_step": value})
-    with pytest.raises(HyperparameterError, match="would change nothing"):
+    with pytest.raises(HyperparameterError, match="has no effect"):
         migrate.read(source, overrides={"learning_rate_in_linear": True})
 
 
@@ -226,7 +226,7 @@ def test_no_member_of_a_config_is_passed_over(case: str) -> None:
         ({"ema_momentum": 0.5}, "has no ema_momentum"),
         ({"ema_momentum": 5}, "ema_momentum in --optimizer-config must be in"),
         ({"global_clipnorm": -1}, "global_clipnorm in --optimizer-config must be >= 0"),
-        ({"jit_compile": 5}, "jit_compile = 5 in --optimizer-config would change nothing"),
+        ({"jit_compile": 5}, "jit_compile = 5 in --optimizer-config has no effect"),
         ({"name": 5}, "name = 5"),
         ({"epsilon": 10**900}, "an integer of 2990 bits"),
         ({"lr": 10**900}, "an integer of 2990 bits"),
@@ -253,9 +253,9 @@ def test_the_config_of_a_wrapper_has_no_word_that_is_passed_over() -> None:
     scaled = {"inner_optimizer": inner, "initial_scale": 1024.0, "dynamic": True, "dynamic_growth_steps": 2000}
     _read_sgd({"class_name": "LossScaleOptimizer", "config": scaled})
     for more in ({"clipnorm": 1.0}, {"use_ema": True}, {"initial_scael": 8}, {"initial_scale": "word"}, {"name": 5}):
-        with pytest.raises(HyperparameterError, match="would change nothing"):
+        with pytest.raises(HyperparameterError, match="has no effect"):
             _read_sgd({"class_name": "LossScaleOptimizer", "config": {**scaled, **more}})
-    with pytest.raises(HyperparameterError, match="does not heed it; leave it out there"):  # Keras before 3.12 took it
+    with pytest.raises(HyperparameterError, match="ignores it"):  # Keras before 3.12 took it
         _read_sgd({"class_name": "LossScaleOptimizer", "config": {**scaled, "clipnorm": 1.0}})
     with pytest.raises(HyperparameterError, match="'learning_rate' beside class_name and config"):
         _read_sgd({**inner, "learning_rate": 0.5})

@@ -1,6 +1,6 @@
-"""What `--optimizer-config` says: each member is taken, confirms what is so, or is refused; none is passed over.
+"""Check what --optimizer-config says.
 
-A config that a release wrote names options that are off, too, and what they would be: that is so, and taken.
+A config that a release wrote also names options that are off, and what they would be: these confirm what is so.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any
 from migrate import generations
 from migrate.algorithms import addons, wrappers
 from migrate.algorithms.clipping import LIMITS
-from migrate.algorithms.keras_config import NO_EFFECT, SHARED, lacks
-from migrate.algorithms.spec import Algorithm, number, whole
+from migrate.algorithms.keras_config import NO_EFFECT, SHARED
+from migrate.algorithms.spec import number, whole
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError
-from migrate.evidence.user_input import settings
 from migrate.evidence.value_checks import OPTIONS
 from optim.errors import HyperparameterError
 
@@ -38,6 +37,7 @@ OF_WRAPPERS: Mapping[str, Collection[str]] = {
 RANGES = {key: kind for key, kind in OPTIONS.items() if key in (*LIMITS, "ema_momentum")}
 DECAYING = (*addons.OWNERS[addons.PER_STEP], *addons.OWNERS[addons.PER_RATE])
 SHOWN = 12
+"""Names in a message."""
 
 
 def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any] | None) -> None:
@@ -81,51 +81,17 @@ def _check_wrapper(name: str, config: Mapping[str, Any]) -> None:
         return  # what it does is not known, and said to be
     for key, value in config.items():
         if key in (*wrappers.KEYS, *NO_EFFECT):
-            _check_without_effect(key, value)
+            check_without_effect(key, value)
         elif key not in known:
-            raise _refused(key, value, f"{name} has no {key}; it has {some(sorted(known), SHOWN)}")
+            raise refused(key, value, f"{name} has no {key}; it has {some(sorted(known), SHOWN)}")
         elif key in SHARED and name in wrappers.LOSS_SCALE:
             if value is not None and value != OFF.get(key):
-                raise _refused(key, value, f"{name} does not heed it; leave it out there, as it did not act")
+                raise refused(key, value, f"{name} ignores it. Remove it")
         elif key != "loss_scale" and value is not None and not isinstance(value, (int, float)):
-            raise _refused(key, value, f"{name} takes a number, or true or false, for it")
+            raise refused(key, value, f"{name} takes a number, or true or false, for it")
 
 
-def check(
-    config: Mapping[str, Any], algorithm: Algorithm, called: str, generation: str, carried: Mapping[str, Any]
-) -> None:
-    """Refuse what would be passed over of the optimizer's own config.
-
-    Args:
-      config: of the hint, under Keras's names.
-      called: the class as the source or the hint calls it.
-      carried: the hyperparameters of the state.
-
-    Raises:
-      HyperparameterError: with what the optimizer has. ContradictionError: it is of another generation.
-    """
-    _check_legacy(config.get(LEGACY), generation)
-    for key, value in config.items():
-        if key in NO_EFFECT:
-            _check_without_effect(key, value)
-            continue
-        _check_number(key, value)
-        settings.check_owner(f"{key} = {value!r} in {WHERE}", key, value, algorithm, called, generation)
-        if lacks(key, algorithm, generation) and value != algorithm.defaults(generation).get(key, value):
-            raise _refused(
-                key, value, f"{algorithm.name} of generation {generation} has no such argument; leave it out"
-            )
-        if algorithm.is_foreign or settings.acts(key, value, algorithm, generation, carried):
-            continue
-        if _is_written(key, called, generation, config):
-            continue
-        has = some([name for name in carried if name != "name"], SHOWN)
-        raise _refused(
-            key, value, f"the {algorithm.name} that is carried, of generation {generation}, has no {key}; it has {has}"
-        )
-
-
-def _check_legacy(said: Any, generation: str) -> None:
+def check_legacy(said: Any, generation: str) -> None:
     """Raises: ContradictionError: it is of the other generation of Keras 2."""
     if isinstance(said, bool) and generation in LEGACY_IS and said != LEGACY_IS[generation]:
         raise ContradictionError(
@@ -134,7 +100,7 @@ def _check_legacy(said: Any, generation: str) -> None:
         )
 
 
-def _is_written(key: str, called: str, generation: str, config: Mapping[str, Any]) -> bool:
+def is_written(key: str, called: str, generation: str, config: Mapping[str, Any]) -> bool:
     """Whether a release writes it into a config also where it does nothing, as that config says."""
     if key in LIMITS or (key == "decay" and generation == "keras3"):
         return True  # and it is said what they did
@@ -145,7 +111,7 @@ def _is_written(key: str, called: str, generation: str, config: Mapping[str, Any
     return key in ("ema_momentum", "ema_overwrite_frequency") and generation in generations.NEW and "use_ema" in config
 
 
-def _check_without_effect(key: str, value: Any) -> None:
+def check_without_effect(key: str, value: Any) -> None:
     """Of another kind than any release writes, it is another thing that was meant."""
     fits = {
         **dict.fromkeys(SWITCHES, value is None or isinstance(value, bool) or value == "auto"),
@@ -153,10 +119,10 @@ def _check_without_effect(key: str, value: Any) -> None:
         "loss_scale_factor": value is None or (isinstance(value, (int, float)) and value > 0),
     }
     if not fits.get(key, True):
-        raise _refused(key, value, "no release writes that there")
+        raise refused(key, value, "no release writes that there")
 
 
-def _check_number(key: str, value: Any) -> None:
+def check_number(key: str, value: Any) -> None:
     """Of options that may be off, and would not be looked at.
 
     Raises:
@@ -170,5 +136,5 @@ def _check_number(key: str, value: Any) -> None:
         RANGES[key].check(f"{key} in {WHERE}", number({key: value}, key))
 
 
-def _refused(key: str, value: Any, why: str) -> HyperparameterError:
-    return HyperparameterError(f"{key} = {value!r} in {WHERE} would change nothing: {why}")
+def refused(key: str, value: Any, why: str) -> HyperparameterError:
+    return HyperparameterError(f"{key} = {value!r} in {WHERE} has no effect: {why}")

@@ -1,4 +1,4 @@
-"""What a person says with `--set`: each value is taken, confirms what is so, or is refused; none is passed over."""
+"""Settings that --set may give, and what they are called in configs and in `optim`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ BECOMES = {
     addons.LAZY: (LAZY_ROWS,),
 }
 """Names in configs -> those in `optim` under which generations before Keras 2.9 are carried."""
-SHOWN = 12
 
 
 def with_one_rate(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,42 +70,8 @@ def is_carried(key: str, algorithm: Algorithm, values: Collection[str]) -> bool:
     return key in values or key in (CLIP_ORDER, *own)
 
 
-def check(
-    overrides: Mapping[str, Any],
-    algorithm: Algorithm,
-    called: str,
-    generation: str,
-    carried: Collection[str],
-) -> None:
-    """Refuse what would be passed over.
-
-    Args:
-      called: the class as the source or a hint calls it.
-      carried: names of the hyperparameters and scalars of the state.
-
-    Raises:
-      HyperparameterError: with what the optimizer has.
-    """
-    if not isinstance(overrides.get("name", ""), str):
-        raise HyperparameterError(f"name must be a text, got {overrides['name']!r}")
-    empty = next(
-        (key for key, value in overrides.items() if value is None and _needs(key, algorithm, generation)), None
-    )
-    if empty is not None:
-        raise HyperparameterError(f"--set {empty}=none gives it no value: say which it has, or leave it out")
-    for key, value in overrides.items():
-        check_owner(confirming(key, value), key, value, algorithm, called, generation)
-        if key in (*OF_THE_SOURCE, "name") or acts(key, value, algorithm, generation, carried):
-            continue
-        has = some([name for name in carried if name != "name"], SHOWN)
-        raise HyperparameterError(
-            f"{confirming(key, value)} would change nothing: the {algorithm.name} that is carried, of generation"
-            f" {generation}, has no {key}; it has {has}"
-        )
-
-
-def _needs(key: str, algorithm: Algorithm, generation: str) -> bool:
-    """Whether an option has some value always: none would neither switch it off nor be what Keras calls its own."""
+def needs_value(key: str, algorithm: Algorithm, generation: str) -> bool:
+    """Whether an option always has a value: None would neither switch it off nor be a default of Keras."""
     defaults, rule = algorithm.defaults(generation), rules.of(algorithm.name)
     if key in defaults:
         default = defaults[key]
@@ -116,7 +81,7 @@ def _needs(key: str, algorithm: Algorithm, generation: str) -> bool:
 
 
 def acts(key: str, value: Any, algorithm: Algorithm, generation: str, carried: Collection[str]) -> bool:
-    """Whether a hyperparameter that was said is among those carried, or says that something is not so, and it is not.
+    """Whether a hyperparameter is one of those that are migrated, or rightly says that something is off.
 
     Args:
       carried: names of the hyperparameters and scalars of the state.
@@ -133,7 +98,7 @@ def check_owner(said: str, key: str, value: Any, algorithm: Algorithm, called: s
     """Refuse an option that only other classes have: it would make another rule of this one.
 
     Args:
-      said: option and value as a person gave them.
+      said: option and value as the user gives them.
       called: the class as the source or a hint calls it.
 
     Raises:
