@@ -202,7 +202,7 @@ def _overridden(known: Known) -> Arguments:
             if arguments.origins[key].doubt:
                 continue
         elif not is_rounded and (value is not None or key not in defaults):  # None: its own
-            arguments.values[key] = value
+            arguments.values[key] = settings.as_declared(key, value, configuration.algorithm)
         arguments.origins[key] = Origin(key, arguments.values[key], SET, configuration.origins[key].where)
     return arguments
 

@@ -101,3 +101,16 @@ def test_what_is_migrated_with_any_setting_can_be_loaded(name: str, tmp_path: Pa
         variables = {v.name: tf.Variable(tf.zeros(v.shape, v.dtype), trainable=v.trainable) for v in found}
         optimizer = optim.load_checkpoint(str(dest), variables)
         optimizer.apply_gradients([(tf.ones_like(v), v) for v in variables.values() if v.trainable])
+
+
+@pytest.mark.parametrize("key", ["learning_rate", "lr", "momentum"])
+def test_a_whole_number_is_a_real_one_where_keras_takes_no_other(key: str, tmp_path: Path) -> None:
+    """`--set learning_rate=1` was written as an int, which Keras 3 refuses."""
+    import keras
+
+    source = CORPUS / "tf24-sgd-clipboth-mlp"
+    case = adversary.case(source)
+    given = {**case.hints, "overrides": {**(case.hints.get("overrides") or {}), key: 0}}
+    migrate.migrate_checkpoint(case.folder / case.source, tmp_path / "out.keras", **given)
+    optimizer = keras.saving.load_model(tmp_path / "out.keras").optimizer
+    assert optimizer.get_config()["learning_rate" if key == "lr" else key] == 0.0

@@ -17,10 +17,11 @@ from migrate.bytes.messages import some
 from migrate.claims import confirming
 from migrate.errors import ContradictionError
 from migrate.evidence.configuration import CLASS, GENERATION
+from migrate.evidence.value_checks import OPTIONS
 from migrate.rules.comparison import same
 from migrate.state import CHANGED, GATHERED
 from optim import rules
-from optim.arguments import Choice
+from optim.arguments import Choice, Hyperparameter
 from optim.errors import HyperparameterError
 from optim.rule import arguments
 
@@ -68,6 +69,14 @@ def is_carried(key: str, algorithm: Algorithm, values: Collection[str]) -> bool:
     rule = rules.of(algorithm.name)
     own = OPTIM_ONLY if rule is not None and key in arguments(rule) else ()
     return key in values or key in (CLIP_ORDER, *own)
+
+
+def as_declared(key: str, value: Any, algorithm: Algorithm) -> Any:
+    """A whole number as a real one if the setting is real: Keras refuses `learning_rate=1`."""
+    rule = rules.of(algorithm.name)
+    declared = OPTIONS.get(key) or (arguments(rule).get(key) if rule is not None else None)
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_whole and isinstance(declared, Hyperparameter) else value
 
 
 def needs_value(key: str, algorithm: Algorithm, generation: str) -> bool:
