@@ -10,14 +10,14 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from dtopt_cli import output, typed
+from dtopt_cli import output, parsing, typed
 from dtopt_cli.commands import bench, demo, migrate
 from dtopt_cli.exit_codes import Exit
 from optim import release
 from optim.errors import DtoptError
 from optim.interrupts import interruption
 
-app = typer.Typer(
+app = parsing.App(
     name="dtopt",
     cls=typed.Recording,
     help="Migrate optimizer state between releases of Keras and TensorFlow, and benchmark optimizers.",
@@ -60,12 +60,6 @@ def _end_like_ctrl_c(context: typer.Context) -> None:
     context.call_on_close(lambda: signal.signal(signal.SIGTERM, before))
 
 
-def _say(text: str) -> None:
-    """On stderr, if anybody can read it: the exit code says the same."""
-    with contextlib.suppress(OSError):
-        typer.echo(text, err=True)
-
-
 def main() -> None:
     """Entry point of the console script."""
     for name in ("stdout", "stderr"):
@@ -73,16 +67,17 @@ def main() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     both = release.installed()
     if len(both) > 1:
-        typer.echo(
-            f"dtopt: {' and '.join(both)} are both installed and own the same files: pip uninstall -y {' '.join(both)},"
-            " then install one of them",
-            err=True,
+        uninstall = f"pip uninstall -y {' '.join(both)}"
+        output.tell(
+            f"dtopt: {' and '.join(both)} contain the same files. Uninstall both, then install one:", (uninstall,)
         )
     output.printed.document = False
     try:
         _run()
     except SystemExit as end:  # of typer, which has said why
         behind = end.__context__
+        if isinstance(behind, typer.Exit):
+            behind = behind.__cause__
         if isinstance(behind, BrokenPipeError):
             _quit(behind)
         if behind is not None and isinstance(interruption(behind), KeyboardInterrupt):
@@ -111,7 +106,7 @@ def _quit(error: BaseException) -> NoReturn:
     said, code = _told(error)
     confirm, choices = typed.answers_to(error)
     if code != Exit.NOBODY_READS:
-        _say("\n".join((said, *(command for command in (confirm, *choices) if command))))
+        output.tell(said, (command for command in (confirm, *choices) if command))
         _print_error(said, code, confirm_command=confirm, choice_commands=choices)
     for stream in (sys.stdout, sys.stderr):
         _let_go(stream)

@@ -10,7 +10,20 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-HINTS = "Hints, for sources that do not say everything"
+FORMATS = (
+    "auto",
+    "h5",
+    "keras",
+    "weights_h5",
+    "list",
+    "slots",
+    "saved_model",
+    "tf_object",
+    "tf_dtensor_names",
+    "tf1_saver",
+)
+TARGETS = ("slots", "keras", "tf-keras", "list")
+HINTS = "Hints, for sources that do not contain everything"
 FORMS: dict[type, str] = {
     dict: 'an object, {"class_name": ..., "config": {...}}',
     list: 'a list of objects, [{"name": ..., "shape": [...]}, ...], or of patterns of names',
@@ -19,15 +32,20 @@ FORMS: dict[type, str] = {
 
 From = Annotated[
     str,
-    typer.Option("--from", metavar="FORMAT", help="Format of SOURCE; auto recognises it.", rich_help_panel=HINTS),
+    typer.Option(
+        "--from",
+        metavar="FORMAT",
+        help=f"Format of SOURCE: {', '.join(FORMATS)}.",
+        rich_help_panel=HINTS,
+    ),
 ]
 OptimizerConfig = Annotated[
     str | None,
     typer.Option(
         "--optimizer-config",
         metavar="FILE",
-        help='JSON {"class_name": ..., "config": {...}} of the optimizer, as Keras writes it: a file, or the JSON'
-        " itself. Adds what SOURCE does not say.",
+        help='The optimizer as Keras writes it, JSON {"class_name": ..., "config": {...}}: a file, or the JSON itself.'
+        " Adds what SOURCE does not contain.",
         rich_help_panel=HINTS,
     ),
 ]
@@ -36,7 +54,7 @@ OptimizerFrom = Annotated[
     typer.Option(
         "--optimizer-from",
         metavar="SCRIPT[:NAME|:LINE]",
-        help="The program that trained it, whose optimizer is read (not run): the one bound to NAME, or at LINE.",
+        help="The training program. dtopt reads its optimizer, bound to NAME or at LINE, and does not run it.",
         rich_help_panel=HINTS,
     ),
 ]
@@ -45,8 +63,8 @@ Variables = Annotated[
     typer.Option(
         "--variables",
         metavar="FILE",
-        help='JSON list of {"name": ..., "shape": [...]} in the order in which the optimizer had them, or of patterns'
-        " that are searched in the names of SOURCE.",
+        help='JSON list of {"name": ..., "shape": [...]} in the optimizer\'s order, or of patterns to search for in the'
+        " names of SOURCE.",
         rich_help_panel=HINTS,
     ),
 ]
@@ -55,7 +73,7 @@ Generation = Annotated[
     typer.Option(
         "--generation",
         metavar="NAME",
-        help="What wrote it: keras1, keras2, keras2.3, optimizer_v1, optimizer_v2, experimental, optimizer,"
+        help="What wrote SOURCE: keras1, keras2, keras2.3, optimizer_v1, optimizer_v2, experimental, optimizer,"
         " keras3 or tf1.",
         rich_help_panel=HINTS,
     ),
@@ -65,7 +83,7 @@ OptimizerPath = Annotated[
     typer.Option(
         "--optimizer",
         metavar="PATH",
-        help="Which optimizer, where SOURCE holds several (a GAN's): generator_optimizer, ...; the error lists them.",
+        help="Which optimizer, if SOURCE has several, such as a GAN's. The error lists them.",
         rich_help_panel=HINTS,
     ),
 ]
@@ -74,19 +92,19 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Take this value whatever SOURCE says, or confirm one that was assumed: learning_rate=0.001,"
-        " iterations=500, clipnorm=none, class_name=Adam. May be given several times.",
+        help="Use this value instead of the one in SOURCE, or confirm one that was assumed: learning_rate=0.001,"
+        " iterations=500, clipnorm=none, class_name=Adam. Can be repeated.",
         rich_help_panel=HINTS,
     ),
 ]
-PARTIAL = "A part of SOURCE, for a model or an optimizer that is another one"
+PARTIAL = "A part of SOURCE, for another model or optimizer"
 Fresh = Annotated[
     list[str] | None,
     typer.Option(
         "--fresh",
         metavar="PATTERN",
-        help="Variables that start fresh, such as a new last layer: a regular expression that is searched for in their"
-        " names. With it --variables may describe the new model. May be given several times.",
+        help="Variables that start fresh, such as a new last layer: a regular expression to search for in their names."
+        " With it, --variables may describe the new model. Can be repeated.",
         rich_help_panel=PARTIAL,
     ),
 ]
@@ -95,8 +113,8 @@ Grown = Annotated[
     typer.Option(
         "--grown",
         metavar="PATTERN",
-        help="Variables that are larger in the new model along one dim, such as a longer vocabulary; their first part"
-        " is what SOURCE has. May be given several times.",
+        help="Variables that are larger in the new model along one dim, such as a longer vocabulary. SOURCE fills their"
+        " first part. Can be repeated.",
         rich_help_panel=PARTIAL,
     ),
 ]
@@ -104,20 +122,20 @@ WeightsOnly = Annotated[
     bool,
     typer.Option(
         "--weights-only",
-        help="Reset the optimizer: take the model's variables alone. --set class_name=CLASS or --optimizer-config names"
-        " another optimizer.",
+        help="Reset the optimizer and take the model's variables only. --set class_name=CLASS or --optimizer-config"
+        " names another optimizer.",
         rich_help_panel=PARTIAL,
     ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse whatever is not exact.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Do everything but write.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Show of every value where it came from.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse everything that is not exact.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Do everything except writing.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Show where every value came from.")]
 Order = Annotated[
     str | None,
     typer.Option(
         "--order",
         metavar="NAME",
-        help="For a list: the generation that will read it. Default: the one that wrote SOURCE.",
+        help="For list output: the generation that will read it (default: the one that wrote SOURCE).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import sys
+import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +35,42 @@ def _console(**options: Any) -> Console:
             super().print(*(plain(each) if isinstance(each, str) else each for each in objects), **how)
 
     return Plain(**options)
+
+
+def hang(console: Console, first: str, text: str) -> None:
+    """Print a text after its first words, in a terminal with all further lines below its beginning."""
+    text = line(text)
+    lines = fold(text, console.width - 1, first) if console.is_terminal else [first + text]
+    for each in lines:
+        console.print(each, markup=False, soft_wrap=True)
+
+
+def fold(text: str, width: int, first: str) -> list[str]:
+    """A text in lines of at most this width. Words and options to type, `--set NAME=VALUE`, are left whole."""
+    from migrate import surfaces
+
+    whole = list(text)
+    for start, end in surfaces.spans(text):
+        whole[start:end] = text[start:end].replace(" ", "\0")
+    lines = textwrap.wrap(
+        "".join(whole),
+        max(width, len(first) + 1),
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [each.replace("\0", " ") for each in lines] or [first.rstrip()]
+
+
+def tell(text: str, commands: Iterable[str] = ()) -> None:
+    """A message on stderr, if anybody can read it, and what to type next, each command whole and alone on its line."""
+    console = messages()
+    with contextlib.suppress(OSError):
+        begins = "dtopt: " if text.startswith("dtopt: ") else ""
+        hang(console, begins, text.removeprefix(begins))
+        for command in commands:
+            console.print(f"  {command}", markup=False)
 
 
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))

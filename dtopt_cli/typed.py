@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer.core
-
-from dtopt_cli import output
+from dtopt_cli import output, parsing
 
 if TYPE_CHECKING:
     from migrate.batches.results import BatchItem
@@ -32,16 +30,21 @@ class Typed:
 typed = Typed()
 
 
-class Recording(typer.core.TyperGroup):
+class Recording(parsing.Group):
     """Keeps the words of each command, and has `migrate` word its messages for the command line."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         from migrate import surfaces
 
         typed.words = tuple(args)
-        context = super().make_context(info_name, args, parent, **extra)
+        with parsing.usage_errors():
+            context = super().make_context(info_name, args, parent, **extra)
         context.with_resource(surfaces.speaking(surfaces.SHELL))
         return context
+
+    def invoke(self, ctx: Any) -> Any:
+        with parsing.usage_errors():
+            return super().invoke(ctx)
 
 
 def answering(words: Sequence[str], asked: Questions, *, exists: bool = False) -> tuple[str, tuple[str, ...]]:

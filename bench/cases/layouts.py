@@ -137,6 +137,16 @@ RULES: dict[str, Callable[[Tensor, MeshShape], Sharding]] = {
 }
 
 
+SUMMARIES = {
+    "megatron": "Tensor parallelism over `model` (Shoeybi et al. 2019), whole on the other axes.",
+    "kerashub": "Matrices over `batch` and `model`, as KerasHub's `LlamaBackbone.get_layout_map` lays them out.",
+    "fsdp": "Dim 0 of every tensor over `batch`, as PyTorch's FSDP2 does.",
+    "largest-axis": "The largest axis on the largest dim that it divides, then the next axis on the next such dim.",
+    "replicated": "Every tensor whole on every device.",
+}
+"""One sentence for each rule."""
+
+
 def sharding(rule: str, tensor: Tensor, mesh: MeshShape) -> Sharding:
     """Lays one tensor out. Raises: UnknownNameError."""
     if rule not in RULES:

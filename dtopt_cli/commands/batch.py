@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dtopt_cli import output
-from dtopt_cli.options import DryRun, Hints, Json, Order, Partial, Strict, spread
+from dtopt_cli.options import TARGETS, DryRun, Hints, Json, Order, Partial, Strict, spread
 from dtopt_cli.progress import Bar
 from dtopt_cli.typed import answered
 
@@ -37,13 +37,13 @@ Sources = Annotated[
 ]
 Into = Annotated[str, typer.Option("--into", metavar="DIR", help="Folder of the migrated checkpoints.")]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes at a time.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Leave targets that are there and whole.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Skip targets that are already complete.")]
 Engine = Annotated[
     str | None, typer.Option("--engine", metavar="URL", help="Work on a Dask cluster, dask://HOST:PORT.")
 ]
-Shard = Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Only the I-th of N parts, one per machine.")]
-Every = Annotated[bool, typer.Option("--all", help="Take every checkpoint of a folder and of the folders in it.")]
-To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="Target format, as for `checkpoint`.")]
+Shard = Annotated[str | None, typer.Option("--shard", metavar="I/N", help="Only part I of N, one per machine.")]
+Every = Annotated[bool, typer.Option("--all", help="Include the checkpoints in all folders below.")]
+To = Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"Target: {', '.join(TARGETS)}.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace migrated checkpoints in DIR.")]
 ByReason = Annotated[bool, typer.Option("--report", help="Print a table by outcome and reason instead of each source.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what was refused or failed.")]
@@ -70,9 +70,9 @@ def batch(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Migrate every SOURCE to a checkpoint of its own in DIR. One that is broken stops no other.
+    """Migrate every SOURCE to its own target in DIR. A broken checkpoint doesn't stop the rest.
 
-    Exit code 0 if all are there, 1 if --strict refused some, 3 if some failed. After Ctrl-C, go on with --resume.
+    Exits with 0 if all are done, 1 if --strict refused some, 3 if some failed. After Ctrl-C, continue with --resume.
     """
     shard_of, given = _part(shard), hints.arguments()
     options = [
@@ -82,7 +82,7 @@ def batch(
         *part.words(),
     ]
     if engine is not None and jobs > 1:
-        raise typer.BadParameter("give one of --jobs and --engine: an engine has processes of its own")
+        raise typer.BadParameter("give one of --jobs and --engine: an engine has its own processes")
     from migrate.batches.engines import connected
     from migrate.batches.run import BatchInterrupted
     from migrate.batches.run import batch as run
@@ -164,7 +164,7 @@ def _print_items(console: Console, report: BatchReport, only_problems: bool) -> 
         if item.report is not None and item.report.fidelity != "exact":
             notes.append(f"{item.report.fidelity}: {'; '.join(item.report.reasons)}")
         for note in notes:
-            console.print(f"            {output.line(note)}", markup=False)
+            output.hang(console, "            ", note)
         for command in (item.confirm_command, *item.choice_commands):
             if command:
                 console.print(f"            {command}", markup=False, soft_wrap=True)
@@ -175,5 +175,5 @@ def _print_groups(console: Console, report: BatchReport) -> None:
     for group in report.groups:
         console.print(f"{group.count:>7}  {group.outcome}", markup=False)
         if group.reason:
-            console.print(f"         {output.line(group.reason)}", markup=False)
+            output.hang(console, "         ", group.reason)
         console.print(f"         such as {output.line(group.example)}", markup=False)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
-
+from dtopt_cli import parsing
 from dtopt_cli.commands import (
     bench_check,
     bench_compare,
@@ -22,7 +20,7 @@ from dtopt_cli.commands import (
 )
 
 
-class StepByDefault(TyperGroup):
+class StepByDefault(parsing.Group):
     """`dtopt bench --quick` means `dtopt bench step --quick`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -33,7 +31,7 @@ class StepByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+app = parsing.App(
     cls=StepByDefault,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -21,12 +21,12 @@ COLOURS = {"noisy": "red", "doubtful": "yellow", "told": "dim"}
 
 def check(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN.json|@NAME]", help="A result; without one this machine is looked at.")
+        Path | None, typer.Argument(metavar="[RUN.json|@NAME]", help="A result. Without one, this machine is checked.")
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long to watch the machine.")] = 2.0,
     json: Json = False,
 ) -> None:
-    """Say whether what a run says, or times on this machine now, can be believed. Ends with 5 if not.
+    """Check whether a run, or timing on this machine now, can be trusted. Exits with 5 if not.
 
     \b
     dtopt bench check               load, other processes, clocks, throttling, a fixed piece of work

@@ -31,7 +31,7 @@ def compare(
         typer.Option(
             "--fail-above",
             metavar="PERCENT",
-            help="End with 1 if something is slower by more for certain, with 5 if noise hides whether.",
+            help="Exit with 1 if something is certainly slower by more, with 5 if noise hides it.",
         ),
     ] = None,
     force: Annotated[
@@ -40,7 +40,7 @@ def compare(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as for a pull request.")] = False,
     json: Json = False,
 ) -> None:
-    """Say what became faster or slower from one result to another, and what noise hides.
+    """Show what became faster or slower from one result to another, and what noise hides.
 
     \b
     dtopt bench -w gpt2:layer --output before.json

@@ -28,7 +28,7 @@ def history(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     json: Json = False,
 ) -> None:
-    """Say how measurements went from run to run, and since which commit something is faster or slower.
+    """Show how measurements changed from run to run, and since which commit something is faster or slower.
 
     \b
     dtopt bench --output @main                     keep a result, once for each commit

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
 from dtopt_cli import output
 from dtopt_cli.options import Json
+
+KINDS = {
+    "workloads": "Workloads: the tensors to update (-w NAME)",
+    "problems": "Problems: what `dtopt bench train` trains (--problem NAME)",
+    "optimizers": "Optimizers and their defaults (-o NAME:ARGUMENT=VALUE)",
+    "layouts": "Layouts: how tensors are laid out (--layout NAME)",
+    "peers": "Peers: who takes part (-p NAME)",
+}
+"""What can be listed, and its heading."""
 
 
 def list_and_leave(wanted: bool) -> None:
@@ -17,17 +27,25 @@ def list_and_leave(wanted: bool) -> None:
         raise typer.Exit
 
 
-def list_names(json: Json = False) -> None:
-    """List workloads, problems, optimizers, layouts, devices and peers."""
-    from rich.table import Table
-
+def list_names(
+    kinds: Annotated[list[str] | None, typer.Argument(metavar="[KIND]...", help=f"Only {', '.join(KINDS)}.")] = None,
+    json: Json = False,
+) -> None:
+    """List workloads, problems, optimizers, layouts and peers."""
+    for kind in kinds or ():
+        if kind not in KINDS:
+            raise typer.BadParameter(f"there is no kind {kind!r}; there are {', '.join(KINDS)}", param_hint="KIND")
+    known = [entry for entry in _known() if entry[0] in (kinds or KINDS)]
     if json:
-        output.print_json([{"what": what, "name": name, "summary": summary} for what, name, summary in _known()])
+        documents = ({"what": kind.removesuffix("s"), "name": name, "summary": text} for kind, name, text in known)
+        output.print_json(list(documents))
         return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for line in _known():
-        table.add_row(*line)
-    output.results().print(table)
+    console = output.results()
+    width = max(len(name) for _, name, _ in known) + 4
+    for number, kind in enumerate(dict.fromkeys(kind for kind, _, _ in known)):
+        console.print(("\n" if number else "") + KINDS[kind], style="bold", markup=False)
+        for _, name, summary in (entry for entry in known if entry[0] == kind):
+            output.hang(console, f"  {name}".ljust(width), summary)
 
 
 def _known() -> Iterator[tuple[str, str, str]]:
@@ -37,20 +55,21 @@ def _known() -> Iterator[tuple[str, str, str]]:
 
     for name in workloads.NAMES:
         found = workloads.workload(name)
-        yield "workload", name, f"{found.summary}: {found.elements:,} in {len(found.tensors):,} tensors"
+        tensors = "1 tensor" if len(found.tensors) == 1 else f"{len(found.tensors):,} tensors"
+        yield "workloads", name, f"{found.summary}: {found.elements:,} elements in {tensors}."
     for problem in problems.PROBLEMS:
-        yield "problem", problem.name, problem.summary
+        yield "problems", problem.name, f"{problem.summary}."
     for algorithm in algorithms.ALGORITHMS:
         words = (f"{name}={algorithms.shown(value)}" for name, value in algorithm.hyperparameters.items())
-        yield "optimizer", algorithm.name, " ".join(words)
-    for name, rule in layouts.RULES.items():
-        yield "layout", name, " ".join((rule.__doc__ or "").split(".")[0].split())
+        yield "optimizers", algorithm.name, " ".join(words)
+    for name, summary in layouts.SUMMARIES.items():
+        yield "layouts", name, summary
     for peer in peers.PEERS:
-        yield "peer", peer.name, peer.summary
+        yield "peers", peer.name, f"{peer.summary}."
 
 
 def env(json: Json = False) -> None:
-    """Show the machine and the versions that a result would be recorded with."""
+    """Show the machine and package versions that would be stored with a result."""
     from bench.measuring import environment, process
 
     found = environment.describe(len(process.allowed_cpus()))
@@ -59,4 +78,4 @@ def env(json: Json = False) -> None:
         return
     for name, value in found.items():
         shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-        output.results().print(f"{name:24}{shown}", markup=False)
+        output.hang(output.results(), f"{name:24}", str(shown))

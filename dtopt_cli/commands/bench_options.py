@@ -70,11 +70,21 @@ def one_of(*words: str) -> Callable[[str], list[str]]:
 
 Workloads = Annotated[
     list[str] | None,
-    typer.Option("-w", "--workload", help="Tensors to update, see `list`.", autocompletion=complete(workloads)),
+    typer.Option(
+        "-w",
+        "--workload",
+        help="Tensors to update: see `dtopt bench list workloads`.",
+        autocompletion=complete(workloads),
+    ),
 ]
 Workload = Annotated[
     str | None,
-    typer.Option("-w", "--workload", help="Tensors to update, see `list`.", autocompletion=complete(workloads)),
+    typer.Option(
+        "-w",
+        "--workload",
+        help="Tensors to update: see `dtopt bench list workloads`.",
+        autocompletion=complete(workloads),
+    ),
 ]
 ShapesFrom = Annotated[
     str | None,
@@ -86,55 +96,73 @@ ShapesFrom = Annotated[
 ]
 Optimizers = Annotated[
     list[str] | None,
-    typer.Option("-o", "--optimizer", help="NAME or NAME:ARGUMENT=VALUE.", autocompletion=complete(optimizers)),
+    typer.Option(
+        "-o",
+        "--optimizer",
+        help="NAME or NAME:ARGUMENT=VALUE: see `dtopt bench list optimizers`.",
+        autocompletion=complete(optimizers),
+    ),
 ]
 Optimizer = Annotated[
     str,
-    typer.Option("-o", "--optimizer", help="NAME or NAME:ARGUMENT=VALUE.", autocompletion=complete(optimizers)),
+    typer.Option(
+        "-o",
+        "--optimizer",
+        help="NAME or NAME:ARGUMENT=VALUE: see `dtopt bench list optimizers`.",
+        autocompletion=complete(optimizers),
+    ),
 ]
 Peers = Annotated[
     list[str] | None,
     typer.Option(
         "-p",
         "--peer",
-        help="Who takes part: a name or its start, all, or MODULE:NAME.",
+        help="Who takes part: a name or its start (`dtopt bench list peers`), all, or MODULE:NAME.",
         autocompletion=complete(peers),
     ),
 ]
 Problems = Annotated[
     list[str] | None,
-    typer.Option("--problem", help="What to train, see `list`.", autocompletion=complete(problems)),
+    typer.Option(
+        "--problem", help="What to train: see `dtopt bench list problems`.", autocompletion=complete(problems)
+    ),
 ]
 Meshes = Annotated[
-    list[str] | None, typer.Option("--mesh", help="batch=2,model=2 or 2x2; repeated, the first is the baseline.")
+    list[str] | None, typer.Option("--mesh", help="batch=2,model=2 or 2x2. Can be repeated; the first is the baseline.")
 ]
-Layout = Annotated[str, typer.Option("--layout", help="Of tensors, see `list`.", autocompletion=complete(layouts))]
+Layout = Annotated[
+    str,
+    typer.Option(
+        "--layout", help="How tensors are laid out: see `dtopt bench list layouts`.", autocompletion=complete(layouts)
+    ),
+]
 Device = Annotated[
-    str, typer.Option("--device", help="auto, cpu, gpu, tpu.", autocompletion=one_of("auto", "cpu", "gpu", "tpu"))
+    str, typer.Option("--device", help="auto, cpu, gpu or tpu.", autocompletion=one_of("auto", "cpu", "gpu", "tpu"))
 ]
 Clipnorm = Annotated[
     float | None, typer.Option("--clipnorm", min=0, help="Clip each gradient's norm.", rich_help_panel=STEP)
 ]
 Clipvalue = Annotated[float | None, typer.Option("--clipvalue", min=0, help="Clip each element.", rich_help_panel=STEP)]
 GlobalClipnorm = Annotated[
-    float | None, typer.Option("--global-clipnorm", min=0, help="Clip the norm of all together.", rich_help_panel=STEP)
+    float | None,
+    typer.Option("--global-clipnorm", min=0, help="Clip the norm of all gradients together.", rich_help_panel=STEP),
 ]
 UseEma = Annotated[bool, typer.Option("--use-ema", help="Keep averages of the parameters.", rich_help_panel=STEP)]
 EmaMomentum = Annotated[
-    float, typer.Option("--ema-momentum", min=0, max=1, help="Of the averages.", rich_help_panel=STEP)
+    float, typer.Option("--ema-momentum", min=0, max=1, help="Momentum of the averages.", rich_help_panel=STEP)
 ]
 Accumulation = Annotated[
     int,
     typer.Option("--gradient-accumulation-steps", min=1, help="Gradients that make one step.", rich_help_panel=STEP),
 ]
 WeightDecay = Annotated[
-    float | None, typer.Option("--weight-decay", help="Times the learning rate.", rich_help_panel=STEP)
+    float | None, typer.Option("--weight-decay", help="Weight decay, times the learning rate.", rich_help_panel=STEP)
 ]
 SlotPlacement = Annotated[
     str,
     typer.Option(
         "--slot-placement",
-        help="like_variable or zero1.",
+        help="Where slots are: like_variable or zero1.",
         rich_help_panel=STEP,
         autocompletion=one_of("like_variable", "zero1"),
     ),
@@ -143,42 +171,47 @@ Dtype = Annotated[
     str,
     typer.Option(
         "--dtype",
-        help="Of parameters and gradients: float32 or bfloat16.",
+        help="Dtype of parameters and gradients: float32 or bfloat16.",
         rich_help_panel=STEP,
         autocompletion=one_of("float32", "bfloat16"),
     ),
 ]
 SparseRows = Annotated[
-    int | None, typer.Option("--sparse-rows", min=1, help="Rows of tables with a gradient.", rich_help_panel=STEP)
+    int | None,
+    typer.Option("--sparse-rows", min=1, help="How many rows of a table have a gradient.", rich_help_panel=STEP),
 ]
-LazyRows = Annotated[bool, typer.Option("--lazy-rows", help="Leave other rows alone.", rich_help_panel=STEP)]
+LazyRows = Annotated[
+    bool, typer.Option("--lazy-rows", help="Leave rows without a gradient alone.", rich_help_panel=STEP)
+]
 Where = Annotated[
     str | None,
     typer.Option(
         "--in",
-        help="How steps are called: eager, function, fit; as each peer usually is if left out.",
+        help="How steps are called: eager, function or fit. Default: as each peer usually is.",
         rich_help_panel=STEP,
         autocompletion=one_of("eager", "function", "fit"),
     ),
 ]
 Rounds = Annotated[
     int | None,
-    typer.Option("--rounds", min=1, help="Exactly so many samples of each.", rich_help_panel=TIMING),
+    typer.Option("--rounds", min=1, help="Take exactly this many samples of each.", rich_help_panel=TIMING),
 ]
 Budget = Annotated[
     float | None,
     typer.Option(
         "--budget",
         min=1,
-        help="Seconds; rounds go on until each interval is narrow, or they are spent. 60, and 15 a peer beyond 8.",
+        help="Seconds until measuring stops, if intervals are not narrow before. Default: 60, and 15 a peer beyond 8.",
         rich_help_panel=TIMING,
     ),
 ]
 Processes = Annotated[
     int | None,
-    typer.Option("--processes", min=1, help="Of each peer, taking turns; 2 to 8 by default.", rich_help_panel=TIMING),
+    typer.Option(
+        "--processes", min=1, help="Processes of each peer, which take turns. Default: 2 to 8.", rich_help_panel=TIMING
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of numbers and order.", rich_help_panel=TIMING)]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of numbers and order.", rich_help_panel=TIMING)]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="CPU threads of each peer.", rich_help_panel=TIMING)
 ]
@@ -188,18 +221,18 @@ Timeout = Annotated[
 
 
 Mesh = Annotated[str, typer.Option(help="batch=2,model=2 or 2x2.")]
-Baseline = Annotated[str, typer.Option(help="The peer that ratios are taken to.", autocompletion=complete(peers))]
+Baseline = Annotated[str, typer.Option(help="The peer to compare with.", autocompletion=complete(peers))]
 Against = Annotated[
     str | None,
     typer.Option(
         "--against",
         metavar="PATH|COMMIT|VERSION",
-        help="Measure another dtopt against this one. Ends with 1 if this one is slower, 5 if it cannot tell.",
+        help="Measure another dtopt against this one. Exits with 1 if this one is slower, 5 if it cannot tell.",
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Fewer peers, one process each, half the time.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Use fewer peers, one process each, half the time.")]
 InSitu = Annotated[
-    bool, typer.Option("--in-situ", help="Also the step's share of forward and backward.", rich_help_panel=STEP)
+    bool, typer.Option("--in-situ", help="Also measure the step's share of forward and backward.", rich_help_panel=STEP)
 ]
 Cache = Annotated[
     str,
@@ -288,7 +321,7 @@ class Timing:
 
 
 def split(values: list[str] | None) -> list[str]:
-    """`-p a -p b` and `-p a,b` alike."""
+    """Names given as `-p a -p b` or `-p a,b`."""
     return [part.strip() for value in values or [] for part in value.split(",")]
 
 

@@ -18,16 +18,16 @@ DEVICE_NAMES = ["v100-32gb", "a100-40gb", "a100-80gb", "h100", "h200", "tpu-v4",
 MACHINE = "The machine"
 
 
-Devices = Annotated[int | None, typer.Option("--devices", min=1, help="Try every mesh of so many devices.")]
+Devices = Annotated[int | None, typer.Option("--devices", min=1, help="Try every mesh of this many devices.")]
 Layouts = Annotated[
     list[str] | None,
-    typer.Option("--layout", help="Only this rule; may be repeated.", autocompletion=options.complete(options.layouts)),
+    typer.Option("--layout", help="Only this rule. Can be repeated.", autocompletion=options.complete(options.layouts)),
 ]
 Placements = Annotated[
     list[str] | None,
     typer.Option(
         "--slot-placement",
-        help="like_variable, zero1, zero2 or zero3; may be repeated.",
+        help="like_variable, zero1, zero2 or zero3. Can be repeated.",
         autocompletion=options.one_of("like_variable", "zero1", "zero2", "zero3"),
     ),
 ]
@@ -61,23 +61,29 @@ DeviceType = Annotated[
     ),
 ]
 Memory = Annotated[
-    str | None, typer.Option("--memory", metavar="SIZE", help="Of one device: 16GB.", rich_help_panel=MACHINE)
+    str | None, typer.Option("--memory", metavar="SIZE", help="Memory of one device: 16GB.", rich_help_panel=MACHINE)
 ]
 Other = Annotated[
-    str | None, typer.Option("--other", metavar="SIZE", help="What else needs of --memory.", rich_help_panel=MACHINE)
+    str | None,
+    typer.Option("--other", metavar="SIZE", help="How much of --memory is already in use.", rich_help_panel=MACHINE),
 ]
 Bandwidth = Annotated[
-    str | None, typer.Option("--bandwidth", metavar="SPEED", help="Of memory: 900GB/s.", rich_help_panel=MACHINE)
+    str | None, typer.Option("--bandwidth", metavar="SPEED", help="Speed of memory: 900GB/s.", rich_help_panel=MACHINE)
 ]
 Links = Annotated[
     list[str] | None,
     typer.Option(
-        "--link", metavar="SPEED", help="What a device sends: 50GB/s or model=300GB/s.", rich_help_panel=MACHINE
+        "--link", metavar="SPEED", help="How fast a device sends: 50GB/s or model=300GB/s.", rich_help_panel=MACHINE
     ),
 ]
 RoofOf = Annotated[
     Path | None,
-    typer.Option("--roof", metavar="FILE", help="Of `dtopt bench roof`: CPUs share it.", rich_help_panel=MACHINE),
+    typer.Option(
+        "--roof",
+        metavar="FILE",
+        help="Result of `dtopt bench roof`: CPUs share its bandwidth.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 
 

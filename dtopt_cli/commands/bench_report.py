@@ -24,11 +24,11 @@ def report(
     into: Annotated[
         Path | None,
         typer.Option(
-            "--into", metavar="PAGE.md", help="Make the tables of this Markdown page anew from the results beside it."
+            "--into", metavar="PAGE.md", help="Update the tables of this Markdown page from the results next to it."
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="With --into: write nothing, end with 1 if a number differs.")
+        bool, typer.Option("--check", help="With --into: write nothing, exit with 1 if a number differs.")
     ] = False,
     json: Json = False,
 ) -> None:

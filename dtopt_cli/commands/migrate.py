@@ -1,4 +1,4 @@
-"""`dtopt migrate`: carry optimizer state over, look at it, prove it."""
+"""`dtopt migrate`: convert optimizer state, look at it, check it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ from typing import Annotated, Any
 
 import typer
 
-from dtopt_cli import importing, output
+from dtopt_cli import importing, output, parsing
 from dtopt_cli.commands import migrate_printing as printing
 from dtopt_cli.commands.batch import batch
 from dtopt_cli.commands.migrate_code import code
 from dtopt_cli.exit_codes import Exit
-from dtopt_cli.options import DryRun, Explain, Hints, Json, Order, Partial, Strict, spread
+from dtopt_cli.options import TARGETS, DryRun, Explain, Hints, Json, Order, Partial, Strict, spread
 from dtopt_cli.progress import Bar
 from dtopt_cli.typed import answered, answers_to
 from optim.errors import DtoptError
 
-app = typer.Typer(
+app = parsing.App(
     no_args_is_help=True,
-    help="Carry optimizer state from any Keras or TensorFlow into a checkpoint that resumes exactly.",
+    help="Convert optimizer state from any Keras or TensorFlow release into a checkpoint you can resume from.",
 )
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, or prefix of a TensorFlow checkpoint.")]
-Dest = Annotated[str, typer.Argument(metavar="DEST", help="The migrated checkpoint: a folder, or a file.")]
+Source = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="File, folder, prefix of a TensorFlow checkpoint, or URL.")
+]
+Dest = Annotated[
+    str,
+    typer.Argument(metavar="DEST", help="What is written: a folder (slots), or a .keras, .h5 or .npz file; or a URL."),
+]
+Migrated = Annotated[str, typer.Argument(metavar="DEST", help="What `dtopt migrate checkpoint` wrote.")]
 
 
 @app.command()
@@ -39,8 +45,8 @@ def checkpoint(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="Target: slots, keras, tf-keras or list. Without it the ending of DEST decides: .keras, .h5, .npz; any"
-            " other is slots.",
+            help=f"Target: {', '.join(TARGETS)}. Default: by the ending of DEST, which is .keras for keras, .h5 for"
+            " tf-keras, .npz for list, and anything else for slots.",
         ),
     ] = None,
     order: Order = None,
@@ -48,14 +54,14 @@ def checkpoint(
     part: Partial,
     strict: Strict = False,
     dry_run: DryRun = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a migrated checkpoint at DEST.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing DEST.")] = False,
     explain: Explain = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Migrate the optimizer state in SOURCE to DEST.
 
-    SOURCE is never changed; DEST is written completely or not at all.
+    SOURCE is never modified; DEST is written completely or not at all.
     """
     given = hints.arguments()
     from migrate import migrate_checkpoint
@@ -90,12 +96,14 @@ def checkpoint(
 def inspect(
     source: Source,
     *,
-    stats: Annotated[bool, typer.Option("--stats", help="Read every slot: norm, smallest, greatest, finite.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print each slot's norm, min, max and whether it is finite.")
+    ] = False,
     hints: Hints,
     explain: Explain = False,
     as_json: Json = False,
 ) -> None:
-    """Say what SOURCE is, how that was recognised, every slot, and what would be lost."""
+    """Show what SOURCE is, how it was recognised, every slot, and what would be lost."""
     from migrate import inspect as look
 
     given = hints.arguments()
@@ -115,14 +123,17 @@ def inspect(
 @spread
 def verify(
     source: Source,
-    dest: Dest,
+    dest: Migrated,
     *,
     hints: Hints,
     part: Partial,
     order: Order = None,
     as_json: Json = False,
 ) -> None:
-    """Compare DEST with SOURCE: every slot bit for bit, and one step of both. Exit code 1 if they differ."""
+    """Compare DEST with SOURCE: every slot bit for bit, then one training step from each.
+
+    Exits with 1 if they differ.
+    """
     given = hints.arguments()
     from migrate import verify as compare
 

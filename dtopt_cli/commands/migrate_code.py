@@ -1,4 +1,4 @@
-"""`dtopt migrate code`: carry programs over along with their checkpoints."""
+"""`dtopt migrate code`: rewrite programs along with their checkpoints."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 def code(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Programs (.py, .ipynb), and folders of them.")],
-    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Target: optim, keras (3), tf-keras.")] = "optim",
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Target: optim, keras (3) or tf-keras.")] = "optim",
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="RELEASE", help="What they are for: keras==2.2.4, tensorflow==1.15, or a generation."
+            "--from", metavar="RELEASE", help="The release they use: keras==2.2.4, tensorflow==1.15, or a generation."
         ),
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write/--diff", help="Replace the files; without it only the diff is shown.")
+        bool, typer.Option("--write/--diff", help="Replace the files, or only show the diff (the default).")
     ] = False,
     checkpoints: Annotated[
         str | None,
-        typer.Option("--checkpoints", metavar="DIR", help="Also say which optimizer wrote each checkpoint there."),
+        typer.Option("--checkpoints", metavar="DIR", help="Also show which optimizer wrote each checkpoint there."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
     sarif: Annotated[bool, typer.Option("--sarif", help="One SARIF 2.1.0 document, for code hosts.")] = False,
 ) -> None:
     """Rewrite old optimizers in programs: the same rule in the target, and a finding for each place.
 
-    Exit code 0: all is rewritten or the same; 1: something differs or is left to you; 2: the release decides about some
-    places and is not known, so that nothing is written; 3: a file cannot be read.
+    Exits with 0 if everything is rewritten or the same, 1 if something differs or is left to you, 2 if the release
+    matters and is not known, so that nothing is written, 3 if a file cannot be read.
     """
     if as_json and sarif:
         raise typer.BadParameter("give one of --json and --sarif: each prints one document")
@@ -100,4 +100,4 @@ def _print_finding(finding: Finding) -> None:
     shown = f"{finding.where}: {finding.verdict}" + (f": {text}" if text else "")
     console.print(shown, style=colors.get(finding.verdict, "yellow"), markup=False)
     if finding.message:
-        console.print(f"    {finding.message}", markup=False, soft_wrap=True)
+        output.hang(console, "    ", finding.message)

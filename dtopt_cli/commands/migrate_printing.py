@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SHOWN = 5
 """Differences, and notes of a comparison; `--json` has them all."""
 LISTED = 12
-"""Names of what is carried without interpretation; likewise."""
+"""Names of what is copied without interpretation; `--json` has them all."""
 STATISTICS = ("norm", "min", "max", "finite")
 LEAST = 12
 """Columns of a variable's name in a narrow terminal."""
@@ -26,36 +26,32 @@ GAP = "  "
 
 
 def report(made: Report, hints: Sequence[str], explain: bool) -> None:
-    from rich.markup import escape
-
     import optim
 
     console = output.results()
-    done = "migrated to" if made.written else "would be migrated to"
     console.print(output.line(made.source), markup=False)
-    suffix = "" if made.written else "  (dry run, nothing written)"
-    console.print(f"  {done} [bold]{escape(output.line(made.dest))}[/bold]{suffix}")
+    done = "migrated to {}" if made.written else "would be migrated to {} (dry run, nothing written)"
+    output.hang(console, "  ", done.format(made.dest))
     ours = made.optimizer in optim.__all__
     called = f"optim.{made.optimizer}" if ours else f"{made.optimizer}, whose rule is yours,"
-    console.print(
-        f"  {called} from generation {made.generation}, {made.iterations} steps taken;"
-        f" {made.slots} slots, {made.variables} variables, {_size(made.bytes)}"
-    )
+    taken = f"{called} from generation {made.generation}, {made.iterations} steps taken"
+    output.hang(console, "  ", f"{taken}; {made.slots} slots, {made.variables} variables, {_size(made.bytes)}")
     ways = {how: sum(w == how for w in made.matched.values()) for how in dict.fromkeys(made.matched.values())}
     if ways:
-        console.print("  slots matched by " + ", ".join(f"{how} ({count})" for how, count in ways.items()))
+        output.hang(console, "  slots matched by ", ", ".join(f"{how} ({count})" for how, count in ways.items()))
     _fidelity(made.fidelity, made.reasons)
     _origins(made.origins, made.iterations, explain)
     for what, names in (("fresh", made.fresh), ("grown", made.grown), ("dropped", made.dropped)):
         if names:
-            console.print(f"  {what}: {_listed(names)}", markup=False)
+            output.hang(console, f"  {what}: ", _listed(names))
     if made.unmapped:
-        console.print(f"  carried without interpretation: {_listed(made.unmapped)}", markup=False)
+        output.hang(console, "  copied without interpretation: ", _listed(made.unmapped))
     _warnings(made.warnings)
     if made.written:
         paths = f"{output.typed(made.source)} {output.typed(made.dest)}"
         words = "".join(f" {output.typed_word(word)}" for word in hints)
-        console.print(f"  prove it: dtopt migrate verify {paths}{words}", markup=False, soft_wrap=True)
+        console.print("  to check it:")
+        console.print(f"    dtopt migrate verify {paths}{words}", markup=False, soft_wrap=True)
     _answers(made)
 
 
@@ -72,9 +68,7 @@ def _fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
     color = "green" if fidelity == "exact" else "yellow"
     console.print(f"  fidelity: [{color}]{fidelity}[/{color}]")
     for reason in reasons:
-        console.print(
-            f"    - {output.line(reason)}", markup=False, soft_wrap=True
-        )  # a line break is none of the command to type
+        output.hang(console, "    - ", reason)
 
 
 def _answers(made: Report | Inspection) -> None:
@@ -96,19 +90,17 @@ def _origins(origins: tuple[Origin, ...], steps: int, explain: bool) -> None:
     for origin in origins:
         kind = origin.kind if origin.certain else f"{origin.kind}, not certain"
         counts[kind] = counts.get(kind, 0) + 1
-    console.print("  values from: " + "; ".join(f"{kind} ({count})" for kind, count in counts.items()), markup=False)
+    output.hang(console, "  values from: ", "; ".join(f"{kind} ({count})" for kind, count in counts.items()))
     for origin in origins if explain else (o for o in origins if o.kind == "set" and o.where):
         mark = " " if origin.certain else "?"
         told = origin.doubt or origin.where
         value = "" if origin.value is None else f" = {_shown(origin.value, steps)}"
-        console.print(
-            f"  {mark} {origin.kind:<13} {origin.subject}{value}" + (f": {told}" if told else ""), markup=False
-        )
+        output.hang(console, f"  {mark} {origin.kind:<13} ", f"{origin.subject}{value}" + (f": {told}" if told else ""))
 
 
 def _warnings(warnings: tuple[str, ...]) -> None:
     for warning in warnings:
-        output.messages().print(f"  note: {output.line(warning)}", markup=False)
+        output.hang(output.messages(), "  note: ", warning)
 
 
 def _origin_of_file(found: Inspection | Contents) -> None:
@@ -118,28 +110,26 @@ def _origin_of_file(found: Inspection | Contents) -> None:
     console.print(f"[bold]{escape(output.line(found.source))}[/bold]")
     console.print(f"  format      {found.format}\n  generation  {found.generation}")
     for reason in found.evidence:
-        console.print(f"                {output.line(reason)}", markup=False)
+        output.hang(console, "              - ", reason)
     if len(found.optimizers) > 1:
-        console.print(f"  optimizers  {', '.join(found.optimizers)} (--optimizer chooses)", markup=False)
+        output.hang(console, "  optimizers  ", f"{', '.join(found.optimizers)} (--optimizer chooses)")
     if found.versions:
         told = (k if v == "yes" else f"{k} {v}" for k, v in found.versions.items())
-        console.print("  written by  " + ", ".join(told), markup=False)
+        output.hang(console, "  written by  ", ", ".join(told))
 
 
 def inspection(found: Inspection, explain: bool) -> None:
     console = output.results()
     _origin_of_file(found)
-    console.print(
-        f"  optimizer   {found.optimizer}, {found.iterations} steps taken ({found.iterations_source})",
-        markup=False,
-    )
+    taken = f"{found.optimizer}, {found.iterations} steps taken ({found.iterations_source})"
+    output.hang(console, "  optimizer   ", taken)
     stored = (found.stored_config or {}).get("config", {})
-    console.print("  as stored   " + (_pairs(stored, found.iterations) or "nothing"), markup=False)
-    console.print("  in optim    " + _pairs(found.hyperparameters, found.iterations), markup=False)
+    output.hang(console, "  as stored   ", _pairs(stored, found.iterations) or "nothing")
+    output.hang(console, "  in optim    ", _pairs(found.hyperparameters, found.iterations))
     if found.slots:
         _rows(found.slots)
     elif found.unmade:
-        console.print(f"  slots       none yet: the first step makes {', '.join(found.unmade)}", markup=False)
+        output.hang(console, "  slots       ", f"none yet: the first step makes {', '.join(found.unmade)}")
     else:
         console.print("  slots       none: this optimizer keeps none with these options")
     _unmapped(found.unmapped)
@@ -157,7 +147,7 @@ def contents(found: Contents) -> None:
     name = (found.stored_config or {}).get("class_name")
     fitting = f" (its slots fit {', '.join(found.classes)})" if found.classes else ""
     console.print(f"  optimizer   {name or f'not said{fitting}'}", markup=False)
-    console.print("  as stored   " + (_pairs({**config, **found.scalars}, 0) or "no number"), markup=False)
+    output.hang(console, "  as stored   ", _pairs({**config, **found.scalars}, 0) or "no number")
     _rows((*found.variables, *found.slots))
     _unmapped(found.unmapped)
     _warnings(found.warnings)
@@ -174,7 +164,7 @@ def _rows(rows: tuple[SlotRow, ...]) -> None:
 def _unmapped(unmapped: Mapping[str, tuple[int, ...]]) -> None:
     if unmapped:
         told = [f"{n} {list(s)}" for n, s in unmapped.items()]
-        output.results().print("  unmapped    " + _listed(told), markup=False)
+        output.hang(output.results(), "  unmapped    ", _listed(told))
 
 
 def _table(rows: tuple[SlotRow, ...], width: int | None) -> Iterator[str]:
@@ -219,7 +209,7 @@ def verification(result: Verification) -> None:
     console = output.results()
     if result.ok:
         step = (
-            f"one step agrees ({result.parity:.2g} of what rounding allows)"
+            f"one step agrees (error is {100 * result.parity:.2g} % of the rounding tolerance)"
             if result.parity is not None
             else "no step compared"
         )
@@ -232,7 +222,7 @@ def verification(result: Verification) -> None:
             f"[red]different[/red]: {escape(output.line(result.source))} and {escape(output.line(result.dest))}"
         )
         for difference in _first(result.differences):
-            console.print(f"  {difference}", markup=False)
+            output.hang(console, "  - ", difference)
     _warnings(_first(result.notes))
 
 
@@ -256,11 +246,20 @@ def _shown(value: Any, steps: int) -> str:
 
     short = rates.shown(value)
     if short is None:
-        return repr(value)
+        return repr(_shortest(value))
     try:
         return f"<{short}, {parity.schedule(value, steps):.7g} at step {steps}>"
     except UnsupportedError:  # an op that only optim computes
         return f"<{short}>"
+
+
+def _shortest(value: Any) -> Any:
+    """A number that a file keeps in float32, as people write it: 0.2 for 0.20000000298023224."""
+    import numpy as np
+
+    if not isinstance(value, float) or value != np.float32(value):
+        return value
+    return float(str(np.float32(value)))
 
 
 def _size(count: float) -> str:

@@ -13,6 +13,8 @@ BRIEF = 120
 """Characters of a value in a message."""
 CUT = " ... (--debug shows all of it) ... "
 IN_JSON = " ... (--json has all of it) ... "
+WORD = 24
+"""Characters of the longest word that is not cut."""
 END = " ..."
 """After the beginning of a text that has little room."""
 
@@ -43,11 +45,17 @@ def _without(text: str, options: Sequence[tuple[int, int]], first: int, last: in
         piece = text[end:start]
         head, tail = piece[: max(first - place, 0)], piece[max(last - place, 0) :]
         is_cut = len(head) + len(tail) < len(piece)
-        parts += [head, cut, tail] if is_cut else [piece]
+        parts += [_whole_words(head), cut, _whole_words(tail, last=True)] if is_cut else [piece]
         cut = END + " " if is_cut else cut
         parts.append(text[start:stop])
         place, end = place + len(piece), stop
     return "".join(parts)
+
+
+def _whole_words(text: str, last: bool = False) -> str:
+    """A part of a text without the word that its end, or with `last` its beginning, may cut; of a long name a part."""
+    rest, word = text.partition(" ")[::-2] if last else text.rpartition(" ")[::2]
+    return rest if rest and len(word) <= WORD else text
 
 
 def worded(text: str) -> str:

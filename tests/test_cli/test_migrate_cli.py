@@ -97,7 +97,7 @@ def test_a_line_break_in_a_path_can_be_typed_as_it_is_shown(dtopt: Any, tmp_path
     shutil.copy(ADAM, source)
     code, out, _ = dtopt("checkpoint", str(source), str(tmp_path / "out"))
     assert (code, "a\nfolder" in out) == (0, False)
-    words = out.split("prove it: dtopt migrate verify ")[1].splitlines()[0]
+    words = out.split("    dtopt migrate verify ")[1].splitlines()[0]
     typed = subprocess.run(["bash", "-c", f"printf '%s|' {words}"], capture_output=True, text=True, check=True)
     assert typed.stdout == f"{source}|{tmp_path / 'out'}|"
     _, out, _ = dtopt("inspect", str(source))

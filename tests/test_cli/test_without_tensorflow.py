@@ -119,4 +119,4 @@ def test_both_distributions_at_once_are_a_mistake(dtopt: Any, tmp_path: Path) ->
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n")
     done = dtopt("--version")
     assert (done.returncode, done.stdout) == (0, "dtopt 9.9\n")
-    assert "pip uninstall -y dtopt dtopt-light, then install one of them" in done.stderr
+    assert done.stderr.endswith("Uninstall both, then install one:\n  pip uninstall -y dtopt dtopt-light\n")

@@ -287,7 +287,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     for line in ("fresh: head/kernel, norm/moving_mean", "dropped: dense_2/kernel, dense_2/bias"):
         assert f"\n  {line}\n" in done.stdout
-    advised = next(line for line in done.stdout.splitlines() if "prove it: " in line).partition("dtopt migrate ")[2]
+    advised = next(line for line in done.stdout.splitlines() if "migrate verify" in line).partition("dtopt migrate ")[2]
     assert _run(*advised.split()).exit_code == 0
     assert _run("checkpoint", SOURCE, into, *options, "--overwrite", "--strict").exit_code == 1
     refused = _run("checkpoint", SOURCE, into, "--fresh", "haed", "--overwrite")
