@@ -80,7 +80,7 @@ def compiled(name: str) -> Path:
 @cache
 def library(name: str) -> Any:
     found = ctypes.CDLL(str(compiled(name)))
-    for function in ("step", "squares", "fake_calls", "fake_wrong"):
+    for function in ("step", "whole_step", "squares", "fake_calls", "fake_wrong"):
         if hasattr(found, function):
             getattr(found, function).restype = ctypes.c_char_p
     return found

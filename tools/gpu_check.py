@@ -81,11 +81,9 @@ class Device:
         """Launch from now on."""
         if self._gpus is None:
             return
-        program = program_for(case.make()._algorithm.updating_rule)
-        assert program is not None
-        module = str(emulated_gpu.emulated_path(*(() if program.name in emulated_gpu.PROGRAMS else (program,))))
-        for dtype in cuda.TYPES:
-            self._gpus.add(program, dtype, module)
+        for program, module in emulated_gpu.modules(case.make()._algorithm.updating_rule).items():
+            for dtype in cuda.TYPES:
+                self._gpus.add(program, dtype, module)
         self._gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
 
     def end(self) -> None:
@@ -134,8 +132,8 @@ def compared(device: Device, case: Case, dtype: str, in_function: bool, **more: 
 
 
 def check_training(device: Device) -> tuple[bool, str]:
-    """Every elementwise case of the conformance table: the bits of the CPU's kernel."""
-    cases = [case for case in ROWS if case.optimizer not in WHOLE]
+    """Every case of the conformance table that has a kernel: the bits of the CPU's."""
+    cases = [case for case in ROWS if case.optimizer not in WHOLE or case.has_sums]
     runs = [(case, "float32", in_function, {}) for case in cases for in_function in (False, True)]
     few = [case for case in cases if FIRST[case.optimizer].name == case.name]
     runs += [(case, dtype, False, {}) for case in few for dtype in ("float64", "bfloat16", "float16")]

@@ -165,6 +165,11 @@ def passes(program: Program) -> list[tuple[int, ...]]:
     return [program.passes[at : at + each] for at in range(0, len(program.passes), each)]
 
 
+def is_by_rows(program: Program) -> bool:
+    """Whether rows and columns of a variable matter."""
+    return any(over or any(rest) for over, _, *rest in passes(program)) or any(program.shapes[1:3])
+
+
 def launches(program: Program, dtype: str, of_gradient: str) -> Iterator[Launch]:
     """The launches of a step, in order; none if the rule is elementwise."""
     if is_elementwise(program):
@@ -202,8 +207,7 @@ def functions(program: Program) -> str:
     if is_elementwise(program):
         return program.code
     made = passes(program)
-    by_rows = any(over or any(rest) for over, _, *rest in made) or any(program.shapes[1:3])
-    numbers = (*program.shapes, len(program.scalars), most_tensors(program), len(made), int(by_rows))
+    numbers = (*program.shapes, len(program.scalars), most_tensors(program), len(made), int(is_by_rows(program)))
     texts = [f"{{{', '.join(map(str, each))}}}" for each in made] or ["{}"]
     return f"{program.code}DTOPT_PLAN({', '.join((program.name, *map(str, numbers), *texts))})\n"
 

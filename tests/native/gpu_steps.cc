@@ -47,6 +47,47 @@ __attribute__((visibility("default"))) const char* step(const char* driver_path,
   return problem.c_str();
 }
 
+// A step of a rule that adds up. pointers: as for `step`. counts: slots like the variable, scalars, variables of one launch,
+// threads of the update, smaller slots, passes, launches. passes: what `PassCounts` has of each. visits: of each launch what
+// `Visit` says, and its pass or -1. grids: of each variable its matrices, rows and columns.
+__attribute__((visibility("default"))) const char* whole_step(
+    const char* driver_path, const char* name, const char* ptx, const int64_t* counts, const int64_t* passes,
+    const char* const* names, const int64_t* visits, int64_t variables, void* const* pointers, const int64_t* sizes,
+    const int64_t* grids, const double* scales, const Numbers* numbers) {
+  static std::string problem;
+  if (module == nullptr || *module != ptx) module.reset(new std::string(ptx));
+  dtopt::Driver driver;
+  problem = dtopt::Driver::Open(driver_path, &driver);
+  if (!problem.empty()) return problem.c_str();
+  dtopt::GpuKernel kernel{name, module.get(), counts[0], counts[1], counts[2], counts[3], counts[4], {}, {}};
+  for (int64_t k = 0; k < counts[5]; ++k) {
+    const int64_t* of = passes + 5 * k;
+    kernel.passes.push_back({of[0], of[1], of[2], of[3], of[4]});
+  }
+  for (int64_t k = 0; k < counts[6]; ++k) {
+    const int64_t pass = visits[2 * k + 1];
+    const auto of = pass < 0 ? dtopt::PassCounts{} : kernel.passes[pass];
+    kernel.visits.push_back({names[k], static_cast<dtopt::Visit>(visits[2 * k]), of});
+  }
+  std::vector<dtopt::GpuVariable> all;
+  int64_t needed = 0;
+  const int64_t slots = kernel.slots + kernel.small_slots;
+  for (int64_t i = 0; i < variables; ++i) {
+    void* const* at = pointers + i * (4 + slots);
+    const dtopt::Grid grid = dtopt::Grid::Of(sizes[i], grids[3 * i], grids[3 * i + 1], grids[3 * i + 2]);
+    all.push_back({at[0], at[1], at[2], at[3], {at + 4, at + 4 + slots}, sizes[i], scales[i], 1, grid});
+    needed += dtopt::WorkspaceOf(kernel, all.back());
+  }
+  constexpr double kUntouched = 12345;
+  constexpr int64_t kBeyond = 1 << 16;
+  std::vector<double> workspace(needed + kBeyond, kUntouched);
+  const dtopt::GpuNumbers shared{numbers->scalars, numbers->limit, 0, 0, 0, false, numbers->control};
+  problem = dtopt::LaunchStep(driver, kernels.get(), &problem, kernel, all, shared, workspace.data());
+  const auto beyond = workspace.begin() + needed;
+  if (std::count(beyond, workspace.end(), kUntouched) != kBeyond) problem = "more memory was written than asked for";
+  return problem.c_str();
+}
+
 // The sums of squares of tensors of one dtype.
 __attribute__((visibility("default"))) const char* squares(const char* driver_path, const char* name, const char* ptx,
                                                            void* stream, int64_t tensors, void* const* values,

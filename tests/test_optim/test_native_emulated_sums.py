@@ -95,6 +95,7 @@ def _open(gpus: Gpus, rule: Any) -> None:
 
 
 def _assert_same(gpus: Gpus, rule: Any, shapes: Sequence[Sequence[int]], dtype: str, **more: Any) -> None:
+    rule = Along("rows")
     expected = _trained(rule, shapes, dtype, **more)
     assert "launch" not in emulated_gpu.driver_calls()
     _open(gpus, rule)
@@ -117,6 +118,21 @@ def _is_quick(name: str, dtype: str) -> bool:
 @pytest.mark.parametrize(("name", "dtype"), marked(itertools.product(EVERY, cuda.TYPES), _is_quick))
 def test_every_program_and_shape(gpus: Gpus, name: str, dtype: str) -> None:
     _assert_same(gpus, EVERY[name], SHAPES, dtype)
+
+
+def test_a_step_on_a_gpu_without_a_kernel_is_refused(gpus: Gpus) -> None:
+    """The host cannot reach a GPU's memory, so that it never takes the step instead."""
+    rule = Along("rows")
+    expected = _trained(rule, [(3, 4)], "float32")
+    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True, is_device=True)
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"variable 0 of .* is on a GPU, and no kernel"
+    ) as raised:
+        _trained(rule, [(3, 4)], "float32")
+    assert "DTOPT_GPU=off" in str(raised.value)
+    assert "launch" not in emulated_gpu.driver_calls()
+    gpus.close()
+    assert [a.tobytes() for a in _trained(rule, [(3, 4)], "float32")] == [b.tobytes() for b in expected]
 
 
 def test_every_built_in_program_that_adds_up_is_there() -> None:

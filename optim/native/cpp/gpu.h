@@ -55,6 +55,11 @@ DTOPT_FN uint32_t Bits(float x) { return __float_as_uint(x); }
 #define __global__
 #define __launch_bounds__(...)
 
+// For tests: the last thread comes first, as the order of threads must not matter.
+extern "C" {
+__attribute__((visibility("default"))) bool dtopt_goes_backwards = false;
+}
+
 namespace {
 struct Index {
   unsigned x;
@@ -289,8 +294,12 @@ DTOPT_FN void UpdateAll(const Launch<T, S, K, tensors>& all) {
 #else
 #define DTOPT_EMULATED_CALL(kernel, threads, argument, ...)                                           \
   extern "C" __attribute__((visibility("default"))) void kernel##_emulated(const void* launch, unsigned blocks) { \
-    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {                                         \
-      for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) __VA_ARGS__(*static_cast<const argument*>(launch)); \
+    const uint64_t count = static_cast<uint64_t>(blocks) * threads;                                   \
+    for (uint64_t n = 0; n < count; ++n) {                                                            \
+      const uint64_t at = dtopt_goes_backwards ? count - 1 - n : n;                                   \
+      blockIdx.x = at / threads;                                                                      \
+      threadIdx.x = at % threads;                                                                     \
+      __VA_ARGS__(*static_cast<const argument*>(launch));                                             \
     }                                                                                                 \
   }
 #endif
