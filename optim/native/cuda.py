@@ -63,6 +63,11 @@ def is_elementwise(program: Program) -> bool:
     return not program.has_sums and not program.stored and not program.powers and not any(program.shapes[1:])
 
 
+def has_kernel(program: Program) -> bool:
+    """Whether there is a kernel of a rule."""
+    return is_elementwise(program)
+
+
 def given(dtype: str) -> tuple[str, ...]:
     """Dtypes that the gradients of variables of a dtype may have."""
     return GIVEN.get(dtype, (dtype,))
@@ -129,6 +134,6 @@ def kernels(program: Program, dtype: str) -> Iterator[str]:
 def sources(programs: Iterable[Program]) -> Iterator[str]:
     """Yield the texts of all modules: of every rule that has a kernel here, in every dtype, and of the squares."""
     for program in programs:
-        if is_elementwise(program):
+        if has_kernel(program):
             yield from (source(program, dtype) for dtype in TYPES)
     yield SQUARES

@@ -103,7 +103,7 @@ def why_not(program: Program, dtype: str) -> str:
     """Why no kernel updates variables of a dtype on a GPU; empty if one does. A missing one is compiled."""
     if not is_on():
         return f"dtopt's kernels for GPUs have not been run on a device yet; {VARIABLE}=on uses them"
-    if not cuda.is_elementwise(program):
+    if not cuda.has_kernel(program):
         return "its rule needs more than the gradient of an element, for which there is no kernel on GPUs yet"
     return _why_no_module(cuda.source(program, dtype), lambda gpus, image: gpus.add(program, dtype, image))
 
