@@ -42,6 +42,11 @@ class Driver:
         except (OSError, AttributeError) as error:
             raise BuildError(f"the CUDA driver ({path}) cannot be used: {error}") from error
 
+    def version(self) -> str:
+        """Return the CUDA release that the driver is of."""
+        version = self._number("cuDriverGetVersion")
+        return f"{version // 1000}.{version % 1000 // 10}"
+
     def gpus(self) -> Sequence[Gpu]:
         """Return the GPUs on which this process has a context."""
         count = self._number("cuDeviceGetCount")
