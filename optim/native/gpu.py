@@ -34,23 +34,22 @@ class Gpus:
 
     def __init__(self, path: Path):
         self._library: Any = ctypes.CDLL(str(path))
-        self._library.DtoptOpenGpus.argtypes = [ctypes.c_char_p, ctypes.c_bool, ctypes.c_bool]
+        self._library.DtoptOpenGpus.argtypes = [ctypes.c_char_p, ctypes.c_bool]
         self._library.DtoptOpenGpus.restype = ctypes.c_char_p
         self._library.DtoptAddGpuKernel.restype = None
         self._library.DtoptAddGpuLaunches.restype = None
         self._library.DtoptCloseGpus.restype = None
 
-    def open(self, driver: str, is_test: bool = False, is_device: bool = False) -> None:
+    def open(self, driver: str, is_test: bool = False) -> None:
         """Open CUDA's driver.
 
         Args:
           is_test: also launch the steps of variables on CPU devices, whose memory this driver's kernels work on.
-          is_device: in a test, refuse steps that are not launched, as on a GPU, whose memory the host cannot reach.
 
         Raises:
           BuildError: it is not there, or too old.
         """
-        problem = self._library.DtoptOpenGpus(driver.encode(), is_test, is_device).decode()
+        problem = self._library.DtoptOpenGpus(driver.encode(), is_test).decode()
         if problem:
             raise BuildError(problem)
 

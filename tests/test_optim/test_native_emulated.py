@@ -57,7 +57,7 @@ def _assert_same(gpus: Gpus, case: Case, dtype: str, in_function: bool, **more: 
     expected = _trained(case, dtype, in_function, **more)
     assert "launch" not in emulated_gpu.driver_calls()
     _add(gpus, case)
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True, is_device=True)
+    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
     launched = _trained(case, dtype, in_function, **more)
     calls = case.arguments.get("gradient_accumulation_steps", 1)
     assert emulated_gpu.driver_calls().count("launch") >= STEPS // calls

@@ -91,7 +91,7 @@ def _open(gpus: Gpus, rule: Any) -> None:
     for program, module in emulated_gpu.modules(rule).items():
         for dtype in cuda.TYPES:
             gpus.add(program, dtype, module)
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True, is_device=True)
+    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
 
 
 def _assert_same(gpus: Gpus, rule: Any, shapes: Sequence[Sequence[int]], dtype: str, **more: Any) -> None:
@@ -124,7 +124,7 @@ def test_a_step_on_a_gpu_without_a_kernel_is_refused(gpus: Gpus) -> None:
     """The host cannot reach a GPU's memory, so that it never takes the step instead."""
     rule = Along("rows")
     expected = _trained(rule, [(3, 4)], "float32")
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True, is_device=True)
+    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
     with pytest.raises(
         tf.errors.FailedPreconditionError, match=r"variable 0 of .* is on a GPU, and no kernel"
     ) as raised:

@@ -30,7 +30,6 @@ namespace dtopt {
 struct Gpu {
   CuStream stream = nullptr;
   tensorflow::Allocator* allocator = nullptr;
-  bool is_device = false;  // whether the host cannot reach its memory
 };
 
 // The driver, once it was opened, and all kernels that were registered.
@@ -38,15 +37,14 @@ class Gpus {
  public:
   static Gpus& Get() { static auto* it = new Gpus; return *it; }
 
-  // is_test: for variables on CPU devices, too, whose memory the driver's kernels then work on; is_device: and nothing else.
-  Problem Open(const char* path, bool is_test, bool is_device = false) {
+  // is_test: for variables on CPU devices, too, whose memory the driver's kernels then work on.
+  Problem Open(const char* path, bool is_test) {
     std::lock_guard<std::mutex> lock(mutex_);
     auto driver = std::make_unique<Driver>();
     const Problem problem = Driver::Open(path, driver.get());
     if (!problem.empty()) return problem;
     drivers_.push_back(std::move(driver));
     is_test_ = is_test;
-    is_device_ = is_device;
     is_used_ = true;
     return "";
   }
@@ -88,10 +86,8 @@ class Gpus {
     const auto* device = context->op_device_context();
     if (device == nullptr || device->stream() == nullptr) {
       gpu->stream = this;  // any number will do
-      gpu->is_device = is_device_;
       return is_test_ && is_used_ ? gpu : nullptr;
     }
-    gpu->is_device = true;
     gpu->stream = device->stream()->platform_specific_handle().stream;
     gpu->allocator = context->device()->GetAllocator({});
     return gpu;
@@ -108,7 +104,7 @@ class Gpus {
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Driver>> drivers_;  // the last one is used; the others stay for who has them
-  bool is_used_ = false, is_test_ = false, is_device_ = false;
+  bool is_used_ = false, is_test_ = false;
   std::set<std::string> images_;
   std::map<Key, GpuKernel> kernels_;
   Kernels loaded_;

@@ -270,12 +270,11 @@ REGISTER_KERNEL_BUILDER(Name("DtoptMarkedRows").Device(tensorflow::DEVICE_CPU), 
 
 extern "C" {
 
-// Called through ctypes: opens CUDA's driver, for tests with variables on CPU devices, too, which are then taken for
-// GPUs whose memory the host cannot reach if is_device. Returns the problem, which stands until the next call; empty if
-// there was none.
-__attribute__((visibility("default"), used)) const char* DtoptOpenGpus(const char* path, bool is_test, bool is_device) {
+// Called through ctypes: opens CUDA's driver, for tests with variables on CPU devices, too. Returns the problem, which
+// stands until the next call; empty if there was none.
+__attribute__((visibility("default"), used)) const char* DtoptOpenGpus(const char* path, bool is_test) {
   static std::string problem;
-  problem = dtopt::Gpus::Get().Open(path, is_test, is_device);
+  problem = dtopt::Gpus::Get().Open(path, is_test);
   return problem.c_str();
 }
 

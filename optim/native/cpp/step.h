@@ -214,7 +214,7 @@ class Stepper {
   // Functions on the host's memory cannot step variables on a GPU.
   absl::Status CheckIsOnHost(const Group& group) const {
     for (size_t i = 0; i < group.gpus.size(); ++i) {
-      if (group.gpus[i] == nullptr || !group.gpus[i]->is_device) continue;
+      if (group.gpus[i] == nullptr) continue;
       return absl::FailedPreconditionError(absl::StrCat(
           "variable ", i, " of ", rule_, " is on a GPU, and no kernel was loaded there that takes its gradient. Set "
           "DTOPT_GPU=off, and make the optimizer and its functions again."));
