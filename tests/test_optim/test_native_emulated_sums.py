@@ -34,6 +34,7 @@ RANKS = {
         (0, 3, 4),
         (2, 0, 4),
         (7, 400, 96),
+        (2, 9, 5000),
     ],
 }
 """Shapes of vectors, matrices and batches of matrices: rows shorter and longer than a run, one band and several, some
@@ -56,7 +57,8 @@ def _sums_of(rule: Any) -> list[str]:
 EVERY = {name: rule for rule in reversed([*_rules()]) for name in _sums_of(rule)}
 """By program: a rule that has it."""
 OWN = {"along": Along("elements"), "batch": Batch(), "one": Signed()}
-QUICK = {"LambRule": "float32", "NovoGradRule": "bfloat16", "AdafactorRule": "float16", "LARSRule": "float64"}
+QUICK = {"LambRule": "float64", "NovoGradRule": "bfloat16", "AdafactorRule": "float64", "LARSRule": "float32"}
+"""Dtypes by rule. Only float64 shows the last bits of sums."""
 
 
 @pytest.fixture
@@ -141,7 +143,7 @@ def test_every_built_in_program_that_adds_up_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"), marked(itertools.product(OWN, cuda.TYPES), lambda kind, dtype: dtype == "float32")
+    ("kind", "dtype"), marked(itertools.product(OWN, cuda.TYPES), lambda kind, dtype: dtype == "float64")
 )
 def test_rules_of_ones_own(gpus: Gpus, kind: str, dtype: str) -> None:
     """Sums of every kind: of all, of matrices, rows and columns, of what depends on sums, with slots of every shape."""
