@@ -35,6 +35,9 @@ class Pending(Protocol):
     @property
     def held(self) -> Held: ...
 
+    def control(self, group: int) -> Held | None:
+        """What the GPU of a group has made of them, where `factors` are places in it."""
+
     @property
     def rows(self) -> Mapping[int, int]: ...
 
@@ -127,15 +130,21 @@ def adds_up_on(tracked: Tracked) -> bool:
 
 def squares_on_gpu(tensors: Sequence[Any], device: str) -> Any:
     """The sum of squares of each of some tensors on a GPU: a float64 vector there, for which nobody waits."""
-    by_dtype: dict[Any, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        by_dtype.setdefault(tensor.dtype, []).append(i)
     with tf.device(device):
-        found = [library.ops().dtopt_square_sums(tensors=[tensors[i] for i in at]) for at in by_dtype.values()]
-        if len(found) == 1:
-            return found[0]
-        order = [i for at in by_dtype.values() for i in at]
-        return tf.gather(tf.concat(found, 0), tf.math.invert_permutation(order))
+        return library.ops().dtopt_square_sums(tensors=tensors)
+
+
+def decides_there(work: Work, gradients: Sequence[Any]) -> bool:
+    """Whether the GPU that all variables are on finds out what a step needs to know of its gradients, for its launches.
+
+    Not of float64 under a loss scale, whose squares may be infinite where gradients are not, and not where norms are
+    those of clipped elements.
+    """
+    if (work.loss_scale is None and work.clip.norm is None) or work.clip.needs_clipped_norms:
+        return False
+    if work.loss_scale is not None and any(gradient.dtype == tf.float64 for gradient in gradients):
+        return False
+    return all(map(adds_up_on, work.tracked))
 
 
 class Batch:
@@ -227,6 +236,7 @@ class Batches:
 
     def __init__(self, work: Work, selection: Selection):
         self.rest: dict[str, list[tuple[int, Shard]]] = {}
+        self.devices = selection.devices
         groups: dict[tuple[Program, Any, bool, Group], Placed] = {}
         for device, placed in selection.by_device.items():
             for i, shard in placed:
@@ -240,6 +250,11 @@ class Batches:
                     alike.setdefault(device, []).append((i, shard))
         offsets = selection.offsets
         self.batches = [Batch(work, program, g, f, offsets) for (program, *_, f), g in groups.items()]
+
+
+def is_one_gpu(batches: Batches) -> bool:
+    """Whether launches on one GPU are all of a step."""
+    return not batches.rest and len(batches.devices) == 1
 
 
 def arrange(work: Work, selection: Selection) -> Batches:
@@ -259,7 +274,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
         return
     limit = math.inf if gradients.limit is None else gradients.limit
     momentum = work.ema_momentum if work.has_averages else 0.0
-    factors, rows = gradients.factors, gradients.rows
+    factors, rows, control = gradients.factors, gradients.rows, gradients.control(batches.batches[0].number)
     for batch in batches.batches:
         coefficients, decays = work.coefficients[batch.rate_factor], [work.decay_factors[i] for i in batch.positions]
         direct.update(
@@ -270,4 +285,5 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
             [1.0 if d is None else d for d in decays] if decays.count(None) < len(decays) else (),
             [rows.get(i, -1) for i in batch.positions] if rows else (),
             bool(work.overwrite),
+            control,
         )

@@ -32,7 +32,7 @@ from optim.executors.work import Work
 from optim.layouts.placement import layout_of
 from optim.native import library, spmd
 from optim.native.generate import Program
-from optim.options.clipping import clip
+from optim.options.clipping import by_norms, clip
 from optim.options.master_copies import target
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import compute_dtype, float64s
@@ -107,6 +107,35 @@ def needs_ops() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(graph) or save_context.in_save_context()
 
 
+def control(work: Work) -> Any:
+    """In a function, what the GPU of all variables makes of their gradients before the step: whether it is left out,
+    and what they are multiplied by. None where the host, or nobody, needs to know."""
+    if not is_possible(work) or not native.decides_there(work, work.gradients):
+        return None
+    devices = {at_hand(tracked.variable).device for tracked in work.tracked}
+    if len(devices) > 1 or not all(takes(work, i) for i in range(len(work.tracked))):
+        return None
+    limit, is_joint = work.clip.norm or (0.0, False)
+    scale = 1.0 if work.loss_scale is None else 1.0 / work.loss_scale
+    with tf.device("CPU:0"):
+        numbers = float64s([scale, limit])
+    with tf.device(devices.pop()):
+        return library.ops().dtopt_control(
+            gradients=[*map(numbers_of, work.gradients)],
+            numbers=numbers,
+            is_joint=is_joint,
+            checks=work.loss_scale is not None,
+        )
+
+
+def was_taken(control: Any) -> Any:
+    """Whether a step was not left out, a bool tensor of the host."""
+    with tf.device(control.device):
+        is_left_out = control[0]
+    with tf.device("CPU:0"):
+        return tf.equal(is_left_out, 0.0)
+
+
 def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     """Update the variables that the kernel takes.
 
@@ -116,11 +145,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     mine = [i for i in range(len(work.tracked)) if takes(work, i)] if is_possible(work) else []
     if not mine:
         return work, []
-    gradients = PendingGradients(work.gradients, _adding_up(work))
-    if work.loss_scale is not None:
-        gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
-    clipped = clip(gradients, work.clip)
-    assert isinstance(clipped, PendingGradients)
+    clipped = _clipped(work)
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i in mine:
         tracked = work.tracked[i]
@@ -139,6 +164,23 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     taken = set(mine)
     rest = [i for i in range(len(work.tracked)) if i not in taken]
     return _rest(work, rest, clipped) if rest else None, done
+
+
+def _clipped(work: Work) -> PendingGradients:
+    if work.control is not None:  # of each its place there
+        return PendingGradients(
+            work.gradients, _none, [float(1 + i) for i in range(len(work.gradients))], work.clip.clipvalue
+        )
+    gradients = PendingGradients(work.gradients, _adding_up(work))
+    if work.loss_scale is not None:
+        gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
+    clipped = clip(gradients, work.clip)
+    assert isinstance(clipped, PendingGradients)
+    return clipped
+
+
+def _none(gradients: Sequence[Any]) -> list[Any]:
+    raise AssertionError("a GPU adds up")
 
 
 def _adding_up(work: Work) -> Callable[[Sequence[Any]], list[Any]]:
@@ -239,6 +281,11 @@ class PendingGradients:
             factors = [old * new for old, new in zip(settled.factors, factors, strict=True)]
         return PendingGradients(settled.tensors, self._square_sums, factors)
 
+    def clip_norms(self, limit: float, is_joint: bool) -> PendingGradients:
+        clipped = by_norms(self, limit, is_joint)
+        assert isinstance(clipped, PendingGradients)
+        return clipped
+
     def sqrt(self, scalar: Any) -> Any:
         return tf.sqrt(scalar)
 
@@ -285,6 +332,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
             rows=[mine[k].rows for k in by_row],
             active=tf.stack(active) if any(a is not True for a in active) else tf.constant([], tf.bool),
             overwrite=tf.convert_to_tensor(work.overwrite),
+            control=tf.constant([], tf.float64) if work.control is None else work.control,
             T=goals[0].dtype,
             rule=program.name,
             shapes=program.shapes,

@@ -21,6 +21,7 @@ from optim.state.initializers import initializer_of
 from optim.state.object_graph import FormerNames, SlotNode
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked, TrackedVariables, common_mesh, plain_name, unwrap
+from optim.state.unsettled import Unsettled
 
 
 def check_has_shape(slot: str, tracked: Tracked) -> None:
@@ -46,7 +47,9 @@ class State:
         self._mesh_was_given = mesh is not None
         self.tracked = TrackedVariables()
         self.slots = SlotTable()
-        self.scalars: dict[str, tf.Variable] = {}
+        self._scalars: dict[str, tf.Variable] = {}
+        self.unsettled: Unsettled | None = None
+        """The last step, if a GPU has yet to tell whether it was taken."""
         self._references: set[tuple[str, int]] = set()
         self._counters: dict[str, Counter] = {}
         self._slot_nodes: dict[str, SlotNode] = {}
@@ -57,6 +60,19 @@ class State:
         self.new_scalar(slot_layout.ITERATIONS, 0, tf.int64, "iteration")
 
     # Scalars and other variables of the whole optimizer.
+
+    @property
+    def scalars(self) -> dict[str, tf.Variable]:
+        """By key; they have the values that they have after all steps that were taken."""
+        if self.unsettled is not None:
+            self.settle()
+        return self._scalars
+
+    def settle(self) -> None:
+        """Wait until a GPU has told whether the last step was taken."""
+        unsettled, self.unsettled = self.unsettled, None
+        if unsettled is not None:
+            unsettled.settle()
 
     def counter(self, key: str) -> Counter:
         """The handle-level view of a scalar."""

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string>
@@ -16,8 +17,13 @@ struct Function {
   void* context;
 };
 
+struct Event {
+  void* context;
+  bool is_recorded;
+};
+
 struct State {
-  int version = 12010, fails_at = -1, launches = 0;
+  int version = 12010, fails_at = -1, launches = 0, fails_with = 700, fails_to_wait = 0;
   int devices = 0, capability = 90, text_result = 0;  // GPUs that a process uses; what loading PTX returns
   std::vector<void*> contexts;  // the thread's stack
   std::string calls, wrong;     // one name a line; the first check that failed
@@ -138,7 +144,7 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
   Check(ContextOf(stream) == of->context, "a function is launched on a stream of another context");
   Check(x > 0 && y == 1 && z == 1 && threads_y == 1 && threads_z == 1, "the grid is not one of blocks in a row");
   Check(threads % 32 == 0 && threads <= 1024 && shared == 0 && more == nullptr, "blocks are not of whole warps");
-  if (state.launches++ == state.fails_at) return 700;  // CUDA_ERROR_ILLEGAL_ADDRESS
+  if (state.launches++ == state.fails_at) return state.fails_with;
   of->run(arguments[0], x);
   return 0;
 }
@@ -148,6 +154,34 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
   Check(!state.contexts.empty(), "a copy without a context");
   std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   return 0;
+}
+
+int cuMemAllocHost_v2(void** memory, size_t bytes) {
+  Record("host memory");
+  Check(!state.contexts.empty(), "memory is asked for without a context");
+  *memory = std::malloc(bytes);
+  return 0;
+}
+
+int cuEventCreate(void** event, unsigned flags) {
+  Record("event");
+  Check(!state.contexts.empty() && flags == 2, "an event is made without a context, or with timing");
+  *event = new Event{state.contexts.back(), false};
+  return 0;
+}
+
+int cuEventRecord(void* event, void* stream) {
+  Record("record");
+  auto* of = static_cast<Event*>(event);
+  Check(ContextOf(stream) == of->context, "an event is recorded on a stream of another context");
+  of->is_recorded = true;
+  return 0;
+}
+
+int cuEventSynchronize(void* event) {
+  Record("wait");
+  Check(static_cast<Event*>(event)->is_recorded, "an event is waited for that was not recorded");
+  return state.fails_to_wait;
 }
 
 int cuGetErrorString(int error, const char** text) {
@@ -167,6 +201,12 @@ void fake_gpus(int devices, int capability, int text_result) {
   state.devices = devices;
   state.capability = capability;
   state.text_result = text_result;
+}
+
+// The error of the launch that fails, CUDA_ERROR_ILLEGAL_ADDRESS if none is set, and that of waiting.
+void fake_errors(int fails_with, int fails_to_wait) {
+  state.fails_with = fails_with;
+  state.fails_to_wait = fails_to_wait;
 }
 
 const char* fake_calls() { return state.calls.c_str(); }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,7 @@ def gpus() -> Gpus:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(library.VARIABLE, "build")
         require_kernel()
-        path = library.status().path
-    assert path is not None
-    return Gpus(path)
+        return emulated_gpu.all_kernels()
 
 
 def _add(gpus: Gpus, case: Case) -> None:
@@ -41,10 +39,11 @@ def _add(gpus: Gpus, case: Case) -> None:
 
 
 @pytest.fixture
-def launching(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def launching(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """What makes CPU devices GPUs, for Python and for the kernel."""
     monkeypatch.setenv(library.VARIABLE, "build")
     emulated_gpu.library("fake_cuda").fake_reset(12010, -1)
-    yield
+    yield lambda: emulated_gpu.pretend(gpus, monkeypatch)
     gpus.close()
 
 
@@ -53,11 +52,13 @@ def _trained(case: Case, dtype: str, in_function: bool, **more: Any) -> list[np.
     return trained(case.make(**more), start_values(), calls, dtype, in_function).arrays()
 
 
-def _assert_same(gpus: Gpus, case: Case, dtype: str, in_function: bool, **more: Any) -> None:
+def _assert_same(
+    gpus: Gpus, launching: Callable[[], None], case: Case, dtype: str, in_function: bool, **more: Any
+) -> None:
     expected = _trained(case, dtype, in_function, **more)
     assert "launch" not in emulated_gpu.driver_calls()
     _add(gpus, case)
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True, is_device=True)
+    launching()
     launched = _trained(case, dtype, in_function, **more)
     calls = case.arguments.get("gradient_accumulation_steps", 1)
     assert emulated_gpu.driver_calls().count("launch") >= STEPS // calls
@@ -68,26 +69,25 @@ def _assert_same(gpus: Gpus, case: Case, dtype: str, in_function: bool, **more: 
 EVERY = [(case, dtype) for case in CASES for dtype in ("float32", "float64")]
 
 
-@pytest.mark.usefixtures("launching")
 @pytest.mark.parametrize(
     ("case", "dtype"), marked(EVERY, lambda case, dtype: is_one_of_few(case) or dtype == "float32")
 )
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
-def test_launches_train_as_the_cpu_does(gpus: Gpus, case: Case, dtype: str, in_function: bool) -> None:
-    _assert_same(gpus, case, dtype, in_function)
+def test_launches_train_as_the_cpu_does(
+    gpus: Gpus, launching: Callable[[], None], case: Case, dtype: str, in_function: bool
+) -> None:
+    _assert_same(gpus, launching, case, dtype, in_function)
 
 
-@pytest.mark.usefixtures("launching")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("master_copies", [False, True], ids=["own", "master"])
 @pytest.mark.parametrize("case", [case for case in CASES if is_one_of_few(case)], ids=str)
-def test_in_16_bits(gpus: Gpus, case: Case, dtype: str, master_copies: bool) -> None:
-    _assert_same(gpus, case, dtype, False, master_copies=master_copies)
+def test_in_16_bits(gpus: Gpus, launching: Callable[[], None], case: Case, dtype: str, master_copies: bool) -> None:
+    _assert_same(gpus, launching, case, dtype, False, master_copies=master_copies)
 
 
-@pytest.mark.usefixtures("launching")
-def test_a_value_that_was_read_before_a_step_stays(gpus: Gpus) -> None:
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
+def test_a_value_that_was_read_before_a_step_stays(launching: Callable[[], None]) -> None:
+    launching()
     variable = tf.Variable([1.0, 2.0])
     (case,) = [case for case in CASES if case.name == "sgd"] or CASES[:1]
     _add(gpus, case)
@@ -99,10 +99,9 @@ def test_a_value_that_was_read_before_a_step_stays(gpus: Gpus) -> None:
     assert "copy" in emulated_gpu.driver_calls()
 
 
-@pytest.mark.usefixtures("launching")
-def test_a_failed_launch_is_an_error_and_changes_nothing(gpus: Gpus) -> None:
+def test_a_failed_launch_is_an_error_and_changes_nothing(launching: Callable[[], None]) -> None:
     emulated_gpu.library("fake_cuda").fake_reset(12010, 0)
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
+    launching()
     variable = tf.Variable([1.0, 2.0])
     _add(gpus, CASES[0])
     optimizer = CASES[0].make()
