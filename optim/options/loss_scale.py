@@ -146,6 +146,7 @@ class LossScale(Part):
                     f"loss_scale={scale} is more than {dtype.name} can hold; cast the loss to float32"
                 )
             return tf.constant(scale, dtype)
+        self._state.place_scalars()
         variable = self._state.scalars[slot_layout.LOSS_SCALE]
         layout = placement.layout_of(variable)
         if not tf.executing_eagerly():

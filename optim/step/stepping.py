@@ -195,6 +195,7 @@ class Stepper:
             self._apply_eagerly(tracked, gradients, apart, executor)
         else:
             self.execution.check_traceable(tracked)
+            self._state.place_scalars()
             self.traces.watch()
             gradients, checks = checked_when_run(gradients, tracked)
             with tf.control_dependencies(checks):
@@ -320,8 +321,10 @@ class Stepper:
         apart: Apart = AS_GIVEN,
     ) -> None:
         iterations = self._state.scalars[slot_layout.ITERATIONS]
-        preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
-        work = preparation.work(tracked, gradients, active, apart)
+        with one_op.place_of_scalars(tracked):
+            preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
+            work = preparation.work(tracked, gradients, active, apart)
+            work = replace(work, control=None if _constrained(tracked) else one_op.control(work))
 
         def run() -> tf.Tensor:
             with tf.control_dependencies(portable.run(work)):
@@ -331,12 +334,11 @@ class Stepper:
             self._apply_constraints(_constrained(tracked))
             return tf.constant(True)
 
-        control = None if _constrained(tracked) else one_op.control(work)
-        if control is not None:
-            self._step_with_control(preparation, replace(work, control=control))
-            return
         if work.loss_scale is None:
             run()
+            return
+        if work.control is not None:
+            self._step_unless_left_out(preparation, work)
             return
         finite = portable.is_finite(work)
 
@@ -347,8 +349,8 @@ class Stepper:
         tf.cond(finite, run, leave_out)
         self._settings.loss_scale.update_traced(finite)
 
-    def _step_with_control(self, preparation: Preparation, work: Work) -> None:
-        """A step that a GPU leaves out or not, without a branch, which would wait for it."""
+    def _step_unless_left_out(self, preparation: Preparation, work: Work) -> None:
+        """A step that a GPU leaves out or not, without a branch: that would wait before it is launched."""
         taken = one_op.was_taken(work.control)
         iterations = self._state.scalars[slot_layout.ITERATIONS]
         with tf.control_dependencies(portable.run(work)):
@@ -356,8 +358,7 @@ class Stepper:
             for name, value in preparation.new_scalars().items():
                 variable = self._state.scalars[name]
                 variable.assign(tf.where(taken, value, variable.read_value()))
-        if work.loss_scale is not None:
-            self._settings.loss_scale.update_traced(taken)
+        self._settings.loss_scale.update_traced(taken)
 
     # Both.
 

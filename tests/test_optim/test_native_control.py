@@ -186,3 +186,60 @@ def test_a_lost_gpu_is_an_error_of_who_waits(launching: Callable[[], None]) -> N
     emulated_gpu.library("fake_cuda").fake_errors(700, 719)
     with pytest.raises(RuntimeError, match=r"waiting for the GPU failed: .* restart it from its last checkpoint"):
         optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+
+
+def _on_second_device(**arguments: Any) -> tuple[Any, Any]:
+    """A variable on another device than the host's, and its optimizer."""
+    with tf.device("CPU:1"):
+        variable, optimizer = tf.Variable([1.0, 2.0]), optim.Adam(0.5, **arguments)
+        optimizer.build([variable])
+    return variable, optimizer
+
+
+def _device(variable: Any) -> str:
+    return str(variable.device).rpartition("device:")[2]
+
+
+def test_counters_are_on_the_host(launching: Callable[[], None]) -> None:
+    """To read one on a GPU would be to wait for all that the GPU was told to do."""
+    launching()
+    _, optimizer = _on_second_device(loss_scale="dynamic", gradient_accumulation_steps=2)
+    found = {slot: _device(variable) for slot, _, variable in optimizer._state.slots.items()}
+    assert found == {"m": "CPU:1", "v": "CPU:1", "accumulated_gradient": "CPU:1", "gathered": "CPU:0"}
+    assert {_device(variable) for variable in optimizer._state.scalars.values()} == {"CPU:0"}
+
+
+def test_a_function_computes_scalars_on_the_host(launching: Callable[[], None]) -> None:
+    launching()
+    variable, optimizer = _on_second_device(global_clipnorm=1.0)
+
+    @tf.function
+    def step(gradient: Any) -> None:
+        optimizer.apply_gradients([(gradient, variable)])
+
+    graph = step.get_concrete_function(tf.TensorSpec([2], tf.float32)).graph
+    numbers = [op for op in graph.get_operations() if any(x.dtype == tf.float64 for x in op.outputs)]
+    devices = {(op.type, _device(op)) for op in numbers if op.type != "Placeholder"}
+    assert {("Pow", "CPU:0"), ("Pack", "CPU:0")} <= devices
+    assert {op for op, device in devices if device != "CPU:0"} == {"DtoptControl"}
+
+
+def test_xla_takes_the_counters_to_its_device(launching: Callable[[], None]) -> None:
+    launching()
+    variable, optimizer = _on_second_device(loss_scale="dynamic")
+    iterations = optimizer.iterations
+
+    @tf.function(jit_compile=True)
+    def step(loss: Any) -> Any:
+        scaled = optimizer.scale_loss(loss)
+        optimizer.apply_gradients([(scaled * tf.ones([2]), variable)])
+        return scaled
+
+    for k in range(3):
+        with tf.device("CPU:1"):
+            assert float(step(tf.constant(2.0))) == 2.0**16
+        assert int(iterations) == 1 + k
+    assert _device(iterations) == "CPU:1"
+    optimizer.apply_gradients([(tf.fill([2], 2.0**16), variable)])
+    assert int(iterations) == 4
+    assert variable.numpy()[0] == pytest.approx(1.0 - 4 * 0.5, abs=1e-4)
