@@ -19,6 +19,7 @@ from optim.native.library import status
 from optim.options.master_copies import target
 from optim.rule import Rule
 from optim.state import mesh_groups
+from optim.state.row_gradient import at_hand
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
@@ -78,16 +79,26 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
 
 def on_gpu(tracked: Tracked) -> bool:
     """Whether a variable is on a GPU, or on a mesh of GPUs."""
-    device = tracked.variable.device if tracked.mesh is None else tracked.mesh.device_type()
-    return bool(device) and "GPU" in device.upper()
+    return "GPU" in device_of(tracked).upper()
+
+
+def device_of(tracked: Tracked) -> str:
+    """Where a variable is: of one with copies the copy at hand, or else the first one; on a mesh only its kind."""
+    if tracked.mesh is not None:
+        return str(tracked.mesh.device_type())
+    variable = tracked.variable
+    if isinstance(variable, tf.distribute.DistributedValues):
+        copy = at_hand(variable)
+        variable = variable.values[0] if copy is None else copy
+    return variable.device or ""
 
 
 def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str:
     """Why no launch of dtopt's updates a variable on a GPU; empty if one does."""
     if not gpu.is_on():
         return gpu.why_not(program, tracked.variable.dtype.name)
-    if tracked.mesh is not None or isinstance(tracked.variable, tf.distribute.DistributedValues):
-        return f"dtopt's kernels for GPUs do not update variables of meshes or strategies yet, as {tracked} is"
+    if tracked.mesh is not None:
+        return f"dtopt's kernels for GPUs do not update variables of meshes yet, as {tracked} is"
     if tracked.variable.dtype not in DTYPES:
         return f"it does not compute in {tracked.variable.dtype.name}"
     if not status().available:
@@ -102,7 +113,7 @@ def why_not_here(tracked: Tracked) -> str:
     dtype = tracked.variable.dtype
     if dtype not in DTYPES:
         return f"it does not compute in {dtype.name}"
-    device = tracked.variable.device if tracked.mesh is None else tracked.mesh.device_type()
+    device = device_of(tracked)
     if device and "CPU" not in device.upper():
         return f"it runs on CPU devices, {tracked} is on {device}"
     if not status().available:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +12,10 @@ import pytest
 import tensorflow as tf
 
 import optim
-from optim.native import library
-from optim.native.gpu import Gpus
 from tests import emulated_gpu
-from tests.test_optim.kernel_support import require_kernel
 
 STEPS = 4
 SHAPES = {"kernel": (30, 40), "bias": (7,), "large": (3, 5000), "scalar": ()}
-
-
-@pytest.fixture(scope="module")
-def gpus() -> Gpus:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(library.VARIABLE, "build")
-        require_kernel()
-        return emulated_gpu.all_kernels()
-
-
-@pytest.fixture
-def launching(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """What makes CPU devices GPUs, for Python and for the kernel."""
-    monkeypatch.setenv(library.VARIABLE, "build")
-    emulated_gpu.library("fake_cuda").fake_reset(12010, -1)
-    yield lambda: emulated_gpu.pretend(gpus, monkeypatch)
-    gpus.close()
 
 
 def _gradients(step: int, size: float = 1.0) -> list[np.ndarray]:

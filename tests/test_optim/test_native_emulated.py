@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from optim.native import cuda, library
+from optim.native import cuda
 from optim.native.gpu import Gpus
 from tests import emulated_gpu
 from tests.test_optim.cases import ROWS, WHOLE, Case, is_one_of_few, marked
-from tests.test_optim.kernel_support import require_kernel
 from tests.test_optim.support import dense_gradients, start_values, trained
 
 CASES = [case for case in ROWS if case.optimizer not in WHOLE or case.has_sums]
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def gpus() -> Gpus:
-    """The ops. The text of a module that they are given is the path of a library that g++ made."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(library.VARIABLE, "build")
-        require_kernel()
-        return emulated_gpu.all_kernels()
 
 
 def _add(gpus: Gpus, case: Case) -> None:
@@ -36,15 +26,6 @@ def _add(gpus: Gpus, case: Case) -> None:
     for program, module in found.items():
         for dtype in cuda.TYPES:
             gpus.add(program, dtype, module)
-
-
-@pytest.fixture
-def launching(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """What makes CPU devices GPUs, for Python and for the kernel."""
-    monkeypatch.setenv(library.VARIABLE, "build")
-    emulated_gpu.library("fake_cuda").fake_reset(12010, -1)
-    yield lambda: emulated_gpu.pretend(gpus, monkeypatch)
-    gpus.close()
 
 
 def _trained(case: Case, dtype: str, in_function: bool, **more: Any) -> list[np.ndarray]:

@@ -87,7 +87,7 @@ class Gpus {
     auto gpu = std::make_shared<Gpu>();
     const auto* device = context->op_device_context();
     if (device == nullptr || device->stream() == nullptr) {
-      gpu->stream = this;  // any number will do
+      gpu->stream = context->device();  // any number will do, another one for each device
       gpu->is_device = is_device_;
       return is_test_ && is_used_ ? gpu : nullptr;
     }
