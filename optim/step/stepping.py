@@ -274,7 +274,7 @@ class Stepper:
             local.run(work.only(rest), self.execution.plan())
             work = work.only(apart)
         if stepped:
-            portable.run(work)
+            portable.run(work if work.loss_scale is not None else replace(work, control=one_op.control(work)))
         local.wait_for_pending()
         return stepped
 
@@ -324,7 +324,8 @@ class Stepper:
         with one_op.place_of_scalars(tracked):
             preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
             work = preparation.work(tracked, gradients, active, apart)
-            work = replace(work, control=None if _constrained(tracked) else one_op.control(work))
+            waits = work.loss_scale is not None and _constrained(tracked)  # which only follow a step that was taken
+            work = replace(work, control=None if waits else one_op.control(work))
 
         def run() -> tf.Tensor:
             with tf.control_dependencies(portable.run(work)):
