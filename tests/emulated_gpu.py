@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from optim.native import build, compiling, cuda, generate
+from optim.executors import native
+from optim.native import build, compiling, cuda, generate, gpu
+from optim.native import library as native_library
 from optim.native.compiling import Recipe
 from optim.native.generate import Program, program_for
+from optim.native.gpu import Gpus
 
 SOURCES = Path(__file__).parent / "native"
 KERNELS = {program.name: program for program in generate.builtin_programs() if cuda.has_kernel(program)}
@@ -63,6 +66,26 @@ def _module(program: Program) -> str:
     return str(emulated_path(*(SUMS.values() if program.name in SUMS else (program,))))
 
 
+def all_kernels() -> Gpus:
+    """The ops, with every kernel handed to them; a module's text is the path of the library that g++ made."""
+    path = native_library.status().path
+    assert path is not None
+    gpus = Gpus(path)
+    for program in PROGRAMS.values():
+        for dtype in cuda.TYPES:
+            gpus.add(program, dtype, str(emulated_path()))
+    gpus.add_squares(str(emulated_path()))
+    return gpus
+
+
+def pretend(gpus: Gpus, monkeypatch: Any) -> None:
+    """Make CPU devices GPUs, for Python and for the ops, of which all kernels are there."""
+    monkeypatch.setattr(native, "on_gpu", lambda tracked: True)
+    monkeypatch.setattr(gpu, "is_on", lambda: True)
+    monkeypatch.setattr(gpu, "_why_no_module", lambda source, add: "")
+    gpus.open(str(compiled("fake_cuda")), is_test=True)
+
+
 @cache
 def emulated() -> Any:
     return ctypes.CDLL(str(emulated_path()))
@@ -80,7 +103,7 @@ def compiled(name: str) -> Path:
 @cache
 def library(name: str) -> Any:
     found = ctypes.CDLL(str(compiled(name)))
-    for function in ("step", "whole_step", "squares", "fake_calls", "fake_wrong"):
+    for function in ("step", "whole_step", "squares", "scales", "fake_calls", "fake_wrong"):
         if hasattr(found, function):
             getattr(found, function).restype = ctypes.c_char_p
     return found
@@ -209,19 +232,27 @@ class Case:
             [*map(_placed, self.step.roundings)],
         )
 
+    def control(self) -> tuple[np.ndarray, np.ndarray]:
+        """What would be in device memory, nothing if nothing is, and the scales, or their places there."""
+        factor, skipped = self.options.factor, float(self.options.skipped)
+        if factor is None:
+            return np.array([skipped] if skipped else []), self.scales
+        return np.array([skipped, *(self.scales * factor)]), np.arange(1.0, 1 + len(self.scales))
+
     def launched(self) -> Step:
         """What the emulated launch makes of it."""
         step = self.placed()
         sizes = [variable.size for variable in step.variables]
         blocks = [-(-size // cuda.BLOCK) for size in sizes]
-        control = np.array([1.0 if self.options.factor is None else self.options.factor, float(self.options.skipped)])
+        control, scales = self.control()
         all_ = np.zeros(1, cuda.argument(self.program))
         count = len(sizes)
         for field, value in {
             "count": count,
             "rounding_type": cuda.ROUNDING_TYPES[self.options.rounding],
             "overwrites": self.options.overwrites,
-            "control": 0 if self.options.factor is None and not self.options.skipped else control.ctypes.data,
+            "control": control.ctypes.data if control.size else 0,
+            "are_places": scales is not self.scales,
             "limit": self.limit,
             "average_weight": self.weights[0],
             "value_weight": self.weights[1],
@@ -229,7 +260,7 @@ class Case:
         }.items():
             all_[field][0] = value
         all_["first"][0, : count + 1] = np.cumsum([0, *blocks])
-        for field, values in {"size": sizes, "scale": self.scales, "decay": self.decays}.items():
+        for field, values in {"size": sizes, "scale": scales, "decay": self.decays}.items():
             all_[field][0, :count] = values
         for field, arrays in {
             "gradient": step.gradients,

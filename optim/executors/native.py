@@ -19,6 +19,7 @@ from optim.native.library import status
 from optim.options.master_copies import target
 from optim.rule import Rule
 from optim.state import mesh_groups
+from optim.state.row_gradient import at_hand
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
@@ -34,6 +35,9 @@ class Pending(Protocol):
 
     @property
     def held(self) -> Held: ...
+
+    def control(self, group: int) -> Held | None:
+        """What the GPU of a group has made of them, where `factors` are places in it."""
 
     @property
     def rows(self) -> Mapping[int, int]: ...
@@ -75,16 +79,26 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
 
 def on_gpu(tracked: Tracked) -> bool:
     """Whether a variable is on a GPU, or on a mesh of GPUs."""
-    device = tracked.variable.device if tracked.mesh is None else tracked.mesh.device_type()
-    return bool(device) and "GPU" in device.upper()
+    return "GPU" in device_of(tracked).upper()
+
+
+def device_of(tracked: Tracked) -> str:
+    """Where a variable is: of one with copies the copy at hand, or else the first one; on a mesh only its kind."""
+    if tracked.mesh is not None:
+        return str(tracked.mesh.device_type())
+    variable = tracked.variable
+    if isinstance(variable, tf.distribute.DistributedValues):
+        copy = at_hand(variable)
+        variable = variable.values[0] if copy is None else copy
+    return variable.device or ""
 
 
 def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str:
     """Why no launch of dtopt's updates a variable on a GPU; empty if one does."""
     if not gpu.is_on():
         return gpu.why_not(program, tracked.variable.dtype.name)
-    if tracked.mesh is not None or isinstance(tracked.variable, tf.distribute.DistributedValues):
-        return f"dtopt's kernels for GPUs do not update variables of meshes or strategies yet, as {tracked} is"
+    if tracked.mesh is not None:
+        return f"dtopt's kernels for GPUs do not update variables of meshes yet, as {tracked} is"
     if tracked.variable.dtype not in DTYPES:
         return f"it does not compute in {tracked.variable.dtype.name}"
     if not status().available:
@@ -99,7 +113,7 @@ def why_not_here(tracked: Tracked) -> str:
     dtype = tracked.variable.dtype
     if dtype not in DTYPES:
         return f"it does not compute in {dtype.name}"
-    device = tracked.variable.device if tracked.mesh is None else tracked.mesh.device_type()
+    device = device_of(tracked)
     if device and "CPU" not in device.upper():
         return f"it runs on CPU devices, {tracked} is on {device}"
     if not status().available:
@@ -127,15 +141,21 @@ def adds_up_on(tracked: Tracked) -> bool:
 
 def squares_on_gpu(tensors: Sequence[Any], device: str) -> Any:
     """The sum of squares of each of some tensors on a GPU: a float64 vector there, for which nobody waits."""
-    by_dtype: dict[Any, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        by_dtype.setdefault(tensor.dtype, []).append(i)
     with tf.device(device):
-        found = [library.ops().dtopt_square_sums(tensors=[tensors[i] for i in at]) for at in by_dtype.values()]
-        if len(found) == 1:
-            return found[0]
-        order = [i for at in by_dtype.values() for i in at]
-        return tf.gather(tf.concat(found, 0), tf.math.invert_permutation(order))
+        return library.ops().dtopt_square_sums(tensors=tensors)
+
+
+def decides_there(work: Work, gradients: Sequence[Any]) -> bool:
+    """Whether the GPU that all variables are on finds out what a step needs to know of its gradients, for its launches.
+
+    Not of float64 under a loss scale, whose squares may be infinite where gradients are not, and not where norms are
+    those of clipped elements.
+    """
+    if (work.loss_scale is None and work.clip.norm is None) or work.clip.needs_clipped_norms:
+        return False
+    if work.loss_scale is not None and any(gradient.dtype == tf.float64 for gradient in gradients):
+        return False
+    return all(map(adds_up_on, work.tracked))
 
 
 class Batch:
@@ -227,6 +247,7 @@ class Batches:
 
     def __init__(self, work: Work, selection: Selection):
         self.rest: dict[str, list[tuple[int, Shard]]] = {}
+        self.devices = selection.devices
         groups: dict[tuple[Program, Any, bool, Group], Placed] = {}
         for device, placed in selection.by_device.items():
             for i, shard in placed:
@@ -240,6 +261,11 @@ class Batches:
                     alike.setdefault(device, []).append((i, shard))
         offsets = selection.offsets
         self.batches = [Batch(work, program, g, f, offsets) for (program, *_, f), g in groups.items()]
+
+
+def is_one_gpu(batches: Batches) -> bool:
+    """Whether launches on one GPU are all of a step."""
+    return not batches.rest and len(batches.devices) == 1
 
 
 def arrange(work: Work, selection: Selection) -> Batches:
@@ -259,7 +285,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
         return
     limit = math.inf if gradients.limit is None else gradients.limit
     momentum = work.ema_momentum if work.has_averages else 0.0
-    factors, rows = gradients.factors, gradients.rows
+    factors, rows, control = gradients.factors, gradients.rows, gradients.control(batches.batches[0].number)
     for batch in batches.batches:
         coefficients, decays = work.coefficients[batch.rate_factor], [work.decay_factors[i] for i in batch.positions]
         direct.update(
@@ -270,4 +296,5 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
             [1.0 if d is None else d for d in decays] if decays.count(None) < len(decays) else (),
             [rows.get(i, -1) for i in batch.positions] if rows else (),
             bool(work.overwrite),
+            control,
         )

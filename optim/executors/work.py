@@ -67,6 +67,8 @@ class Work:
     None. Empty: all None."""
     held: Held | None = None
     """All gradients, if dtopt's own kernel has them already."""
+    control: Any = None
+    """In a function, on a GPU: what `one_op.control` made there of the gradients, instead of numbers of the host."""
 
     def apart(self, i: int) -> Slices | None:
         """The slices of variable number `i`, if each is to be squared."""

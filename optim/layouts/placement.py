@@ -179,6 +179,15 @@ def move_to_mesh(variable: tf.Variable, mesh: dtensor.Mesh) -> None:
         variable.__init__(value, name=name, trainable=trainable)
 
 
+def move_to_device(variable: tf.Variable, device: str) -> None:
+    """Put a plain variable on another device, while it stays the same Python object."""
+    if variable.device == device:
+        return
+    value, name, trainable = variable.read_value(), variable._shared_name, variable.trainable
+    with tf.device(device), tf.name_scope(""):
+        variable.__init__(value, name=name, trainable=trainable)
+
+
 def filled_variable(shape: list[int], fill: float, dtype: Any, name: str, layout: dtensor.Layout | None) -> tf.Variable:
     """A variable filled with one number, made shard by shard: nothing of the full shape exists anywhere."""
     if layout is None:

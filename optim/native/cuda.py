@@ -18,8 +18,12 @@ from optim.native.graph import FULL
 
 TYPES = {"float32": "float", "float64": "double", "bfloat16": "BFloat16", "float16": "Half"}
 """The types of `cpp/arithmetic.h`, by dtype."""
-GIVEN = {"float32": ("float32", "bfloat16", "float16")}
-"""Dtypes of gradients, by that of their variables, if they may have another one: that of a master copy."""
+GIVEN = {
+    "float32": ("float32", "bfloat16", "float16"),
+    "bfloat16": ("bfloat16", "float32"),
+    "float16": ("float16", "float32"),
+}
+"""Dtypes of gradients, by that of their variables, if they may have another one: those of a master copy, and means."""
 MOST_BYTES = 32_764
 """Of a kernel's argument, from CUDA 12.1 and compute capability 7.0 on."""
 BLOCK = 16_384
@@ -100,7 +104,7 @@ def argument(program: Program, tensors: int | None = None) -> np.dtype:
     if not is_elementwise(program):
         full, small = program.shapes[0], sum(program.shapes[1:])
     fields: list[tuple[str, str, int | tuple[int, ...]]] = [
-        *((field, "i4", 1) for field in ("count", "rounding_type", "overwrites", "unused")),
+        *((field, "i4", 1) for field in ("count", "rounding_type", "overwrites", "are_places")),
         ("control", "u8", 1),
         *((field, "f8", 1) for field in ("limit", "average_weight", "value_weight")),
         ("scalars", "f8", (max(scalars, 1),)),

@@ -101,7 +101,7 @@ class Accumulation(Part):
         if self.is_used:
             wide = compute_dtype(tracked.variable.dtype)
             self._state.new_slot(slot_layout.ACCUMULATED_GRADIENT, tracked, policy, dtype=wide)
-            mark = {"dims": (), "dtype": tf.as_dtype(slot_layout.GATHERED_DTYPE)}
+            mark = {"dims": (), "dtype": tf.as_dtype(slot_layout.GATHERED_DTYPE), "is_counter": True}
             self._state.new_slot(slot_layout.GATHERED, tracked, placement.LIKE_VARIABLE, **mark)
 
     def takes_rows(self, tracked: Tracked) -> bool:

@@ -8,6 +8,7 @@ Keras 3, it never falls below 1 nor grows beyond float32.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,6 +80,11 @@ class LossScale(Part):
         return self.loss_scale == DYNAMIC
 
     @property
+    def counters(self) -> Sequence[str]:
+        """The scalars that `update` moves."""
+        return (slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS) if self._is_dynamic else ()
+
+    @property
     def _growth_steps(self) -> int:
         return self.loss_scale_growth_steps or GROWTH_STEPS
 
@@ -140,6 +146,7 @@ class LossScale(Part):
                     f"loss_scale={scale} is more than {dtype.name} can hold; cast the loss to float32"
                 )
             return tf.constant(scale, dtype)
+        self._state.place_scalars()
         variable = self._state.scalars[slot_layout.LOSS_SCALE]
         layout = placement.layout_of(variable)
         if not tf.executing_eagerly():
@@ -156,7 +163,7 @@ class LossScale(Part):
         return tf.cast(constant(self.now(), tf.float32), dtype)
 
     def update(self, is_finite: bool) -> None:
-        """Move a dynamic scale on, after an eager step that was taken (or, False, was not) and was waited for."""
+        """Move a dynamic scale on, after an eager step that was taken, or, False, was not."""
         if not self._is_dynamic:
             return
         scale, steps = (self._state.counter(key) for key in (slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS))

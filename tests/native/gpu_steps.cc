@@ -22,6 +22,7 @@ struct Numbers {
   double limit, average_weight, value_weight;
   int64_t rounding_type, overwrites;
   const double* control;
+  int64_t are_places;
 };
 
 // pointers: of each variable its gradient, variable, average, rounding and slots; sizes, scales, decays: of each. Returns
@@ -42,7 +43,8 @@ __attribute__((visibility("default"))) const char* step(const char* driver_path,
     all.push_back({at[0], at[1], at[2], at[3], {at + 4, at + 4 + kernel.slots}, sizes[i], scales[i], decays[i]});
   }
   const dtopt::GpuNumbers shared{numbers->scalars, numbers->limit, numbers->average_weight, numbers->value_weight,
-                                 static_cast<int>(numbers->rounding_type), numbers->overwrites != 0, numbers->control};
+                                 static_cast<int>(numbers->rounding_type), numbers->overwrites != 0, numbers->control,
+                                 numbers->are_places != 0};
   problem = dtopt::LaunchStep(driver, kernels.get(), stream, kernel, all, shared);
   return problem.c_str();
 }
@@ -88,7 +90,7 @@ __attribute__((visibility("default"))) const char* whole_step(
   return problem.c_str();
 }
 
-// The sums of squares of tensors of one dtype.
+// The sums of squares of tensors of one dtype, the last one first.
 __attribute__((visibility("default"))) const char* squares(const char* driver_path, const char* name, const char* ptx,
                                                            void* stream, int64_t tensors, void* const* values,
                                                            const int64_t* sizes, double* sums) {
@@ -103,12 +105,40 @@ __attribute__((visibility("default"))) const char* squares(const char* driver_pa
   for (int64_t i = 0; i < tensors; ++i) {
     of.values.push_back(values[i]);
     of.sizes.push_back(sizes[i]);
+    of.places.push_back(tensors - 1 - i);
     runs += dtopt::GpuSquares::RunsOf(sizes[i]);
   }
   std::vector<double> memory(runs);
   of.sums = sums;
   of.runs = memory.data();
   problem = dtopt::LaunchSquares(driver, kernels.get(), stream, kernel, of);
+  return problem.c_str();
+}
+
+// What the kernel of scales makes of sums of squares, twice: the verdict of the second is waited for. numbers: the scale, the
+// limit, whether it is joint, whether it checks, whether it clips.
+__attribute__((visibility("default"))) const char* scales(const char* driver_path, const char* ptx, void* stream,
+                                                          int64_t count, const double* sums, const double* numbers,
+                                                          double* control, double* verdict) {
+  static std::string problem;
+  static dtopt::Verdicts verdicts;
+  if (module == nullptr || *module != ptx) module.reset(new std::string(ptx));
+  dtopt::Driver driver;
+  problem = dtopt::Driver::Open(driver_path, &driver);
+  if (!problem.empty()) return problem.c_str();
+  const dtopt::GpuKernel kernel{"", module.get(), 0, 0, 0, 256};
+  Scaling all = {static_cast<int>(count), numbers[2] != 0, numbers[3] != 0, numbers[4] != 0, numbers[0], numbers[1], sums, control};
+  for (int k = 0; k < 2; ++k) {
+    std::shared_ptr<dtopt::Verdict> taken;
+    const dtopt::Current current(driver, stream);
+    problem = verdicts.Take(driver, current.context(), &taken);
+    if (!problem.empty()) return problem.c_str();
+    all.verdict = taken->number();
+    problem = dtopt::LaunchScaling(driver, kernels.get(), stream, kernel, all);
+    if (problem.empty()) problem = taken->Record(driver, stream);
+    if (problem.empty() && k == 1) problem = taken->Wait(driver);
+    if (k == 1) *verdict = *taken->number();
+  }
   return problem.c_str();
 }
 

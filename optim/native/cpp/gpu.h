@@ -125,9 +125,9 @@ enum RoundingType { kNotRounded, kToBFloat16, kToHalf };
 template <typename T, int S, int K, int tensors>
 struct Launch {
   int count;                             // of variables
-  int rounding_type, overwrites, unused;  // whether averages overwrite variables
-  // In device memory, or null: what all gradients are multiplied by, and whether the step is left out (not 0).
-  const double* control;
+  int rounding_type, overwrites;         // whether averages overwrite variables
+  int are_places;                        // whether `scale` has places in `control`, and not the scales themselves
+  const double* control;                 // in device memory, or null: not 0 if the step is left out, then scales
   double limit;                          // that gradients are clipped to
   double average_weight, value_weight;
   double scalars[K > 0 ? K : 1];
@@ -141,11 +141,10 @@ struct Launch {
   double scale[tensors], decay[tensors];
 };
 
-// Whether a step is left out; if not, `factor` is what all gradients are multiplied by.
+// Whether a step is left out.
 template <typename L>
-DTOPT_FN bool IsSkipped(const L& all, double* factor) {
-  *factor = all.control == nullptr ? 1 : all.control[0];
-  return all.control != nullptr && all.control[1] != 0;
+DTOPT_FN bool IsSkipped(const L& all) {
+  return all.control != nullptr && all.control[0] != 0;
 }
 
 // The variable of which a block has a part.
@@ -170,12 +169,12 @@ struct Arrays {
   T* slots[S > 0 ? S : 1];
   Wide<T> scale, limit, decay;
 
-  DTOPT_FN Arrays(const Launch<T, S, K, tensors>& all, int at, double factor)
+  DTOPT_FN Arrays(const Launch<T, S, K, tensors>& all, int at)
       : all(all),
         at(at),
         gradient(static_cast<const G*>(all.gradient[at])),
         variable(all.variable[at]),
-        scale(static_cast<Wide<T>>(all.scale[at] * factor)),
+        scale(static_cast<Wide<T>>(all.are_places ? all.control[static_cast<int>(all.scale[at])] : all.scale[at])),
         limit(static_cast<Wide<T>>(all.limit)),
         decay(static_cast<Wide<T>>(all.decay[at])) {
 #pragma unroll
@@ -278,10 +277,9 @@ DTOPT_FN void ForElements(const L& all, int at, bool is_aligned, const Update& u
 // What one thread does.
 template <typename Rule, typename T, typename G, int threads, int S, int K, int tensors>
 DTOPT_FN void UpdateAll(const Launch<T, S, K, tensors>& all) {
-  double factor;
-  if (IsSkipped(all, &factor)) return;
+  if (IsSkipped(all)) return;
   const int at = VariableOf(all, blockIdx.x);
-  const Arrays<T, G, S, K, tensors> arrays(all, at, factor);
+  const Arrays<T, G, S, K, tensors> arrays(all, at);
   ForElements<T, threads>(all, at, arrays.IsAligned(), [&](auto count, int64_t i) {
     arrays.template Update<Rule, decltype(count)::value>(i, all.scalars);
   });

@@ -85,7 +85,7 @@ class Gpus {
     auto gpu = std::make_shared<Gpu>();
     const auto* device = context->op_device_context();
     if (device == nullptr || device->stream() == nullptr) {
-      gpu->stream = this;  // any number will do
+      gpu->stream = context->device();  // any number will do, another one for each device
       return is_test_ && is_used_ ? gpu : nullptr;
     }
     gpu->stream = device->stream()->platform_specific_handle().stream;
@@ -98,6 +98,7 @@ class Gpus {
     return *drivers_.back();
   }
   Kernels* loaded() { return &loaded_; }
+  Verdicts* verdicts() { return &verdicts_; }
 
  private:
   using Key = std::tuple<std::string, tensorflow::DataType, tensorflow::DataType>;
@@ -108,18 +109,26 @@ class Gpus {
   std::set<std::string> images_;
   std::map<Key, GpuKernel> kernels_;
   Kernels loaded_;
+  Verdicts verdicts_;
 };
+
+// A new tensor on a GPU. what: why it is needed.
+inline absl::Status NewOn(const Gpu& gpu, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                          const char* what, tensorflow::Tensor* made) {
+  *made = tensorflow::Tensor(gpu.allocator == nullptr ? tensorflow::cpu_allocator() : gpu.allocator, dtype, shape);
+  if (made->IsInitialized()) return absl::OkStatus();
+  const int64_t bytes = shape.num_elements() * tensorflow::DataTypeSize(dtype);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the GPU has no ", bytes, " bytes for ", what, ". Use a smaller batch or model"));
+}
 
 // A buffer that only the variable holds: its own, or a copy if a reader holds that one. Readers before it on the stream
 // have their values when it is written to.
 inline absl::Status OwnGpuBuffer(const Gpu& gpu, tensorflow::Var* variable) {
   tensorflow::Tensor* tensor = variable->tensor();
   if (!tensor->IsInitialized() || tensor->RefCountIsOne() || tensor->NumElements() == 0) return absl::OkStatus();
-  tensorflow::Allocator* allocator = gpu.allocator == nullptr ? tensorflow::cpu_allocator() : gpu.allocator;
-  tensorflow::Tensor copy(allocator, tensor->dtype(), tensor->shape());
-  if (!copy.IsInitialized()) {
-    return absl::ResourceExhaustedError(absl::StrCat("the GPU has no ", tensor->TotalBytes(), " bytes for a copy of a variable that is being read"));
-  }
+  tensorflow::Tensor copy;
+  TF_RETURN_IF_ERROR(NewOn(gpu, tensor->dtype(), tensor->shape(), "a copy of a variable that is being read", &copy));
   const Driver& driver = Gpus::Get().driver();
   const Current current(driver, gpu.stream);
   if (!current.problem().empty()) return absl::InternalError(current.problem());
@@ -149,38 +158,107 @@ inline absl::Status LaunchOn(const Gpu& gpu, const GpuKernel& kernel, const std:
   return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
 }
 
-// The sums of squares of the inputs of an op on a GPU, each of one of the dtypes of variables.
+// Launches the sums of squares of tensors on one GPU, each of one of the dtypes of variables. sums: one for each.
+inline absl::Status LaunchSquaresOn(const Gpu& gpu, const std::vector<const tensorflow::Tensor*>& tensors, double* sums) {
+  Gpus& all = Gpus::Get();
+  std::map<tensorflow::DataType, std::pair<GpuSquares, int64_t>> by_dtype;  // with how many runs each has
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    auto& [of, runs] = by_dtype[tensors[i]->dtype()];
+    of.values.push_back(tensors[i]->data());
+    of.sizes.push_back(tensors[i]->NumElements());
+    of.places.push_back(i);
+    runs += GpuSquares::RunsOf(tensors[i]->NumElements());
+  }
+  for (auto& [dtype, squares] : by_dtype) {
+    auto& [of, runs] = squares;
+    const GpuKernel* kernel = all.Find("squares", dtype, dtype);
+    if (kernel == nullptr) return absl::FailedPreconditionError("the kernel of squares is not loaded");
+    tensorflow::Tensor workspace;  // memory of no size has no address
+    TF_RETURN_IF_ERROR(NewOn(gpu, tensorflow::DT_DOUBLE, {runs + 1}, "sums of squares", &workspace));
+    of.sums = sums;
+    of.runs = static_cast<double*>(workspace.data());
+    const Problem problem = LaunchSquares(all.driver(), all.loaded(), gpu.stream, *kernel, of);
+    if (!problem.empty()) return absl::InternalError(problem);
+  }
+  return absl::OkStatus();
+}
+
+// What is made of the gradients of a step before it, without the host: whether it is left out, and what they are multiplied
+// by. For `control` of gpu.h. wants: `count`, `sums` and `control` are filled in here. verdict: null if the host does not ask.
+inline absl::Status LaunchControl(const Gpu& gpu, const std::vector<const tensorflow::Tensor*>& gradients, Scaling wants,
+                                  tensorflow::Tensor* control, std::shared_ptr<Verdict>* verdict) {
+  Gpus& all = Gpus::Get();
+  const int64_t count = gradients.size();
+  tensorflow::Tensor sums;
+  TF_RETURN_IF_ERROR(NewOn(gpu, tensorflow::DT_DOUBLE, {count}, "sums of squares", &sums));
+  TF_RETURN_IF_ERROR(NewOn(gpu, tensorflow::DT_DOUBLE, {1 + count}, "scales of gradients", control));
+  TF_RETURN_IF_ERROR(LaunchSquaresOn(gpu, gradients, static_cast<double*>(sums.data())));
+  wants.count = count;
+  wants.sums = static_cast<const double*>(sums.data());
+  wants.control = static_cast<double*>(control->data());
+  const Driver& driver = all.driver();
+  const Current current(driver, gpu.stream);
+  Problem problem = current.problem();
+  if (problem.empty() && verdict != nullptr) problem = all.verdicts()->Take(driver, current.context(), verdict);
+  if (problem.empty() && verdict != nullptr) wants.verdict = (*verdict)->number();
+  const tensorflow::DataType dtype = gradients[0]->dtype();
+  const GpuKernel* kernel = all.Find("squares", dtype, dtype);  // of the module that has this kernel, too
+  if (problem.empty()) problem = LaunchScaling(driver, all.loaded(), gpu.stream, *kernel, wants);
+  if (problem.empty() && verdict != nullptr) problem = (*verdict)->Record(driver, gpu.stream);
+  return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
+}
+
+inline std::vector<const tensorflow::Tensor*> InputsOf(tensorflow::OpKernelContext* context, const char* list) {
+  std::vector<const tensorflow::Tensor*> tensors;
+  int begin = 0, end = 0;
+  if (!context->op_kernel().InputRange(list, &begin, &end).ok()) return tensors;
+  for (int i = begin; i < end; ++i) tensors.push_back(&context->input(i));
+  return tensors;
+}
+
+// The sums of squares of the inputs of an op on a GPU.
 class GpuSquaresOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(tensorflow::OpKernelContext* context) override {
-    Gpus& all = Gpus::Get();
-    const auto gpu = all.Of(context);
+    const auto gpu = Gpus::Get().Of(context);
     OP_REQUIRES(context, gpu != nullptr, absl::FailedPreconditionError("dtopt's kernels for GPUs are not loaded"));
-    const int count = context->num_inputs();
+    const auto tensors = InputsOf(context, "tensors");
     tensorflow::Tensor* sums;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {count}, &sums));
-    GpuSquares of;
-    int64_t runs = 1;  // memory of no size has no address
-    for (int i = 0; i < count; ++i) {
-      const tensorflow::Tensor& tensor = context->input(i);
-      OP_REQUIRES(context, tensor.dtype() == context->input(0).dtype(),
-                  absl::InvalidArgumentError("on a GPU, tensors of one dtype are added up at a time"));
-      of.values.push_back(tensor.data());
-      of.sizes.push_back(tensor.NumElements());
-      runs += GpuSquares::RunsOf(tensor.NumElements());
-    }
-    tensorflow::Tensor workspace;
-    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_DOUBLE, {runs}, &workspace));
-    of.sums = static_cast<double*>(sums->data());
-    of.runs = static_cast<double*>(workspace.data());
-    const tensorflow::DataType dtype = context->input(0).dtype();
-    const GpuKernel* kernel = all.Find("squares", dtype, dtype);
-    OP_REQUIRES(context, kernel != nullptr, absl::FailedPreconditionError("the kernel of squares is not loaded"));
-    const Problem problem = LaunchSquares(all.driver(), all.loaded(), gpu->stream, *kernel, of);
-    OP_REQUIRES(context, problem.empty(), absl::InternalError(problem));
+    OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(tensors.size())}, &sums));
+    OP_REQUIRES_OK(context, LaunchSquaresOn(*gpu, tensors, static_cast<double*>(sums->data())));
   }
+};
+
+// `LaunchControl` for the op of a function.
+class ControlOp : public tensorflow::OpKernel {
+ public:
+  explicit ControlOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+    bool is_joint, checks;
+    OP_REQUIRES_OK(context, context->GetAttr("is_joint", &is_joint));
+    OP_REQUIRES_OK(context, context->GetAttr("checks", &checks));
+    wants_.is_joint = is_joint;
+    wants_.checks = checks;
+  }
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    const auto gpu = Gpus::Get().Of(context);
+    OP_REQUIRES(context, gpu != nullptr, absl::FailedPreconditionError("dtopt's kernels for GPUs are not loaded"));
+    const tensorflow::Tensor* numbers;
+    OP_REQUIRES_OK(context, context->input("numbers", &numbers));
+    OP_REQUIRES(context, numbers->NumElements() == 2, absl::InvalidArgumentError("numbers must be a scale and a limit"));
+    Scaling wants = wants_;
+    wants.scale = numbers->flat<double>()(0);
+    wants.limit = numbers->flat<double>()(1);
+    wants.clips = wants.limit > 0;
+    tensorflow::Tensor control;
+    OP_REQUIRES_OK(context, LaunchControl(*gpu, InputsOf(context, "gradients"), wants, &control, nullptr));
+    context->set_output(0, control);
+  }
+
+ private:
+  Scaling wants_ = {};
 };
 
 }  // namespace dtopt

@@ -64,7 +64,8 @@ struct GpuNumbers {
   double limit = 0, average_weight = 0, value_weight = 0;
   int rounding_type = 0;
   bool overwrites = false;
-  const double* control = nullptr;  // in device memory, see gpu.h; null: no factor
+  const double* control = nullptr;  // in device memory, see gpu.h; null: none
+  bool are_places = false;          // whether the scales of variables are places in it
 };
 
 // The argument of a kernel, `Launch` of gpu.h or `WholeLaunch` of sums_gpu.h, of which only the numbers of slots, scalars
@@ -97,6 +98,7 @@ class GpuArgument {
     for (auto& first : firsts_) first.assign(1, 0);
     Put<int32_t>(4, numbers.rounding_type);
     Put<int32_t>(8, numbers.overwrites);
+    Put<int32_t>(12, numbers.are_places);
     Put(16, numbers.control);
     Put(24, numbers.limit);
     Put(32, numbers.average_weight);
@@ -175,6 +177,7 @@ class GpuArgument {
 struct GpuSquares {
   std::vector<const void*> values;
   std::vector<int64_t> sizes;
+  std::vector<int> places;  // of their sums
   double* sums = nullptr;
   double* runs = nullptr;  // memory for the sum of each run, as many as `RunsOf` says
 
@@ -198,10 +201,11 @@ inline Problem LaunchSquares(const Driver& driver, Kernels* kernels, CuStream st
     for (int i = 0; i < all->count; ++i) {
       all->values[i] = of.values[begin + i];
       all->size[i] = of.sizes[begin + i];
+      all->place[i] = of.places[begin + i];
       all->first[i + 1] = all->first[i] + GpuSquares::RunsOf(of.sizes[begin + i]);
     }
     all->runs = of.runs + before;
-    all->sums = of.sums + begin;
+    all->sums = of.sums;
     before += all->first[all->count];
     void* arguments[] = {all.get()};
     const auto launch = [&](CuFunction function, int64_t threads) {
@@ -211,10 +215,24 @@ inline Problem LaunchSquares(const Driver& driver, Kernels* kernels, CuStream st
           driver.launch(function, blocks, 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
       if (result != 0) problem = driver.Text("launching the sums of squares", result);
     };
-    launch(runs, int64_t{32} * all->first[all->count]);
-    launch(join, all->count);
+    launch(runs, int64_t{kLanes} * all->first[all->count]);
+    launch(join, int64_t{kLanes} * all->count);
   }
   return problem;
+}
+
+// Launches what makes scales of sums of squares, and does not wait for it. kernel: any of the module that has it, too.
+inline Problem LaunchScaling(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
+                             const Scaling& of) {
+  const Current current(driver, stream);
+  if (!current.problem().empty()) return current.problem();
+  CuFunction function;
+  const Problem missing = kernels->Find(driver, current.context(), "dtopt_squares_scale", *kernel.ptx, &function);
+  if (!missing.empty()) return missing;
+  Scaling all = of;
+  void* arguments[] = {&all};
+  const CuResult result = driver.launch(function, 1, 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
+  return result == 0 ? "" : driver.Text("launching the scales of gradients", result);
 }
 
 // Launches a step on a stream, and does not wait for it. Where it returns a problem with the first launch, or one before

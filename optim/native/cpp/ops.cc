@@ -179,10 +179,14 @@ class SquaresOp : public OpKernel {
       OP_REQUIRES_OK(context, held.Open(number.flat<int64_t>()(0), sources));
       tensors = held.tensors;
     } else {
-      for (int i = 0; i < context->num_inputs(); ++i) tensors.push_back(&context->input(i));
+      tensors = InputsOf(context, "tensors");
     }
     Tensor* sums;
     OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(tensors.size())}, &sums));
+    if (const auto gpu = Gpus::Get().Of(context); gpu != nullptr && held.tensors.empty()) {  // a test
+      OP_REQUIRES_OK(context, LaunchSquaresOn(*gpu, tensors, sums->vec<double>().data()));
+      return;
+    }
     OP_REQUIRES_OK(context, SquareSums(WorkersOf(context), tensors, basics_, sums->vec<double>().data()));
   }
 
@@ -254,6 +258,8 @@ REGISTER_KERNEL_BUILDER(Name("DtoptStep")
                             .HostMemory("overwrite"),
                         StepOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_GPU), GpuSquaresOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_GPU).HostMemory("numbers"), ControlOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_CPU), ControlOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStepTogether").Device(tensorflow::DEVICE_CPU), StepTogetherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);

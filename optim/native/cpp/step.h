@@ -107,6 +107,7 @@ struct Numbers {
   std::vector<double> scalars, scales, decays, options;  // options: see calls.h
   std::vector<bool> active;                              // by variable; empty: all
   bool overwrite = false, is_identity_at_zero = false;
+  const Tensor* control = nullptr;                       // on a GPU, as `LaunchControl` makes it: then scales are places in it
 };
 
 // Which rows and columns of a variable are updated; false if they are none such.
@@ -157,7 +158,7 @@ class Stepper {
     const auto is_active = [&](size_t i) { return numbers.active.empty() || numbers.active[i]; };
     const size_t count = group.variables.size();
     const bool is_launched = IsLaunched(group, gradients);
-    if (!is_launched) TF_RETURN_IF_ERROR(CheckIsOnHost(group));
+    if (!is_launched) TF_RETURN_IF_ERROR(CheckIsOnHost(group, numbers));
     for (const auto* list : {&group.variables, &group.slots, &group.averages, &group.roundings}) {
       for (size_t k = 0; k < list->size(); ++k) {
         if (!is_active(k % count)) continue;
@@ -212,7 +213,8 @@ class Stepper {
   }
 
   // Functions on the host's memory cannot step variables on a GPU.
-  absl::Status CheckIsOnHost(const Group& group) const {
+  absl::Status CheckIsOnHost(const Group& group, const Numbers& numbers) const {
+    if (numbers.control != nullptr) return absl::FailedPreconditionError("scales on a GPU are for launches");
     for (size_t i = 0; i < group.gpus.size(); ++i) {
       if (group.gpus[i] == nullptr) continue;
       return absl::FailedPreconditionError(absl::StrCat(
@@ -254,6 +256,8 @@ class Stepper {
     shared.average_weight = numbers.options[1];
     shared.value_weight = numbers.options[2];
     shared.overwrites = numbers.overwrite;
+    if (numbers.control != nullptr) shared.control = static_cast<const double*>(numbers.control->data());
+    shared.are_places = numbers.control != nullptr && !numbers.scales.empty();
     for (const auto& [where, variables] : launches) {
       TF_RETURN_IF_ERROR(LaunchOn(*where.first, *where.second, variables, shared));
     }
@@ -485,9 +489,8 @@ inline absl::Status SquareSums(const Workers& workers, const std::vector<const T
     });
   });
   for (size_t i = 0; i < tensors.size(); ++i) {
-    double sum = 0;
-    for (int64_t k = line.start(i) / kSquares; k < line.start(i + 1) / kSquares; ++k) sum += parts[k];
-    sums[i] = sum;
+    const int64_t first = line.start(i) / kSquares, runs = line.start(i + 1) / kSquares - first;
+    sums[i] = SumInLanes(runs, [&](int64_t k) { return parts[first + k]; });
   }
   return absl::OkStatus();
 }

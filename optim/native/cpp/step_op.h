@@ -61,6 +61,9 @@ class StepInputs {
     TF_RETURN_IF_ERROR(Find(context, given));
     TF_RETURN_IF_ERROR(ReadNumbers(context, &given->numbers));
     given->numbers.is_identity_at_zero = identity_at_zero_;
+    const Tensor* control;
+    TF_RETURN_IF_ERROR(context->input("control", &control));
+    if (control->NumElements() > 0) given->numbers.control = control;
     tensorflow::OpInputList values, rows;
     TF_RETURN_IF_ERROR(context->input_list("gradients", &values));
     TF_RETURN_IF_ERROR(context->input_list("rows", &rows));

@@ -171,7 +171,7 @@ struct Elements {
   const Variable<Plan, T>& of;
   const Arrays<T, G, Plan::kSlots, Plan::kScalars, Plan::kTensors> arrays;
 
-  DTOPT_FN Elements(const Variable<Plan, T>& of, double factor) : of(of), arrays(of.all, of.at, factor) {}
+  DTOPT_FN explicit Elements(const Variable<Plan, T>& of) : of(of), arrays(of.all, of.at) {}
 
   // Element i. Its sums are added to `sums`, those of its column to `of_columns`.
   template <typename Rule, int columns>
@@ -196,8 +196,7 @@ template <typename Plan, typename Rule, int pass, typename T, typename G>
 DTOPT_FN void AddRuns(const WholeLaunch<Plan, T>& all) {
   constexpr PassCounts kPass = Plan::kPasses[pass];
   constexpr int kSums = kPass.sums(), kColumnSums = kPass.columns;
-  double factor;
-  if (IsSkipped(all, &factor)) return;
+  if (IsSkipped(all)) return;
   const Variable<Plan, T> of(all);
   const Grid& grid = of.grid;
   const int64_t run = of.thread / kWarp, row = run / grid.runs_of_row(), matrix = row / grid.rows;
@@ -206,7 +205,7 @@ DTOPT_FN void AddRuns(const WholeLaunch<Plan, T>& all) {
   const int64_t first = (run - row * grid.runs_of_row()) * kRunSize, begin = row * grid.columns + first;
   int64_t size = grid.columns - first < kRunSize ? grid.columns - first : kRunSize;
   if (size > grid.size - begin) size = grid.size - begin;
-  const Elements<Plan, T, G> elements(of, factor);
+  const Elements<Plan, T, G> elements(of);
   Numbers<Plan, T> numbers(of);
   numbers.LocateRow(of, matrix, row);
   double sums[AtLeastOne(kSums)] = {}, unused[AtLeastOne(kColumnSums)] = {};
@@ -224,14 +223,13 @@ template <typename Plan, typename Rule, int pass, typename T, typename G>
 DTOPT_FN void AddColumns(const WholeLaunch<Plan, T>& all) {
   constexpr PassCounts kPass = Plan::kPasses[pass];
   constexpr int kSums = kPass.sums(), kColumnSums = kPass.columns;
-  double factor;
-  if (IsSkipped(all, &factor)) return;
+  if (IsSkipped(all)) return;
   const Variable<Plan, T> of(all);
   const Grid& grid = of.grid;
   if (of.thread >= ThreadsOf(kAddColumns, kPass, grid)) return;
   const int64_t number = of.thread / grid.columns, column = of.thread % grid.columns;
   const Part part(grid, number);
-  const Elements<Plan, T, G> elements(of, factor);
+  const Elements<Plan, T, G> elements(of);
   Numbers<Plan, T> numbers(of);
   double unused[AtLeastOne(kSums)] = {}, sums[AtLeastOne(kColumnSums)] = {};
 #pragma unroll 4
@@ -276,8 +274,7 @@ DTOPT_FN void AddSmall(const WholeLaunch<Plan, T>& all) {
   constexpr bool kOfRows = kPass.over == kRows;
   constexpr int kOver = kPass.over, kSums = kPass.sums(), kMade = kOfRows ? kPass.rows : kPass.columns;
   constexpr int kMadeBefore = kOfRows ? kBefore.of_rows : kBefore.of_columns;
-  double factor;
-  if (IsSkipped(all, &factor)) return;
+  if (IsSkipped(all)) return;
   const Variable<Plan, T> of(all);
   const Grid grid = of.grid.Over(kPass.over);
   const int64_t run = of.thread / kWarp, matrix = run / grid.runs_of_row();
@@ -303,8 +300,7 @@ template <typename Plan, int pass, typename T>
 DTOPT_FN void JoinRuns(const WholeLaunch<Plan, T>& all) {
   constexpr PassCounts kPass = Plan::kPasses[pass];
   constexpr Made kBefore = Made::By(Plan::kPasses, pass);
-  double factor;
-  if (IsSkipped(all, &factor)) return;
+  if (IsSkipped(all)) return;
   const Variable<Plan, T> of(all);
   const Grid grid = of.grid.Over(kPass.over);
   const Joined joined(kPass, grid);
@@ -355,8 +351,7 @@ template <typename Plan, int pass, typename T>
 DTOPT_FN void JoinParts(const WholeLaunch<Plan, T>& all) {
   constexpr PassCounts kPass = Plan::kPasses[pass];
   constexpr Made kBefore = Made::By(Plan::kPasses, pass);
-  double factor;
-  if (IsSkipped(all, &factor)) return;
+  if (IsSkipped(all)) return;
   const Variable<Plan, T> of(all);
   const Grid grid = of.grid.Over(kPass.over);
   const Joined joined(kPass, grid);
@@ -379,11 +374,10 @@ DTOPT_FN void JoinParts(const WholeLaunch<Plan, T>& all) {
 // What one thread updates.
 template <typename Plan, typename Rule, typename T, typename G, int threads>
 DTOPT_FN void UpdateWhole(const WholeLaunch<Plan, T>& all) {
-  double factor;
-  if (IsSkipped(all, &factor)) return;
+  if (IsSkipped(all)) return;
   const Variable<Plan, T> of(all);
   const Grid& grid = of.grid;
-  const Arrays<T, G, Plan::kSlots, Plan::kScalars, Plan::kTensors> arrays(all, of.at, factor);
+  const Arrays<T, G, Plan::kSlots, Plan::kScalars, Plan::kTensors> arrays(all, of.at);
   const bool is_aligned = arrays.IsAligned() && (!Plan::kByRows || grid.columns % kPerThread<T> == 0);
   const Numbers<Plan, T> numbers(of);
   ForElements<T, threads>(all, of.at, is_aligned, [&](auto count, int64_t i) {
@@ -411,8 +405,7 @@ DTOPT_FN void UpdateWhole(const WholeLaunch<Plan, T>& all) {
 // A thread stores an element of the slots of rows, of columns or of one number.
 template <typename Plan, typename Rule, int shape, typename T>
 DTOPT_FN void StoreSmall(const WholeLaunch<Plan, T>& all) {
-  double factor;
-  if (IsSkipped(all, &factor)) return;
+  if (IsSkipped(all)) return;
   const Variable<Plan, T> of(all);
   const int64_t of_matrix = shape == kRows ? of.grid.rows : of.grid.columns;
   if (of.thread >= (shape == kOne ? 1 : of.grid.matrices * of_matrix)) return;
