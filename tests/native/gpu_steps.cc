@@ -83,7 +83,7 @@ __attribute__((visibility("default"))) const char* whole_step(
   constexpr double kUntouched = 12345;
   constexpr int64_t kBeyond = 1 << 16;
   std::vector<double> workspace(needed + kBeyond, kUntouched);
-  const dtopt::GpuNumbers shared{numbers->scalars, numbers->limit, 0, 0, 0, false, numbers->control};
+  const dtopt::GpuNumbers shared{numbers->scalars, numbers->limit, 0, 0, 0, false, numbers->control, numbers->are_places != 0};
   problem = dtopt::LaunchStep(driver, kernels.get(), &problem, kernel, all, shared, workspace.data());
   const auto beyond = workspace.begin() + needed;
   if (std::count(beyond, workspace.end(), kUntouched) != kBeyond) problem = "more memory was written than asked for";

@@ -97,7 +97,6 @@ def _open(gpus: Gpus, rule: Any) -> None:
 
 
 def _assert_same(gpus: Gpus, rule: Any, shapes: Sequence[Sequence[int]], dtype: str, **more: Any) -> None:
-    rule = Along("rows")
     expected = _trained(rule, shapes, dtype, **more)
     assert "launch" not in emulated_gpu.driver_calls()
     _open(gpus, rule)

@@ -31,7 +31,9 @@ class Step:
     program: Program
     shapes: Sequence[tuple[int, int, int]] = field(default_factory=lambda: SHAPES)
     scale: float = 1.0
-    control: tuple[float, float] | None = None
+    on_device: bool = False
+    """Whether scales are in device memory, next to whether the step is left out."""
+    is_left_out: bool = False
     problem: str = ""
 
     def arrays(self) -> list[list[np.ndarray]]:
@@ -62,8 +64,9 @@ class Step:
         scalars, count = np.linspace(0.1, 0.9, len(program.scalars)), len(self.shapes)
         grids = self.shapes if cuda.is_by_rows(program) else [(1, -(-of[1].size // ROW), ROW) for of in arrays]
         scales = np.full(count, self.scale)
-        control = np.array(self.control or (1.0, 0.0))
-        numbers = _Numbers(scalars.ctypes.data, 2.0, 0.0, 0.0, 0, 0, control.ctypes.data if self.control else 0)
+        control, places = np.array([float(self.is_left_out), *scales]), np.arange(1.0, 1 + count)
+        address = control.ctypes.data if self.on_device or self.is_left_out else 0
+        numbers = _Numbers(scalars.ctypes.data, 2.0, 0.0, 0.0, 0, 0, address, self.on_device)
         self.problem = (
             library("gpu_steps")
             .whole_step(
@@ -78,7 +81,7 @@ class Step:
                 (ctypes.c_void_p * len(flat))(*flat),
                 _int64s([of[1].size for of in arrays]),
                 _int64s([*itertools.chain(*grids)]),
-                pointer(scales),
+                pointer(places if self.on_device else scales),
                 ctypes.byref(numbers),
             )
             .decode()
@@ -108,16 +111,16 @@ def test_a_step_stays_in_the_memory_that_it_asks_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("program", [LAMB, NOVOGRAD, BATCHED], ids=lambda program: program.name)
-def test_a_factor_in_the_gpus_memory_scales_gradients(program: Program) -> None:
+def test_scales_in_the_gpus_memory_are_used(program: Program) -> None:
     _reset()
-    assert _bytes(Step(program, control=(0.25, 0.0))) == _bytes(Step(program, scale=0.25))
-    assert _bytes(Step(program, control=(0.25, 0.0))) != _bytes(Step(program))
+    assert _bytes(Step(program, scale=0.3, on_device=True)) == _bytes(Step(program, scale=0.3))
+    assert _bytes(Step(program, scale=0.3, on_device=True)) != _bytes(Step(program))
 
 
 @pytest.mark.parametrize("program", [LAMB, NOVOGRAD, BATCHED], ids=lambda program: program.name)
 def test_a_step_that_is_left_out_changes_nothing(program: Program) -> None:
     _reset()
-    assert _bytes(Step(program, control=(0.5, 1.0))) == _unchanged(program)
+    assert _bytes(Step(program, is_left_out=True)) == _unchanged(program)
     driver_calls()
 
 
