@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def call(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("only", ["buffers", "time of", pytest.param("", marks=pytest.mark.breadth)])
+@pytest.mark.parametrize("only", ["buffers", pytest.param("", marks=pytest.mark.breadth)])
 def test_all_checks_pass_through_emulated_launches(only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTOPT_KERNELS", "build")
     require_kernel()
@@ -185,6 +186,15 @@ def test_every_check_finds_what_is_wrong(
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(names, "failed")
+
+
+def test_a_table_is_measured_and_read(runner: Runner) -> None:
+    """What a busy machine makes of the times is not judged here."""
+    runner.emulated, runner.deadline = True, time.monotonic() + 400
+    (table,) = gpu_check.EMULATED
+    runner.table(table)
+    assert re.match(r"optim-plain (\d+\.\d+ ms|failed \(its )", results(runner)[table.name][1])
+    assert results(runner)[table.name][1].endswith(("; accepted", "; noisy"))
 
 
 def test_without_a_gpu_it_says_what_to_install(tmp_path: Path) -> None:

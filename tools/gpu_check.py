@@ -43,8 +43,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKER = ROOT / "tools" / "gpu_checks.py"
 CHECKS = {
     "kernel": 150.0,
-    "rules eagerly": 90.0,
-    "dtypes": 90.0,
+    "rules eagerly": 120.0,
+    "dtypes": 120.0,
     "memory": 60.0,
     "rules in functions": 120.0,
     "options": 120.0,

@@ -42,14 +42,16 @@ from tests.test_optim.support import Trained, dense_gradients, scaled_values, st
 
 CALLS = 5
 MANY_STEPS, FREED_STEPS = 2000, 1000
-INEXACT = ("Ftrl",)
-"""Optimizers with a power, which no two devices round alike."""
+INEXACT = ("Power(", "std::exp(", "std::log(", "std::tanh(")
+"""Functions that no two devices round in the same way, as generated code calls them."""
 NORMS = ("clipnorm", "global_clipnorm")
 """Options whose sums TensorFlow adds up in another order on another device."""
 CLOSE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float16": 1e-3}
 """How far such results may be from the CPU's, in parts of the largest movement."""
 ROUNDING = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-12}
 """Of one operation, by the dtype of slots: ten of a variable, and twenty of a slot, may add up."""
+OF_OPS = 10
+"""Times as much for TensorFlow's ops on a GPU, some of which approximate roots and quotients."""
 
 
 class NothingToCheckError(Exception):
@@ -105,6 +107,13 @@ def has_kernel(case: Case) -> bool:
     return program is not None and cuda.has_kernel(program)
 
 
+def is_exact(case: Case) -> bool:
+    """Whether a case gives the same bits on every device."""
+    program = program_for(case.make()._algorithm.updating_rule)
+    is_ieee = program is not None and not any(function in program.code for function in INEXACT)
+    return is_ieee and has_kernel(case) and not any(case.arguments.get(option) for option in NORMS)
+
+
 def named(name: str) -> Case:
     """The case of that name in the conformance table."""
     return next(case for case in ROWS if case.name == name)
@@ -129,9 +138,9 @@ def calls_of(case: Case, dtype: str) -> tuple[list[dict[str, np.ndarray]], Any]:
     return calls, reference
 
 
-def away_from_the_reference(found: Trained, reference: Any, dtype: str) -> str:
+def away_from_the_reference(found: Trained, reference: Any, epsilon: float) -> str:
     """What is wrong with variables and slots by the float64 reference; empty if nothing is."""
-    epsilon, start = ROUNDING[dtype], start_values()
+    start = start_values()
     for name, variable in found.variables.items():
         expected, value = reference.values[name], np.asarray(tf.cast(variable, tf.float64))
         moved = np.max(np.abs(expected - start[name]), initial=0)
@@ -157,8 +166,7 @@ def away_from_the_cpu(case: Case, found: Trained, expected: Trained, dtype: str)
     start = list(start_values().values())
     moved = max(float(np.max(np.abs(b - a))) for a, b in zip(start, theirs[: len(start)], strict=True))
     worst = max(float(np.max(np.abs(a - b), initial=0)) for a, b in zip(ours, theirs, strict=True))
-    inexact = case.optimizer in INEXACT or any(case.arguments.get(option) for option in NORMS) or not has_kernel(case)
-    if inexact and worst <= CLOSE[dtype] * max(moved, 1.0):
+    if not is_exact(case) and worst <= CLOSE[dtype] * max(moved, 1.0):
         return ""
     return f"differs from the CPU by {worst:.3g}, where variables moved by {moved:.3g}"
 
@@ -173,8 +181,10 @@ def problem_of(device: Device, case: Case, dtype: str, in_function: bool, **more
         reason = device.why_not_used(found.optimizer)
     if reason and has_kernel(case):
         return f"not updated by the kernel: {reason}"
-    if dtype in ROUNDING and (problem := away_from_the_reference(found, reference, dtype)):
-        return problem
+    if dtype in ROUNDING:
+        epsilon = ROUNDING[dtype] * (1 if has_kernel(case) else OF_OPS)
+        if problem := away_from_the_reference(found, reference, epsilon):
+            return problem
     return away_from_the_cpu(case, found, expected, dtype)
 
 
@@ -247,13 +257,13 @@ def check_kernel(device: Device) -> tuple[bool, str]:
     reason = gpu.why_not(program, "float32")
     details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
     found.append(f"{details.get('device_name', 'a GPU')}, CUDA driver {driver.version()}")
-    return not reason and bool(driver.gpus()), "; ".join([*found, *([reason] if reason else [])])
+    return not reason, "; ".join([*found, *([reason] if reason else [])])
 
 
 def check_buffers(device: Device) -> tuple[bool, str]:
     """A value that was read stays; what is assigned counts; a gradient may be freed once the call has returned."""
     adam, size = named("adam"), [device.elements]
-    steps = FREED_STEPS // 10 if device.emulated else FREED_STEPS
+    steps = FREED_STEPS
     reference = adam.reference({"w": np.zeros(1)})
     with device.launching(adam), tf.device(device.name):
         variable, optimizer = tf.Variable(tf.zeros(size)), adam.make()
@@ -409,7 +419,6 @@ def check_fit(device: Device, name: str) -> tuple[bool, str]:
         module = importlib.import_module(name)
     except ImportError as error:
         raise NothingToCheckError(f"{name} is not installed") from error
-    tf.config.experimental.enable_tensor_float_32_execution(False)
     wrong = []
     for how, arguments, policy in WAYS:
         try:
@@ -440,7 +449,7 @@ def _problem_of_fit(device: Device, module: Any, arguments: dict[str, Any], poli
         )
         start = [np.asarray(weight) for weight in model.get_weights()]
         model.compile(optimizer, module.losses.MeanSquaredError(), **how)
-        with device.launching(named("adam")), tf.device(device.name):
+        with device.launching(named("adam")):
             model.fit(x, y, 8, 3, verbose=0, shuffle=False)
             reason = device.why_not_used(inner) if how is arguments and not arguments.get("jit_compile") else ""
         if reason:
@@ -479,7 +488,7 @@ def check_memory(device: Device) -> tuple[bool, str]:
             grown.append(used(MANY_STEPS) - before)
     peak = tf.config.experimental.get_memory_info(device.name)["peak"]
     text = f"{grown[0]} and {grown[1]} bytes more after {MANY_STEPS} steps, eagerly and in a function; peak {peak}"
-    return max(grown) <= 0, text
+    return max(grown) < MANY_STEPS, text
 
 
 CHECKS: dict[str, Callable[[Device], tuple[bool, str]]] = {
@@ -526,6 +535,7 @@ def main(arguments: Sequence[str]) -> int:
         told.write(json.dumps({"tensorflow": tf.version.VERSION, "gpus": len(found)}) + "\n")
         if not emulated and not found:
             return 4
+        tf.config.experimental.enable_tensor_float_32_execution(False)  # products of 10 bits are no reference
         devices: list[Device] = []
 
         def device() -> Device:

@@ -38,6 +38,7 @@ std::set<void*> modules;  // loaded ones stay so
 // A stream's context is the number above it.
 void* ContextOf(void* stream) { return static_cast<char*>(stream) + 1; }
 
+constexpr size_t kMemory = 1 << 20;  // of a GPU
 const char kMachineCode[] = "machine code of ";  // before the path of a library
 
 void Check(bool holds, const char* what) {
@@ -202,6 +203,19 @@ int cuEventSynchronize(void* event) {
   Record("wait");
   Check(static_cast<Event*>(event)->is_recorded, "an event is waited for that was not recorded");
   return state.fails_to_wait;
+}
+
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+  Check(!contexts.empty(), "memory without a context");
+  if (bytes > kMemory) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  *address = reinterpret_cast<uint64_t>(std::calloc(bytes, 1));
+  return 0;
+}
+
+int cuCtxSynchronize() {
+  Record("synchronise");
+  Check(!contexts.empty(), "a wait without a context");
+  return 0;
 }
 
 int cuGetErrorString(int error, const char** text) {
