@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from migrate.releases.versions import version_tuple
 from optim.errors import HyperparameterError
 
 GENERATIONS = (
@@ -42,24 +43,6 @@ def check(name: str) -> str:
     if name not in GENERATIONS:
         raise HyperparameterError(f"unknown generation {name!r}; --generation takes one of: {', '.join(GENERATIONS)}")
     return name
-
-
-GRAPH_MODE = "in graph mode"
-"""Among versions: whether names show that `fit` made a graph of the step, as in TF 1.14 and 1.15 without eager."""
-BACKEND = "backend"
-"""Among versions: that of Keras 3 (`tensorflow`, `jax`, `torch`)."""
-TENSORFLOW, JAX_OR_PYTORCH = "tensorflow", "jax or torch"
-AFTER = "tensorflow after"
-"""Among versions: a release that the one which wrote the source is later than."""
-
-DTENSOR = "dtensor"
-"""Among versions: whether an optimizer of TF 2.9 is one of DTensor's, "yes", or "perhaps" one under a strategy."""
-
-
-def version_tuple(version: str | None) -> tuple[int, ...] | None:
-    """`"2.1.6-tf"` -> (2, 1, 6); None where there is none."""
-    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
-    return tuple(int(x or 0) for x in found.groups()) if found else None
 
 
 def from_hdf5(

@@ -24,7 +24,7 @@ from migrate.algorithms.spec import (
     rounded_before,
     slots_of,
 )
-from migrate.generations import NATIVE, NEW, version_tuple
+from migrate.generations import NATIVE, NEW
 from optim.rules.adadelta import AdadeltaRule
 
 GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
@@ -54,7 +54,7 @@ def _by_release(config: Config, generation: str, versions: Versions) -> ByReleas
     and from 1.12 on."""
     if generation != "tf1":
         return {}, {}
-    release = version_tuple(versions.get("tensorflow"))
+    release = versions.tensorflow_number
     if release is None:
         return {}, {"new_delta_in_step": _DOUBT}
     return ({"new_delta_in_step": True} if release < (1, 5) else {}), {}

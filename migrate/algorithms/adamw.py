@@ -23,7 +23,7 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
-    if generation != "experimental" or versions.get("tensorflow", "").startswith(("2.10", "2.11", "2.12")):
+    if generation != "experimental" or versions.tensorflow.startswith(("2.10", "2.11", "2.12")):
         return None
     return (
         "optimizers.experimental.AdamW of TF 2.9 multiplied the weights by weight_decay times the learning rate at"

@@ -9,18 +9,19 @@ from migrate import generations
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import number
 from migrate.evidence import FILE, HINT, SET, confirming
+from migrate.releases.versions import YES, Versions
 from optim.errors import UnsupportedError
 
 LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 """In the order in which they win where a class takes only one."""
 
 
-def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, str], out: Arguments) -> None:
+def put_in(config: Mapping[str, Any], generation: str, versions: Versions, out: Arguments) -> None:
     """The limits of gradients, as the release applied them."""
     limits = {k: number(config, k) for k in LIMITS if config.get(k) is not None and config[k] is not False}
     _check_above_zero(limits, generation, versions, out)
     limits = {k: v for k, v in limits.items() if not v <= 0}  # NaN is refused as out of range
-    version = generations.version_tuple(versions.get("keras"))
+    version = versions.keras_number
     if generation in generations.NEW and len(limits) > 1:
         first, *others = limits
         out.warnings.append(
@@ -31,7 +32,7 @@ def put_in(config: Mapping[str, Any], generation: str, versions: Mapping[str, st
         _may_be_idle(limits, out)
     _check_known(limits, generation, version, out)
     if len(limits) > 1:
-        _clip_order(generation, version, versions.get("tensorflow", versions.get(generations.AFTER, "")), out)
+        _clip_order(generation, version, versions.tensorflow or versions.tensorflow_after, out)
     if "clipnorm" in limits and _goes_for_all(limits, generation, versions, out):
         limit = limits.pop("clipnorm")
         limits.setdefault("global_clipnorm", limit)
@@ -46,10 +47,10 @@ def as_dtensor(config: Mapping[str, Any], sure: str, out: Arguments) -> dict[str
     strategy did, and keep averages: where these are set and the source has none, it is DTensor's.
 
     Args:
-      sure: whether they are DTensor's, "yes" or "perhaps", of `generations.DTENSOR`.
+      sure: whether they are DTensor's, of `Versions.dtensor`.
     """
     idle = [key for key in (*LIMITS, "use_ema") if config.get(key)]
-    if sure != "yes" and idle and "use_ema" not in idle:
+    if sure != YES and idle and "use_ema" not in idle:
         for key in idle:
             out.doubt(
                 key,
@@ -76,9 +77,7 @@ def _check_known(limits: Mapping[str, float], generation: str, version: tuple[in
         )
 
 
-def _check_above_zero(
-    limits: Mapping[str, float], generation: str, versions: Mapping[str, str], out: Arguments
-) -> None:
+def _check_above_zero(limits: Mapping[str, float], generation: str, versions: Versions, out: Arguments) -> None:
     """Refuse a limit of 0 where it is one: OptimizerV2 makes gradients zero with it (run with TF 1.15 to 2.6), and so
     do the ops, and tf.keras from TF 1.10 on (run with 1.9 to 1.13); other generations take it for none. These also
     take one below zero for none, which OptimizerV2 refuses (`optimizer_v2.py` 2.0 to 2.15).
@@ -100,13 +99,13 @@ def _check_above_zero(
             )
 
 
-def _always_clips(versions: Mapping[str, str]) -> bool:
+def _always_clips(versions: Versions) -> bool:
     """Whether `fit` of a release clips, and, where nothing tells the release, whatever else took the steps."""
-    tensorflow, keras = versions.get("tensorflow"), generations.version_tuple(versions.get("keras"))
-    if generations.GRAPH_MODE in versions or generations.AFTER in versions:
+    tensorflow, keras = versions.tensorflow_number, versions.keras_number
+    if versions.graph_mode or versions.tensorflow_after:
         return True
     if tensorflow:
-        return (generations.version_tuple(tensorflow) or ())[:2] not in ((2, 0), (2, 1))
+        return tensorflow[:2] not in ((2, 0), (2, 1))
     return keras is not None and keras not in ((2, 2, 4), (2, 3, 0))
 
 
@@ -140,20 +139,20 @@ def _clip_order(generation: str, version: tuple[int, ...] | None, tensorflow: st
         )
 
 
-def is_of_all(generation: str, versions: Mapping[str, str]) -> bool | None:
+def is_of_all(generation: str, versions: Versions) -> bool | None:
     """Whether `clipnorm` limited one norm over all gradients, as in standalone Keras and in tf.keras until TF 1.9, and
     not that of each (`optimizers.py` of TF 1.4 to 1.12); None where nothing tells. TF 1.9 to 1.12 say 2.1.6-tf."""
     if generation != "optimizer_v1":
         return generation in generations.NATIVE
-    tensorflow, keras = (generations.version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    tensorflow, keras = versions.tensorflow_number, versions.keras_number
     if tensorflow is not None:
         return tensorflow < (1, 10)
-    if generations.AFTER in versions:
+    if versions.tensorflow_after:
         return False
     return None if keras is None or keras == (2, 1, 6) else keras < (2, 1, 6)
 
 
-def _goes_for_all(limits: Mapping[str, float], generation: str, versions: Mapping[str, str], out: Arguments) -> bool:
+def _goes_for_all(limits: Mapping[str, float], generation: str, versions: Versions, out: Arguments) -> bool:
     """As `is_of_all`, or as a person says; where nothing tells, each is limited, with a doubt."""
     told, said = is_of_all(generation, versions), out.origins.get("global_clipnorm")
     if told is None and said is not None and said.kind == SET and "global_clipnorm" in limits:

@@ -23,7 +23,7 @@ from migrate.algorithms.spec import (
     number,
     slots_of,
 )
-from migrate.generations import NEW, version_tuple
+from migrate.generations import NEW
 from optim.rules.ftrl import FtrlRule
 
 ACCUMULATOR, LINEAR, IN_LINEAR = "accumulator", "linear", "learning_rate_in_linear"
@@ -50,7 +50,7 @@ def _by_release(config: Config, generation: str, versions: Versions) -> ByReleas
     1.8, which shrink by another formula than those of 1.12 to 1.14 (run)."""
     if generation not in ("optimizer_v2", "tf1") or not config[STRENGTHS[2]]:
         return {}, {}
-    tensorflow, keras = (version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    tensorflow, keras = versions.tensorflow_number, versions.keras_number
     if generation == "tf1" and tensorflow is not None and tensorflow < (1, 12):
         return {}, {STRENGTHS[2]: _OLD_SHRINKAGE}
     if tensorflow is None and keras is None:

@@ -19,6 +19,7 @@ from migrate.algorithms.spec import Algorithm, number, whole
 from migrate.algorithms.wrappers import AROUND, plain
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
+from migrate.releases.versions import Versions
 from optim.arguments import patterns
 from optim.errors import UnsupportedError
 
@@ -84,7 +85,7 @@ def arguments(
     scalars: Mapping[str, float],
     algorithm: Algorithm,
     generation: str,
-    versions: Mapping[str, str],
+    versions: Versions,
     dtypes: Collection[str],
     origins: Mapping[str, Origin] | None = None,
 ) -> Arguments:
@@ -115,11 +116,11 @@ def arguments(
             out.values["decay"] = number(current, "decay")
     elif current.get("decay") and generation == "keras3":
         out.warnings.append("decay is set, which Keras 3 takes and ignores: left out, as it had no effect")
-    if generation == "experimental" and generations.DTENSOR in versions:
-        current = clipping.as_dtensor(current, versions[generations.DTENSOR], out)
+    if generation == "experimental" and versions.dtensor:
+        current = clipping.as_dtensor(current, versions.dtensor, out)
     clipping.put_in(current, generation, versions, out)
     if generation in generations.NEW:
-        _averaging(current, out, versions.get(generations.BACKEND) if generation == "keras3" else None)
+        _averaging(current, out, versions.backend if generation == "keras3" else None)
     elif current.get(AVERAGED):
         out.values |= {"use_ema": True, "ema_momentum": number(current, AVERAGED)}
     out.values |= {key: current[key] for key in AROUND if current.get(key)}
@@ -127,7 +128,7 @@ def arguments(
     if any(number(current, key) for key in (PER_RATE, PER_STEP) if key in current):
         _foreign_decay(current, generation, out)
     if generation == "keras3":
-        _accumulation(current, generations.version_tuple(versions.get("keras")), out)
+        _accumulation(current, versions.keras_number, out)
     if set(dtypes) == {"float32"}:
         out.values.update(algorithm.in_float32(out.values, generation))
     _say_what_is_left(current, algorithm, generation, out)

@@ -18,7 +18,7 @@ from migrate.algorithms.spec import (
     rounded,
     slots_of,
 )
-from migrate.generations import NEW, version_tuple
+from migrate.generations import NEW
 from optim.rules.lion import LionRule
 
 
@@ -31,7 +31,7 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
-    release = version_tuple(versions.get("keras")) or version_tuple(versions.get("tensorflow"))
+    release = versions.keras_number or versions.tensorflow_number
     if generation != "optimizer" or release is None or release >= (2, 13):
         return None
     return (

@@ -26,7 +26,6 @@ from migrate.algorithms.spec import (
     slots_of,
     whole,
 )
-from migrate.generations import version_tuple
 from optim.errors import HyperparameterError
 from optim.rules.muon import MuonRule
 
@@ -66,7 +65,7 @@ def _by_release(config: Config, generation: str, versions: Versions) -> ByReleas
     if not _is_early(config):
         missing = {"adam_weight_decay": "nothing says it: taken as none"} if LATER[1] not in config else {}
         return {}, missing
-    version, more = version_tuple(versions.get("keras")), {"aspect_scale": True, "stacks": True}
+    version, more = versions.keras_number, {"aspect_scale": True, "stacks": True}
     if version is not None:
         return more, {}
     text = (
@@ -77,12 +76,12 @@ def _by_release(config: Config, generation: str, versions: Versions) -> ByReleas
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
-    version = version_tuple(versions.get("keras"))
+    version = versions.keras_number
     if version is None or (version >= (3, 13)) != _is_early(config):
         return None
     has = "has no" if _is_early(config) else "has"
     return (
-        f"the source is of Keras {versions['keras']}, and its Muon {has} rms_rate, which Keras 3.13 began with: one of"
+        f"the source is of Keras {versions.keras}, and its Muon {has} rms_rate, which Keras 3.13 began with: one of"
         " the two is wrong, and the rule is another before and after; save it again with the Keras that trained it"
     )
 

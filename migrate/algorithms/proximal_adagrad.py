@@ -20,7 +20,6 @@ from migrate.algorithms.spec import (
     number,
     slots_of,
 )
-from migrate.generations import version_tuple
 from optim.rules.proximal_adagrad import ProximalAdagradRule
 
 
@@ -43,7 +42,7 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
     """With l₁ the kernel of TF 1.0 takes another step, with the sign lost (run); those of 1.4, 1.12 and 1.15 do not."""
-    release = version_tuple(versions.get("tensorflow"))
+    release = versions.tensorflow_number
     l1 = "l1_regularization_strength"
     if generation != "tf1" or not number(config, l1) or (release is not None and release >= (1, 4)):
         return {}, {}

@@ -16,7 +16,7 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.messages import some
 from migrate.evidence import RELEASE, SET, Origin, confirming
-from migrate.generations import BACKEND, version_tuple
+from migrate.releases.versions import Versions
 from migrate.state import OptimizerState
 from optim import keras_differences
 from optim.errors import HyperparameterError
@@ -37,7 +37,7 @@ OWN_WAY = ("Adadelta", "Adamax")
 
 
 def done(
-    generation: str | None, algorithm: Algorithm, values: Mapping[str, Any], versions: Mapping[str, str]
+    generation: str | None, algorithm: Algorithm, values: Mapping[str, Any], versions: Versions
 ) -> tuple[str, ...]:
     """What a generation does with each of them.
 
@@ -46,7 +46,7 @@ def done(
     """
     if generation is None or generation in SUMS:
         return ()
-    if generation == "keras3" and versions.get(BACKEND) not in (None, "tensorflow"):
+    if generation == "keras3" and not versions.may_be_on_tensorflow:
         return ()  # it has no slices there
     if generation == keras_differences.KERAS_3:
         return acting(keras_differences.repeated_rows(generation, algorithm.name, values), values)
@@ -60,23 +60,23 @@ def acting(doing: Iterable[str], values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(word for word in doing if word != CLIP or any(values.get(limit) for limit in LIMITS))
 
 
-def _acting_on_each(generation: str, versions: Mapping[str, str]) -> list[str]:
+def _acting_on_each(generation: str, versions: Versions) -> list[str]:
     """Limits that act on each of them, or may: see `_is_known`."""
     if generation not in (*SUMS_FOR_NORMS, "optimizer_v1"):
         return [*LIMITS]
-    if versions.get(BACKEND) not in (None, "tensorflow"):
+    if not versions.may_be_on_tensorflow:
         return []
     least, is_it = _tensorflow(generation, versions)
     limits = ("clipvalue",) if generation in SUMS_FOR_NORMS else SLICED
     return [each for each in limits if not is_it or least >= SLICED[each]]
 
 
-def _tensorflow(generation: str, versions: Mapping[str, str]) -> tuple[tuple[int, ...], bool]:
+def _tensorflow(generation: str, versions: Versions) -> tuple[tuple[int, ...], bool]:
     """A TensorFlow that native Keras ran on, and whether it may be no later one.
 
     tf.keras says less than 2.2.4 before TF 1.13, and 2.2.4 from there on.
     """
-    tensorflow, keras = version_tuple(versions.get("tensorflow")), version_tuple(versions.get("keras"))
+    tensorflow, keras = versions.tensorflow_number, versions.keras_number
     if tensorflow is not None:
         return tensorflow, True
     if keras is None or generation != "optimizer_v1":
@@ -84,11 +84,11 @@ def _tensorflow(generation: str, versions: Mapping[str, str]) -> tuple[tuple[int
     return ((1, 13), False) if keras >= (2, 2, 4) else ((1, 12), True)
 
 
-def _squares(generation: str, algorithm: Algorithm, versions: Mapping[str, str]) -> bool:
+def _squares(generation: str, algorithm: Algorithm, versions: Versions) -> bool:
     if algorithm.name in LINEAR or generation != "experimental":
         return False
     # Its Ftrl computes with arrays; from 2.10 on rows are summed after clipping.
-    return algorithm.name != "Ftrl" and not str(versions.get("tensorflow")).startswith("2.10")
+    return algorithm.name != "Ftrl" and not versions.tensorflow.startswith("2.10")
 
 
 def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], doing: Collection[str]) -> bool:
@@ -103,14 +103,14 @@ def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], d
     return not in_its_own_way and not values.get("centered") and bool(values.get("epsilon", 1.0))
 
 
-def _is_known(generation: str, values: Mapping[str, Any], doing: Collection[str], versions: Mapping[str, str]) -> bool:
+def _is_known(generation: str, values: Mapping[str, Any], doing: Collection[str], versions: Versions) -> bool:
     """Whether the source tells that it is done: Keras 3 has no slices but on TensorFlow, early limits none."""
     if generation in (*SUMS_FOR_NORMS, "optimizer_v1"):
         least, _ = _tensorflow(generation, versions)
         return all(least >= since for limit, since in SLICED.items() if values.get(limit))
     if generation == "keras3":
-        return versions.get(BACKEND) is not None
-    return generation != "experimental" or SQUARE not in doing or versions.get("tensorflow") is not None
+        return bool(versions.backend)
+    return generation != "experimental" or SQUARE not in doing or bool(versions.tensorflow)
 
 
 def put_in(
@@ -119,7 +119,7 @@ def put_in(
     algorithm: Algorithm,
     generation: str,
     tables: Sequence[str],
-    versions: Mapping[str, str],
+    versions: Versions,
 ) -> None:
     """Add the argument where tables call for it, and where it is known from; or say why steps may go on otherwise."""
     said = config.get(REPEATED)

@@ -28,7 +28,6 @@ from migrate.algorithms.spec import (
     slots_of,
 )
 from migrate.evidence import RELEASE, Origin
-from migrate.generations import BACKEND
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
 
 
@@ -46,10 +45,10 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    backend = versions.get(BACKEND)
+    backend = versions.backend
     if backend in ("tensorflow", "torch", "jax"):
         return {"late_z": backend != "jax"}, {}
-    if backend is not None:
+    if backend:
         text = "Keras on PyTorch takes the new z for the old where it averages; nothing says that the backend was JAX"
         return {"late_z": False}, {"late_z": text}
     text = (

@@ -14,6 +14,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
 from migrate.evidence import Origin
 from migrate.generations import NATIVE, NEW
+from migrate.releases.versions import Versions
 from optim.rule import Rule, Slot, slot_dims
 from optim.rules.powers import MULTIPLIED
 
@@ -105,7 +106,6 @@ Blocks = tuple["str | Block", ...]
 """Order of a `get_weights()` list: scalars by name, and blocks."""
 
 
-Versions = Mapping[str, str]
 State = tuple[dict[str, float], tuple[Origin, ...]]
 ByRelease = tuple[dict[str, Any], dict[str, str]]
 """Arguments, and by argument why it need not be right."""

@@ -16,6 +16,7 @@ from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import UNINTERPRETED, Origin
 from migrate.lists import orders
 from migrate.matching import joined_names, last_slots, layers, stages
+from migrate.releases.versions import UNKNOWN, Versions
 from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import MismatchError
 
@@ -37,7 +38,7 @@ class SlotTable:
     warnings: list[str] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
     """Of what is in the source and has no place."""
-    release: dict[str, str] = field(default_factory=dict)
+    release: Versions = UNKNOWN
     """What the order of a list tells of the TensorFlow release, as `Stored.versions`."""
 
 
@@ -125,7 +126,7 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     where = f"the list of {len(arrays)} weights"
     possible = orders.candidates(algorithm, generation, config)
     if generation == "keras3":
-        possible = orders.of_release(possible, generations.version_tuple(stored.versions.get("keras")) or ())
+        possible = orders.of_release(possible, stored.versions.keras_number or ())
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
     if generation == "keras3" and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
@@ -356,7 +357,7 @@ def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], h
     if resolved.unread:
         found.warnings.append(UNREAD)
     if resolved.release:
-        found.release["tensorflow"] = resolved.release
+        found.release = Versions(tensorflow=resolved.release)
     if resolved.placeholders:
         found.warnings.append(
             f"{len(resolved.placeholders)} zeros of shape (1,) stand for the slot vhat, which is off: they"

@@ -18,7 +18,7 @@ from migrate.algorithms import lazy_rows, repeated_rows
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW
 from migrate.bytes.messages import some
 from migrate.evidence import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
-from migrate.generations import NATIVE, version_tuple
+from migrate.generations import NATIVE
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError
 from optim.slot_layout import ACCUMULATED_STEPS
@@ -151,7 +151,7 @@ def _counts_each(state: OptimizerState) -> bool:
     if generation != "tf1" and state.algorithm in COUNTED_BY_ALL:
         return True
     since = COUNTED_FROM.get(generation or "")
-    version = version_tuple(source.versions.get("keras")) if source is not None else None
+    version = source.versions.keras_number if source is not None else None
     return generation not in UNCOUNTED and (since is None or version is None or version >= since)
 
 

@@ -13,9 +13,9 @@ from migrate.algorithms import addons, tf_train
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence import DEFAULT, FILE, HINT, RELEASE, SET, Origin, Questions, asking, confirming
-from migrate.generations import AFTER, BACKEND, version_tuple
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.operations.configuration import Configuration
+from migrate.releases.versions import Versions
 from migrate.state import GLOBAL_STEP, Stored
 from optim.errors import HyperparameterError
 
@@ -165,8 +165,8 @@ def _raced(stored: Stored, made: Configuration, count: int) -> str:
     """
     algorithm = made.algorithm
     matters = _decays(made.config) or (algorithm.uses_count and count < BIAS_IS_GONE)
-    keras, tensorflow = (version_tuple(stored.versions.get(each)) for each in ("keras", "tensorflow"))
-    on_tensorflow = stored.versions.get(BACKEND) in (None, "tensorflow")
+    keras, tensorflow = (stored.versions.keras_number, stored.versions.tensorflow_number)
+    on_tensorflow = stored.versions.may_be_on_tensorflow
     if tensorflow is None and on_tensorflow and keras and keras == _AFTER_TF_1_13:
         tensorflow = (1, 13)
     if stored.generation == "keras2" and matters and count and tensorflow is None and on_tensorflow:
@@ -188,7 +188,7 @@ def _raced(stored: Stored, made: Configuration, count: int) -> str:
     return f"this release reads it before or after it raises it by one{seen}"
 
 
-def _races_in_tf_keras(versions: Mapping[str, str], algorithm: str, decays: bool) -> bool:
+def _races_in_tf_keras(versions: Versions, algorithm: str, decays: bool) -> bool:
     """Whether tf.keras before OptimizerV2 may read its counter after it was raised.
 
     Measured, 240 steps each of Adam, Adamax, and Adam with decay: TF 1.4 to 1.7 and 1.9 to 1.11 never, 1.8 in 232 and
@@ -202,12 +202,12 @@ def _races_in_tf_keras(versions: Mapping[str, str], algorithm: str, decays: bool
         return decays or (algorithm != "Adam" and tensorflow < (1, 14))
     if tensorflow is not None:
         return tensorflow[:2] in ((1, 8), (1, 12))
-    return keras in (None, (2, 1, 5)) or AFTER in versions  # TF 1.8, and 1.11 or 1.12
+    return keras in (None, (2, 1, 5)) or bool(versions.tensorflow_after)  # TF 1.8, and 1.11 or 1.12
 
 
-def _releases(versions: Mapping[str, str]) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+def _releases(versions: Versions) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
     """Those of TensorFlow and tf.keras; of those that call themselves 2.2.4-tf, TF 1.13 to 2.1, the first."""
-    tensorflow, keras = (version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
+    tensorflow, keras = versions.tensorflow_number, versions.keras_number
     if tensorflow is None and keras is not None and keras >= (2, 2, 4):
         tensorflow = (1, 13) if keras < (2, 3) else (2, 2)
     return tensorflow, keras

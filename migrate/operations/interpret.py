@@ -15,12 +15,12 @@ from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
-from migrate.generations import BACKEND, DTENSOR
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved
 from migrate.operations import carried, counting, hinted, outside, overriding, partial, proven, settled, trained
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import Variables, checked_config, with_hints
+from migrate.releases.versions import YES
 from migrate.state import (
     NamedVariables,
     OptimizerState,
@@ -160,7 +160,7 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     settled.check_config(stored, made)
     settled.check_name(stored, made)
     if stored.generation == "keras3":  # before its list is read, whose order was another up to 3.9
-        keras_config.check_accumulation(made.config, generations.version_tuple(stored.versions.get("keras")))
+        keras_config.check_accumulation(made.config, stored.versions.keras_number)
     try:
         found = slot_table(stored, made.algorithm, made.config, named)
     except (AmbiguousError, ContradictionError, MismatchError) as error:
@@ -170,7 +170,7 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
         if not why:
             raise
         raise UnsupportedError(why) from error
-    problem = made.algorithm.check(made.config, stored.generation, {**stored.versions, **found.release})
+    problem = made.algorithm.check(made.config, stored.generation, stored.versions | found.release)
     if problem is not None:
         raise UnsupportedError(problem)
     _leave_averages_out(made, found)
@@ -265,9 +265,9 @@ def _sparse(stored: Stored, made: Configuration) -> Sparse:
     """Which variables have sparse gradients, as far as the source tells it."""
     if stored.sparse is not None:
         return Sparse(GRAPH, stored.sparse)
-    if stored.versions.get(DTENSOR) == "yes":
+    if stored.versions.dtensor == YES:
         return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
-    if stored.generation == "keras3" and stored.versions.get(BACKEND) not in (None, "tensorflow"):
+    if stored.generation == "keras3" and not stored.versions.may_be_on_tensorflow:
         return Sparse(FILE, frozenset())  # Keras has none there
     if dense := wrappers.makes_dense(made.wrappers, stored.generation or "", stored.versions):
         return Sparse(RELEASE, frozenset())
@@ -330,7 +330,7 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
         found.unmapped["/".join(key)] = found.pairs.pop(key)
         found.how.pop(key, None)
     found.order = [name for name in found.order if name not in frozen]
-    version = generations.version_tuple(stored.versions.get("keras"))
+    version = stored.versions.keras_number
     if stored.generation == "keras3" and (version is None or version < (3, 4)):
         text = f"{shown}: frozen by now, and Keras before 3.4 goes on training what its optimizer was built on"
         found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text))

@@ -89,7 +89,7 @@ def _scaled(stored: Stored, made: Configuration, unmapped: Mapping[str, LazyArra
             f" {factor!r}, and multiplies no loss by it; the target does not divide them"
         )
         found.append(Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED]))
-    if made.algorithm.name == nadam.ALGORITHM.name and stored.versions.get(generations.BACKEND) == "jax":
+    if made.algorithm.name == nadam.ALGORITHM.name and stored.versions.backend == "jax":
         doubt = (
             "on JAX, inside of a LossScaleOptimizer, Keras begins the product of Nadam's momenta anew at each step, and"
             " no target does"
@@ -174,10 +174,11 @@ def late_reads(stored: Stored, values: Mapping[str, object]) -> tuple[str, ...]:
     Measured, 20 steps each of SGD: Keras 2.0.0 on TF 1.0 and 2.0.8 on TF 1.2 20, 2.2.4 on TF 1.12 3; tf.keras of TF 1.2
     and 1.5 20, of 1.3 19, of 1.7 1, of 1.4, 1.6, 1.8 and of 1.10 to 1.13 none. One norm of all gradients waits for all.
     """
-    version = generations.version_tuple(stored.versions.get("keras"))
-    on_tensorflow = stored.versions.get(generations.BACKEND) in (None, "tensorflow")
+    version = stored.versions.keras_number
     since = RESOURCES_FROM.get(stored.generation or "")
-    if since is None or not on_tensorflow or version is None or version >= since or values.get("global_clipnorm"):
+    if since is None or version is None or version >= since:
+        return ()
+    if not stored.versions.may_be_on_tensorflow or values.get("global_clipnorm"):
         return ()
     return (
         "Keras of that time on TensorFlow 1 may have made the gradient of a layer from weights that the same step had"

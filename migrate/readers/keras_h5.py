@@ -21,7 +21,7 @@ from migrate.bytes import hdf5, json_text
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import AFTER, BACKEND, GRAPH_MODE, NATIVE, from_hdf5, version_tuple
+from migrate.generations import NATIVE, from_hdf5
 from migrate.readers.branches import on_condition
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import settled
@@ -34,6 +34,7 @@ from migrate.readers.keras.model import (
     trainable_flags,
     trained_order,
 )
+from migrate.releases.versions import Versions, version_tuple
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
@@ -89,11 +90,10 @@ def read(path: str, generation: str | None = None) -> Stored:
         _check_backend(backend, model, path)
         if generation == "keras3" and isinstance(model, Mapping):
             model = settled(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
-    in_graph = "yes" if any(name.startswith("training") for name, _ in weights) else None
+    in_graph = any(name.startswith("training") for name, _ in weights)
     release = _told_by_metrics(version, training) or _told_by_order(version, training)
-    told = (("tensorflow", release), (AFTER, _told_by_layers(version, model)), (GRAPH_MODE, in_graph))
-    found_versions = (("keras", version), (BACKEND, backend), *told)
-    versions = {k: v for k, v in found_versions if v}
+    after = _told_by_layers(version, model)
+    versions = Versions(version or "", backend or "", release or "", after or "", in_graph)
     return Stored(
         NAME,
         generation,

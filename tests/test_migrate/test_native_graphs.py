@@ -15,6 +15,7 @@ from migrate.bytes import protos
 from migrate.graphs import native_keras
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.writers import alone_written
+from migrate.releases.versions import Versions
 from migrate.state import CHANGED, NO_KERNEL
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "native_graphs"
@@ -54,7 +55,7 @@ def _described(case: dict[str, Any], graph: Any, is_of_all: bool) -> native_kera
 
 def _limit_is_of_all(told: dict[str, Any]) -> bool:
     generation = "optimizer_v1" if told["is_tf_keras"] else "keras2"
-    return bool(is_of_all(generation, {"tensorflow": told["tensorflow"]}))
+    return bool(is_of_all(generation, Versions(tensorflow=told["tensorflow"])))
 
 
 RELEASES = sorted(path.name for path in FOLDER.glob("*.zip"))
