@@ -34,8 +34,8 @@ ROOMS = {
         "legacy", "keras",
     ),
     "migrate": (
-        "errors", "releases", "generations", "surfaces", "evidence", "bytes", "state", "algorithms", "rules", "lists",
-        "matching", "graphs", "readers", "models", "writers", "operations", "live", "proof", "batches", "code",
+        "errors", "generations", "releases", "facts", "surfaces", "evidence", "bytes", "state", "algorithms", "rules",
+        "lists", "matching", "graphs", "readers", "models", "writers", "operations", "live", "proof", "batches", "code",
     ),
 }  # fmt: skip
 """The rooms of a package, each of which knows only itself and those before it."""

@@ -15,11 +15,13 @@ from migrate.algorithms.spec import AVERAGE, SLOW, Algorithm, number
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.evidence import DEFAULT, FILE, GRAPH, NAME, RELEASE, SET, TRAINED, UNINTERPRETED, Origin
+from migrate.facts.steps import CONTINUES, FROZEN
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.models import sparse_inputs, unsaved
 from migrate.operations import carried, counting, hinted, outside, overriding, partial, proven, settled, trained
 from migrate.operations.configuration import RATES, Configuration, configure
 from migrate.operations.hints import Variables, checked_config, with_hints
+from migrate.releases.narrowing import candidates
 from migrate.releases.versions import YES
 from migrate.state import (
     NamedVariables,
@@ -160,7 +162,7 @@ def _slot_table(stored: Stored, made: Configuration, named: NamedVariables | Non
     settled.check_config(stored, made)
     settled.check_name(stored, made)
     if stored.generation == "keras3":  # before its list is read, whose order was another up to 3.9
-        keras_config.check_accumulation(made.config, stored.versions.keras_number)
+        keras_config.check_accumulation(made.config, candidates(stored.generation, stored.versions))
     try:
         found = slot_table(stored, made.algorithm, made.config, named)
     except (AmbiguousError, ContradictionError, MismatchError) as error:
@@ -330,8 +332,7 @@ def _leave_frozen_out(stored: Stored, found: SlotTable, *, told: bool) -> None:
         found.unmapped["/".join(key)] = found.pairs.pop(key)
         found.how.pop(key, None)
     found.order = [name for name in found.order if name not in frozen]
-    version = stored.versions.keras_number
-    if stored.generation == "keras3" and (version is None or version < (3, 4)):
+    if FROZEN.may_be(CONTINUES, candidates(stored.generation or "", stored.versions)):
         text = f"{shown}: frozen by now, and Keras before 3.4 goes on training what its optimizer was built on"
         found.origins.append(Origin(TRAINED, kept, UNINTERPRETED, doubt=text))
     elif not told:

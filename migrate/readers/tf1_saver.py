@@ -24,6 +24,7 @@ from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
+from migrate.facts.clipping import ALL, NORM
 from migrate.generations import NATIVE
 from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
@@ -36,6 +37,7 @@ from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
+from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
@@ -135,7 +137,7 @@ def _of_native(graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_opt
     slots = [key for key, _ in stored.weights or ()]
     settings = {key: array.stored_as for key, array in stored.scalars.items()}
     versions = Versions(tensorflow=graph.version)
-    limit = bool(clipping.is_of_all(stored.generation or "", versions))
+    limit = NORM.of(candidates(stored.generation or "", versions)) == ALL
     found = native_keras.describe(nodes, settings, trained, slots, others=choice.foreign, is_of_all=limit)
     first = choice.keras1
     class_name, config = ("", {}) if first is None else (first.class_name, first.config)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+from migrate.generations import EXPERIMENTAL
 from migrate.releases.table import DTENSOR, GRAPH, RELEASES, Release
 from migrate.releases.versions import PERHAPS, UNKNOWN, YES, Number, Versions, version_tuple
 
 
 @lru_cache(maxsize=4096)
-def writers(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, ...]:
+def candidates(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, ...]:
     """The releases of a generation that fit what a source shows, never none.
 
     A version that is not in the table stands for the last one before it. What no release fits is left out of account.
     """
-    after = version_tuple(versions.tensorflow_after)
+    after, before = version_tuple(versions.tensorflow_after), version_tuple(versions.tensorflow_before)
     left = [r for r in RELEASES if r.generation == generation and _has_mode(r, versions)]
     left = _nearest(left, versions.tensorflow_number, lambda r: r.tensorflow, 2)
     left = _nearest(left, versions.keras_number, lambda r: r.keras_number, 3)
@@ -23,6 +24,7 @@ def writers(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, ...
         lambda r: not versions.backend or r.backend in versions.backend.split(" or "),
         lambda r: not versions.graph_mode or r.mode == GRAPH,
         lambda r: after is None or r.tensorflow > after[:2],
+        lambda r: before is None or r.tensorflow < before[:2],
     ):
         left = list(filter(fits, left)) or left
     return tuple(left)
@@ -31,7 +33,7 @@ def writers(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, ...
 def _has_mode(release: Release, versions: Versions) -> bool:
     if release.mode == DTENSOR:
         return versions.dtensor in (YES, PERHAPS)
-    return versions.dtensor != YES or release.generation != "experimental"
+    return versions.dtensor != YES or release.generation != EXPERIMENTAL
 
 
 def _nearest(

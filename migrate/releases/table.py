@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from migrate import generations
 from migrate.releases.versions import TENSORFLOW, Number, version_tuple
 
 KERAS, TF_KERAS = "keras", "tf_keras"
@@ -127,6 +128,23 @@ class Release:
         return version_tuple(self.keras) or ()
 
     @property
+    def is_native(self) -> bool:
+        """Whether its updates are Keras's own code, before OptimizerV2."""
+        return self.generation in generations.NATIVE
+
+    @property
+    def is_optimizer_v2(self) -> bool:
+        return self.generation == generations.OPTIMIZER_V2
+
+    @property
+    def is_tf_train(self) -> bool:
+        return self.generation == generations.TF1
+
+    @property
+    def is_keras_3(self) -> bool:
+        return self.generation == generations.KERAS3
+
+    @property
     def is_standalone(self) -> bool:
         """Whether it is a Keras apart from TensorFlow."""
         return self.package.name == KERAS
@@ -140,15 +158,20 @@ class Release:
 
 
 BY_TENSORFLOW = {
-    "tf1": ((1, 0), (2, 15)),
-    "optimizer_v1": ((1, 1), (2, 15)),
-    "optimizer_v2": ((1, 13), (2, 15)),
-    "experimental": ((2, 9), (2, 12)),
-    "optimizer": ((2, 11), (2, 15)),
+    generations.TF1: ((1, 0), (2, 15)),
+    generations.OPTIMIZER_V1: ((1, 1), (2, 15)),
+    generations.OPTIMIZER_V2: ((1, 13), (2, 15)),
+    generations.EXPERIMENTAL: ((2, 9), (2, 12)),
+    generations.OPTIMIZER: ((2, 11), (2, 15)),
 }
 """Generation -> the first and the last TensorFlow that has it; `tf_keras` has it later. `experimental` of 2.11 and 2.12
 is DTensor's alone."""
-STANDALONE_SINCE = {"keras1": (1,), "keras2": (2,), "keras2.3": (2, 3), "keras3": (3,)}
+STANDALONE_SINCE: dict[str, Number] = {
+    generations.KERAS1: (1,),
+    generations.KERAS2: (2,),
+    generations.KERAS2_3: (2, 3),
+    generations.KERAS3: (3,),
+}
 
 
 def _of_tensorflow() -> Iterator[Release]:
@@ -161,14 +184,14 @@ def _of_tensorflow() -> Iterator[Release]:
                         for mode in _modes(generation, package.minor)
                     )
     for package in TF_KERASES:
-        for generation in ("optimizer_v1", "optimizer_v2", "optimizer"):
+        for generation in (generations.OPTIMIZER_V1, generations.OPTIMIZER_V2, generations.OPTIMIZER):
             yield Release(generation, package, package.minor, package.keras[0])
 
 
 def _modes(generation: str, tensorflow: Number) -> tuple[str, ...]:
-    if generation == "experimental":
+    if generation == generations.EXPERIMENTAL:
         return ("", DTENSOR) if tensorflow <= (2, 10) else (DTENSOR,)
-    return ("", GRAPH) if generation == "optimizer_v2" else ("",)
+    return ("", GRAPH) if generation == generations.OPTIMIZER_V2 else ("",)
 
 
 def _of_keras() -> Iterator[Release]:
@@ -177,13 +200,13 @@ def _of_keras() -> Iterator[Release]:
         generation = max(
             (name for name, since in STANDALONE_SINCE.items() if since <= number), key=STANDALONE_SINCE.__getitem__
         )
-        if generation == "keras3":
+        if generation == generations.KERAS3:
             yield from (
                 Release(generation, package, (), package.keras[0], backend) for backend in (TENSORFLOW, "jax", "torch")
             )
             continue
         for other in TENSORFLOWS:
-            if package.since <= other.minor <= ((2, 2) if generation == "keras2.3" else (1, 15)):
+            if package.since <= other.minor <= ((2, 2) if generation == generations.KERAS2_3 else (1, 15)):
                 yield Release(generation, package, other.minor, package.keras[0])
         yield from (Release(generation, package, (), package.keras[0], backend) for backend in ("theano", "cntk"))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 
-TENSORFLOW, JAX_OR_PYTORCH = "tensorflow", "jax or torch"
-"""Values of `Versions.backend` besides `jax`, `torch`, `theano` and `cntk`."""
+TENSORFLOW, THEANO, JAX_OR_PYTORCH = "tensorflow", "theano", "jax or torch"
+"""Values of `Versions.backend` besides `jax`, `torch` and `cntk`."""
 YES, PERHAPS = "yes", "perhaps"
 """Values of `Versions.dtensor`."""
 Number = tuple[int, ...]
@@ -26,7 +26,7 @@ class Versions:
       keras: what that Keras calls itself, such as `2.1.6-tf`.
       backend: of Keras: `tensorflow`, `theano`, `cntk`, `jax`, `torch`, or JAX_OR_PYTORCH.
       tensorflow: the release of TensorFlow.
-      tensorflow_after: a release of TensorFlow that the writer is later than.
+      tensorflow_after, tensorflow_before: releases of TensorFlow that the writer is later or earlier than.
       graph_mode: whether names show that `fit` made a graph of the step, as without eager execution.
       dtensor: YES for an optimizer of DTensor, PERHAPS for one that may be a strategy's.
     """
@@ -35,6 +35,7 @@ class Versions:
     backend: str = ""
     tensorflow: str = ""
     tensorflow_after: str = ""
+    tensorflow_before: str = ""
     graph_mode: bool = False
     dtensor: str = ""
 
@@ -62,5 +63,9 @@ class Versions:
         return {name: YES if value is True else value for name, value in values.items() if value}
 
 
-_NAMES = {"tensorflow_after": "tensorflow after", "graph_mode": "in graph mode"}
+_NAMES = {
+    "tensorflow_after": "tensorflow after",
+    "tensorflow_before": "tensorflow before",
+    "graph_mode": "in graph mode",
+}
 UNKNOWN = Versions()

@@ -6,7 +6,7 @@ import pytest
 
 from migrate.generations import GENERATIONS
 from migrate.releases import table
-from migrate.releases.narrowing import writers
+from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 
 
@@ -35,15 +35,15 @@ def test_every_generation_has_releases() -> None:
     ],
 )
 def test_what_a_source_shows_narrows_its_releases(generation: str, versions: Versions, names: list[str]) -> None:
-    assert [*dict.fromkeys(release.name for release in writers(generation, versions))] == names
+    assert [*dict.fromkeys(release.name for release in candidates(generation, versions))] == names
 
 
 def test_backends_and_modes_narrow_as_well() -> None:
-    assert {r.backend for r in writers("keras3", Versions("3.5.0", "jax or torch"))} == {"jax", "torch"}
-    assert {r.mode for r in writers("optimizer_v2", Versions(graph_mode=True))} == {table.GRAPH}
-    assert {r.mode for r in writers("experimental", Versions(dtensor="perhaps"))} == {"", table.DTENSOR}
-    assert min(r.tensorflow for r in writers("keras2", Versions("2.2.5", "tensorflow"))) == (1, 13)
+    assert {r.backend for r in candidates("keras3", Versions("3.5.0", "jax or torch"))} == {"jax", "torch"}
+    assert {r.mode for r in candidates("optimizer_v2", Versions(graph_mode=True))} == {table.GRAPH}
+    assert {r.mode for r in candidates("experimental", Versions(dtensor="perhaps"))} == {"", table.DTENSOR}
+    assert min(r.tensorflow for r in candidates("keras2", Versions("2.2.5", "tensorflow"))) == (1, 13)
 
 
 def test_a_contradiction_leaves_releases() -> None:
-    assert writers("keras3", Versions("3.5.0", tensorflow="1.4", tensorflow_after="2.20"))
+    assert candidates("keras3", Versions("3.5.0", tensorflow="1.4", tensorflow_after="2.20"))
