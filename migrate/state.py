@@ -12,6 +12,7 @@ from migrate.bytes.checks import Check
 from migrate.bytes.messages import line
 from migrate.bytes.source import Source
 from migrate.claims import Origin
+from migrate.releases.versions import UNKNOWN, Versions
 
 GLOBAL_STEP = "global_step"
 """What programs of TensorFlow 1 call their counter of steps, where they give it no other name."""
@@ -168,7 +169,7 @@ class Stored:
     """State of the whole optimizer under the source's own names: iter, learning_rate, momentum_cache, ..."""
     weights: tuple[tuple[str, LazyArray], ...] | None = None
     """(stored name, array) in the source's order; names may mean nothing. None where `slots` is used."""
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Versions = UNKNOWN
     warnings: tuple[str, ...] = ()
     matched: Mapping[str, str] = field(default_factory=dict)
     """`slot/variable`, in the source's own slot names -> how the reader found the variable, where it had to."""

@@ -34,9 +34,9 @@ ROOMS = {
         "legacy", "keras",
     ),
     "migrate": (
-        "errors", "generations", "surfaces", "claims", "bytes", "state", "algorithms", "rules", "lists", "matching",
-        "graphs", "readers", "models", "writers", "operations", "evidence", "conversion", "live", "proof", "batches",
-        "code",
+        "errors", "generations", "releases", "facts", "surfaces", "claims", "bytes", "state", "algorithms", "rules",
+        "lists", "matching", "graphs", "readers", "models", "writers", "operations", "evidence", "conversion", "live",
+        "proof", "batches", "code",
     ),
 }  # fmt: skip
 """The rooms of a package, each of which knows only itself and those before it."""

@@ -16,7 +16,7 @@ from migrate.algorithms.spec import (
     Blocks,
     ByRelease,
     Config,
-    Versions,
+    Releases,
     always,
     epsilon,
     kept,
@@ -24,7 +24,9 @@ from migrate.algorithms.spec import (
     rounded_before,
     slots_of,
 )
-from migrate.generations import NATIVE, NEW, version_tuple
+from migrate.facts.rules import ADADELTA as RULE
+from migrate.facts.rules import OLD
+from migrate.generations import NATIVE, NEW
 from optim.rules.adadelta import AdadeltaRule
 
 GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
@@ -49,21 +51,10 @@ def _defaults(generation: str) -> dict[str, Any]:
     return defaults if generation == "keras2" else {**defaults, "epsilon": 1e-7}
 
 
-def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    """The kernel that moved variables by the new second slot was run in TF 1.0 and 1.4, its successor in 1.5 to 1.8
-    and from 1.12 on."""
-    if generation != "tf1":
-        return {}, {}
-    release = version_tuple(versions.get("tensorflow"))
-    if release is None:
-        return {}, {"new_delta_in_step": _DOUBT}
-    return ({"new_delta_in_step": True} if release < (1, 5) else {}), {}
-
-
-_DOUBT = (
-    "tf.train.AdadeltaOptimizer of TF 1.0 to 1.4 steps by another formula than that of TF 1.5 and later, and the"
-    " source does not say its release: the later one is carried"
-)
+def _by_release(config: Config, releases: Releases) -> ByRelease:
+    warning = RULE.warning(releases)
+    doubts = {RULE.subject: f"the second slot of tf.train.AdadeltaOptimizer: {warning}"} if warning else {}
+    return ({RULE.subject: True} if RULE.of(releases) == OLD else {}), doubts
 
 
 ALGORITHM = Algorithm(

@@ -15,10 +15,14 @@ from migrate import generations
 from migrate.algorithms import clipping, rates, tf_train
 from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, NESTEROV, PER_RATE, PER_STEP
 from migrate.algorithms.arguments import Arguments
-from migrate.algorithms.spec import Algorithm, number, whole
+from migrate.algorithms.spec import Algorithm, Releases, number, whole
 from migrate.algorithms.wrappers import AROUND, plain
 from migrate.claims import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError, MissingHintError
+from migrate.facts.clipping import IGNORES, OF_DTENSOR
+from migrate.facts.steps import ACCUMULATION, BATCHES
+from migrate.releases.narrowing import candidates
+from migrate.releases.versions import Versions
 from optim.arguments import patterns
 from optim.errors import UnsupportedError
 
@@ -84,7 +88,7 @@ def arguments(
     scalars: Mapping[str, float],
     algorithm: Algorithm,
     generation: str,
-    versions: Mapping[str, str],
+    versions: Versions,
     dtypes: Collection[str],
     origins: Mapping[str, Origin] | None = None,
 ) -> Arguments:
@@ -103,7 +107,8 @@ def arguments(
     out.values["name"] = str(config.get("name") or algorithm.name)
     _rate(current["learning_rate"], generation, out)
     out.values.update(algorithm.arguments(current, generation))
-    more, doubts = algorithm.by_release(current, generation, versions)
+    releases = candidates(generation, versions)
+    more, doubts = algorithm.by_release(current, releases)
     out.values.update(more)
     for subject, text in doubts.items():
         confirm = confirming(subject, out.values.get(subject) or False)
@@ -115,11 +120,11 @@ def arguments(
             out.values["decay"] = number(current, "decay")
     elif current.get("decay") and generation == "keras3":
         out.warnings.append("decay is set, which Keras 3 takes and ignores: left out, as it had no effect")
-    if generation == "experimental" and generations.DTENSOR in versions:
-        current = clipping.as_dtensor(current, versions[generations.DTENSOR], out)
-    clipping.put_in(current, generation, versions, out)
+    if OF_DTENSOR.may_be(IGNORES, releases):
+        current = clipping.as_dtensor(current, OF_DTENSOR.of(releases) == IGNORES, out)
+    clipping.put_in(current, releases, out)
     if generation in generations.NEW:
-        _averaging(current, out, versions.get(generations.BACKEND) if generation == "keras3" else None)
+        _averaging(current, out, versions.backend if generation == "keras3" else None)
     elif current.get(AVERAGED):
         out.values |= {"use_ema": True, "ema_momentum": number(current, AVERAGED)}
     out.values |= {key: current[key] for key in AROUND if current.get(key)}
@@ -127,7 +132,7 @@ def arguments(
     if any(number(current, key) for key in (PER_RATE, PER_STEP) if key in current):
         _foreign_decay(current, generation, out)
     if generation == "keras3":
-        _accumulation(current, generations.version_tuple(versions.get("keras")), out)
+        _accumulation(current, releases, out)
     if set(dtypes) == {"float32"}:
         out.values.update(algorithm.in_float32(out.values, generation))
     _say_what_is_left(current, algorithm, generation, out)
@@ -324,7 +329,7 @@ def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
     out.values[EXCLUDED] = list(patterns(EXCLUDED, config[EXCLUDED]))
 
 
-def check_accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None) -> int | None:
+def check_accumulation(config: Mapping[str, Any], releases: Releases) -> int | None:
     """Return the batches of a step of Keras 3, None if each makes a step. 3.5 and later clip the mean.
 
     Raises:
@@ -335,7 +340,7 @@ def check_accumulation(config: Mapping[str, Any], version: tuple[int, ...] | Non
     steps = whole(config, "gradient_accumulation_steps")
     if steps <= 1:
         return None
-    if version is not None and version < (3, 5):
+    if ACCUMULATION.of(releases) == BATCHES:
         raise UnsupportedError(
             f"gradient_accumulation_steps is {steps}: Keras before 3.5 counts every batch as a step and clips each"
             " gradient alone. Save right after an update, with gradient_accumulation_steps=None"
@@ -343,20 +348,16 @@ def check_accumulation(config: Mapping[str, Any], version: tuple[int, ...] | Non
     return steps
 
 
-def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, out: Arguments) -> None:
-    steps = check_accumulation(config, version)
+def _accumulation(config: Mapping[str, Any], releases: Releases, out: Arguments) -> None:
+    steps = check_accumulation(config, releases)
     if steps is None:
         return
     out.values["gradient_accumulation_steps"] = steps
     if isinstance(config.get("learning_rate"), Mapping) or config.get("use_ema"):
         out.values["count_calls"] = True  # which Keras gives to schedules, and moves averages by
-    if version is None:
-        out.doubt(
-            "gradient_accumulation_steps",
-            "gradient_accumulation_steps is set and the source does not say its release: Keras before 3.5 counts every"
-            " batch as a step, later ones as is carried",
-            confirm=confirming("gradient_accumulation_steps", steps),
-        )
+    if warning := ACCUMULATION.warning(releases):
+        subject = ACCUMULATION.subject
+        out.doubt(subject, f"{subject} is set: {warning}", confirm=confirming(subject, steps))
 
 
 def _known(algorithm: Algorithm, generation: str) -> set[str]:

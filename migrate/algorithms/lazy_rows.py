@@ -18,6 +18,7 @@ from migrate.algorithms.repeated_rows import embeddings
 from migrate.algorithms.spec import APART, NEARLY, STILL, Algorithm
 from migrate.bytes.messages import some
 from migrate.claims import NAME, Origin, confirming
+from migrate.releases.versions import UNKNOWN, Versions
 from optim.errors import HyperparameterError
 
 KEEP_SLOTS = "lazy_rows_keep_slots"
@@ -95,7 +96,7 @@ def put_in(
     generation: str,
     names: Sequence[str],
     sparse: Sparse | None = None,
-    versions: Mapping[str, str] | None = None,
+    versions: Versions = UNKNOWN,
 ) -> None:
     """Add the arguments `lazy_rows` and `repeated_rows` where they are called for, and where that is known from.
 
@@ -106,7 +107,7 @@ def put_in(
     """
     sparse = sparse or Sparse()
     found = repeated_rows.looked_up(names, sparse.names)
-    repeated_rows.put_in(told, config, algorithm, generation, found, versions or {})
+    repeated_rows.put_in(told, config, algorithm, generation, found, versions)
     found += [name for name in names if name in sparse.more and name not in found]
     if LAZY_ROWS in config:
         told.values[LAZY_ROWS] = _patterns(config[LAZY_ROWS])

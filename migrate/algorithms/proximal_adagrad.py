@@ -13,14 +13,14 @@ from migrate.algorithms.spec import (
     Algorithm,
     ByRelease,
     Config,
-    Versions,
+    Releases,
     always,
     apart,
     each_alone,
     number,
     slots_of,
 )
-from migrate.generations import version_tuple
+from migrate.facts.rules import OLD, PROXIMAL_ADAGRAD
 from optim.rules.proximal_adagrad import ProximalAdagradRule
 
 
@@ -41,11 +41,9 @@ def _defaults(generation: str) -> dict[str, Any]:
     }
 
 
-def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    """With l₁ the kernel of TF 1.0 takes another step, with the sign lost (run); those of 1.4, 1.12 and 1.15 do not."""
-    release = version_tuple(versions.get("tensorflow"))
+def _by_release(config: Config, releases: Releases) -> ByRelease:
     l1 = "l1_regularization_strength"
-    if generation != "tf1" or not number(config, l1) or (release is not None and release >= (1, 4)):
+    if not number(config, l1) or not PROXIMAL_ADAGRAD.may_be(OLD, releases):
         return {}, {}
     return {}, {l1: "with l1, ProximalAdagradOptimizer of TF 1.0 and perhaps up to 1.3 steps by another formula"}
 

@@ -23,7 +23,9 @@ from migrate.algorithms.spec import (
     rounded_before,
     slots_of,
 )
+from migrate.facts.rules import CENTERED, DEFECT
 from migrate.generations import NATIVE, NEW
+from migrate.releases.narrowing import candidates
 from optim.rules.rmsprop import RMSpropRule
 
 VELOCITY, MOMENTUM, AVERAGE_GRADIENT = "velocity", "momentum", "average_gradient"
@@ -80,7 +82,7 @@ def _lazy(config: Config, generation: str) -> str | None:
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
-    if generation != "experimental" or not config["centered"]:
+    if not config["centered"] or not CENTERED.may_be(DEFECT, candidates(generation, versions)):
         return None
     return (
         "the centered RMSprop of optimizers.experimental (and DTensor) in TF 2.9 and 2.10 averaged squared gradients"

@@ -3,7 +3,7 @@ ALGORITHMS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -14,6 +14,8 @@ from migrate.bytes.arrays import LazyArray
 from migrate.claims import Origin
 from migrate.errors import DamagedFileError
 from migrate.generations import NATIVE, NEW
+from migrate.releases.table import Release
+from migrate.releases.versions import Versions
 from optim.rule import Rule, Slot, slot_dims
 from optim.rules.powers import MULTIPLIED
 
@@ -105,8 +107,8 @@ Blocks = tuple["str | Block", ...]
 """Order of a `get_weights()` list: scalars by name, and blocks."""
 
 
-Versions = Mapping[str, str]
 State = tuple[dict[str, float], tuple[Origin, ...]]
+Releases = Sequence[Release]
 ByRelease = tuple[dict[str, Any], dict[str, str]]
 """Arguments, and by argument why it need not be right."""
 SLOT_MAJOR = NATIVE | {"optimizer_v2"}
@@ -159,7 +161,7 @@ def rounded_betas(arguments: Config, generation: str) -> dict[str, Any]:
     return {"float32_powers": MULTIPLIED if generation == "tf1" else True, **betas}
 
 
-def _same_in_all(config: Config, generation: str, versions: Versions) -> ByRelease:
+def _same_in_all(config: Config, releases: Releases) -> ByRelease:
     return {}, {}
 
 
@@ -226,8 +228,8 @@ class Algorithm:
       keras3_since: the first release of Keras 3 whose class of this name has the rule that targets are written for;
         empty where that is every release in question.
       check: (config, generation, versions) -> why the state of some release cannot be continued, else None.
-      by_release: (config, generation, versions) -> arguments that depend on the release, and by argument why it need
-        not be right.
+      by_release: (config, releases that can have written the source) -> arguments that depend on the release, and by
+        argument why it need not be right.
     """
 
     name: str
@@ -252,7 +254,7 @@ class Algorithm:
     later: tuple[str, ...] = ()
     keras3_since: str = ""
     check: Callable[[Config, str, Versions], str | None] = _no_check
-    by_release: Callable[[Config, str, Versions], ByRelease] = _same_in_all
+    by_release: Callable[[Config, Releases], ByRelease] = _same_in_all
 
     def slot(self, name: str) -> SlotSpec:
         return next(s for s in (*self.slots, *SHARED_SLOTS) if s.name == name)

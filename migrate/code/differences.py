@@ -16,7 +16,7 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.code.meanings import Meaning, Value
 from migrate.code.schedules import Schedule
-from migrate.generations import version_tuple
+from migrate.releases.versions import UNKNOWN, Versions
 from optim import keras_differences
 
 GENERATIONS = {
@@ -42,7 +42,7 @@ class Source:
 
     meaning: Meaning
     generation: str
-    versions: Mapping[str, str]
+    versions: Versions
     schedule: Schedule | None
     has_embeddings: bool
 
@@ -64,7 +64,7 @@ def keywords(source: Source) -> dict[str, Value]:
     rate = arguments.get("learning_rate")
     may_be_schedule = source.schedule is not None or (rate is not None and not rate.known)
     values = {**_values(source), "learning_rate": {} if may_be_schedule else None}
-    keras, version = KERASES.get(source.generation), version_tuple(source.versions.get("keras")) or ()
+    keras, version = KERASES.get(source.generation), source.versions.keras_number or ()
     made = (
         keras_differences.reproducing(keras, source.meaning.algorithm, values, backend="tensorflow", release=version)
         if keras
@@ -138,7 +138,7 @@ def _rows(source: Source, module: str) -> Iterator[str]:
 
 
 def _repeated(source: Source, algorithm: Algorithm, generation: str | None) -> tuple[str, ...]:
-    versions = source.versions if generation == source.generation else {}
+    versions = source.versions if generation == source.generation else UNKNOWN
     return repeated_rows.done(generation, algorithm, _values(source), versions)
 
 

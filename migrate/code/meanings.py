@@ -17,7 +17,7 @@ from migrate.algorithms.spec import Algorithm
 from migrate.code import signatures
 from migrate.code.releases import Release
 from migrate.errors import MissingHintError
-from migrate.generations import version_tuple
+from migrate.releases.versions import UNKNOWN, Versions
 from optim.errors import DtoptError, UnsupportedError
 
 OPAQUE = object()
@@ -155,7 +155,7 @@ def _evaluated(
     plain, stand_ins = _plain(config)
     _fill_epsilon(plain, algorithm, generation, old, release)
     full, _ = keras_config.completed(plain, algorithm, generation)
-    versions = release.versions if old.generation is None or release.package == "tensorflow" else {}
+    versions = release.versions if old.generation is None or release.package == "tensorflow" else UNKNOWN
     problem = algorithm.check(full, generation, versions)
     if problem:
         raise UnsupportedError(problem)
@@ -176,19 +176,19 @@ def _evaluated(
     doubts = []
     if accumulated is not None:
         values[ACCUMULATED] = accumulated
-        doubts = [] if versions.get("keras") else [f"if it ran with Keras before 3.5, that {EARLY_ACCUMULATION}"]
+        doubts = [] if versions.keras else [f"if it ran with Keras before 3.5, that {EARLY_ACCUMULATION}"]
     lazy = algorithm.lazy(full, generation) is not None
     shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *LIMITS))
     idle = [o.doubt for o in found.origins.values() if o.subject in LIMITS and o.doubt]
     return values, [*claims.reasons(shown), *doubts], [*found.warnings, *idle], lazy
 
 
-def _accumulated(full: dict[str, Any], config: _Config, versions: Mapping[str, str]) -> Value | None:
+def _accumulated(full: dict[str, Any], config: _Config, versions: Versions) -> Value | None:
     """How many calls make a step, taken out of the config: a new start can do what is refused of checkpoints."""
     given = config.values.get(ACCUMULATED)
     if given is None or (given.known and (given.literal or 1) <= 1):
         return None
-    if (version_tuple(versions.get("keras")) or (3, 5)) < (3, 5):
+    if (versions.keras_number or (3, 5)) < (3, 5):
         raise UnsupportedError(f"with {ACCUMULATED} Keras before 3.5 {EARLY_ACCUMULATION}, and optim counts real steps")
     full.pop(ACCUMULATED)
     return given

@@ -16,6 +16,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from migrate import generations
+from migrate.releases.versions import Versions
 from optim.errors import HyperparameterError
 
 KERAS, TENSORFLOW, TF_KERAS = "keras", "tensorflow", "tf_keras"
@@ -34,12 +35,12 @@ class Release:
     addons: str = ""
 
     @property
-    def versions(self) -> dict[str, str]:
+    def versions(self) -> Versions:
         """As a checkpoint's source gives the versions of what wrote it."""
         if self.package == TENSORFLOW:
             number = self.version.rsplit(".", 1)[0] if self.version.count(".") > 1 else self.version
-            return {"tensorflow": number, **({"keras": _KERAS_IN[number]} if number in _KERAS_IN else {})}
-        return {"keras": self.version}
+            return Versions(_KERAS_IN.get(number, ""), tensorflow=number)
+        return Versions(self.version)
 
     def __str__(self) -> str:
         return f"{self.package}=={self.version}" + (f" with tensorflow_addons=={self.addons}" if self.addons else "")

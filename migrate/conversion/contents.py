@@ -75,7 +75,7 @@ def contents(stored: Stored, source: str, *, stats: bool) -> Contents:
         format=stored.format,
         generation=stored.generation,
         evidence=stored.evidence,
-        versions=dict(stored.versions),
+        versions=stored.versions.to_dict(),
         stored_config=stored.optimizer_config or stored.graph_config,
         classes=tuple(class_candidates.classes(stored)),
         scalars={name: array.load().tolist() for name, array in numbers.items()},

@@ -116,7 +116,7 @@ def inspection(state: OptimizerState, source: str, *, stats: bool) -> Inspection
         format=stored.format if stored else "",
         generation=stored.generation if stored else None,
         evidence=stored.evidence if stored else (),
-        versions=dict(stored.versions) if stored else {},
+        versions=stored.versions.to_dict() if stored else {},
         optimizer=state.algorithm,
         stored_config=_as_said(stored.optimizer_config, state.origins) if stored else None,
         hyperparameters=dict(state.hyperparameters),

@@ -37,6 +37,7 @@ from migrate.matching.choosing import WEIGHTS_ALONE
 from migrate.matching.slot_table import SlotTable
 from migrate.models import missing_settings
 from migrate.operations import counting
+from migrate.releases.narrowing import candidates
 from migrate.state import OptimizerState, Stored
 from optim import slot_layout
 from optim.errors import MismatchError, UnsupportedError
@@ -80,8 +81,8 @@ def _check_generation(known: Known) -> None:
 def _check_accumulation(known: Known) -> None:
     """Before its list is read, whose order was another up to Keras 3.9."""
     if known.release == "keras3":
-        version = generations.version_tuple(known.stored.versions.get("keras"))
-        keras_config.check_accumulation(known.configuration.config, version)
+        releases = candidates(known.release, known.stored.versions)
+        keras_config.check_accumulation(known.configuration.config, releases)
 
 
 def _table(known: Known) -> SlotTable:
@@ -115,7 +116,7 @@ def _why_slots_differ(error: Exception, stored: Stored, configuration: Configura
 
 
 def _check_release(known: Known) -> None:
-    versions = {**known.stored.versions, **known.table.release}
+    versions = known.stored.versions | known.table.release
     problem = known.configuration.algorithm.check(known.configuration.config, known.release, versions)
     if problem is not None:
         raise UnsupportedError(problem)

@@ -12,7 +12,9 @@ from migrate.bytes.arrays import LazyArray
 from migrate.claims import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
 from migrate.evidence.configuration import RATES, confirms
 from migrate.evidence.user_input import settings
+from migrate.facts.steps import LATE, READS
 from migrate.models import loss_scale, normalized_config
+from migrate.releases.narrowing import candidates
 from migrate.rules.comparison import same
 from migrate.state import (
     CHANGED,
@@ -90,7 +92,7 @@ def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str,
             f" {factor!r}, and multiplies no loss by it; the target does not divide them"
         )
         found.append(Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED]))
-    if configuration.algorithm.name == nadam.ALGORITHM.name and stored.versions.get(generations.BACKEND) == "jax":
+    if configuration.algorithm.name == nadam.ALGORITHM.name and stored.versions.backend == "jax":
         doubt = (
             "on JAX, inside of a LossScaleOptimizer, Keras begins the product of Nadam's momenta anew at each step, and"
             " no target does"
@@ -167,20 +169,13 @@ def _is_settled(what: str, configuration: Configuration, own: Origin | None, lim
     return said or what == "trust_coefficient" or own.kind == SET
 
 
-RESOURCES_FROM = {"keras1": (99,), "keras2": (99,), "optimizer_v1": (2, 1, 6)}
-"""Versions from which on native Keras trains variables that are copied before they change while they are read."""
-
-
 def late_reads(stored: Stored, values: Mapping[str, object]) -> tuple[str, ...]:
     """A note where steps of the source may have been made from weights that they had moved already.
 
-    Measured, 20 steps each of SGD: Keras 2.0.0 on TF 1.0 and 2.0.8 on TF 1.2 20, 2.2.4 on TF 1.12 3; tf.keras of TF 1.2
-    and 1.5 20, of 1.3 19, of 1.7 1, of 1.4, 1.6, 1.8 and of 1.10 to 1.13 none. One norm of all gradients waits for all.
+    One norm of all gradients waits for all.
     """
-    version = generations.version_tuple(stored.versions.get("keras"))
-    on_tensorflow = stored.versions.get(generations.BACKEND) in (None, "tensorflow")
-    since = RESOURCES_FROM.get(stored.generation or "")
-    if since is None or not on_tensorflow or version is None or version >= since or values.get("global_clipnorm"):
+    releases = candidates(stored.generation or "", stored.versions)
+    if not stored.versions.keras or values.get("global_clipnorm") or not READS.may_be(LATE, releases):
         return ()
     return (
         "Keras of that time on TensorFlow 1 may have made the gradient of a layer from weights that the same step had"

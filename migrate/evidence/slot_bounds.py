@@ -18,7 +18,9 @@ from migrate.algorithms import lazy_rows, repeated_rows
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW
 from migrate.bytes.messages import some
 from migrate.claims import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
-from migrate.generations import NATIVE, version_tuple
+from migrate.facts import counter as facts
+from migrate.generations import NATIVE
+from migrate.releases.narrowing import candidates
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError
 from optim.slot_layout import ACCUMULATED_STEPS
@@ -29,12 +31,6 @@ SLACK = 1.02
 """Times the bound: float32 rounds in each of thousands of steps."""
 LOST = 1e-34
 """Squares below are flushed to zero by some devices, or lose their digits."""
-UNCOUNTED = ("keras1", "tf1")
-"""Generations that count steps only where something asks for it."""
-COUNTED_FROM = {"keras2": (2, 0, 5), "optimizer_v1": (2, 0, 8)}
-"""From which version on others do at each step, as far as was read: 2.0.4 and TF 1.3's 2.0.6 do not, 2.0.8 does."""
-COUNTED_BY_ALL = ("Adam", "Adamax", "Nadam")
-"""Algorithms that ask for it in every generation of Keras."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +143,9 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
 def _counts_each(state: OptimizerState) -> bool:
     """Whether the source's release counts each step of that algorithm."""
     source = state.source
-    generation = source.generation if source is not None else None
-    if generation != "tf1" and state.algorithm in COUNTED_BY_ALL:
+    if source is None or source.generation is None:
         return True
-    since = COUNTED_FROM.get(generation or "")
-    version = version_tuple(source.versions.get("keras")) if source is not None else None
-    return generation not in UNCOUNTED and (since is None or version is None or version >= since)
+    return facts.counted(state.algorithm).assumed(candidates(source.generation, source.versions)) == facts.ALWAYS
 
 
 def _is_new(

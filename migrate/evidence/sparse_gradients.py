@@ -6,17 +6,17 @@ from migrate.algorithms import lazy_rows, wrappers
 from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.lazy_rows import Sparse
 from migrate.claims import FILE, GRAPH, NAME, RELEASE
-from migrate.generations import BACKEND, DTENSOR
 from migrate.models import sparse_inputs
+from migrate.releases.versions import YES
 from migrate.state import Stored
 
 
 def of_source(stored: Stored, configuration: Configuration) -> Sparse:
     if stored.sparse is not None:
         return Sparse(GRAPH, stored.sparse)
-    if stored.versions.get(DTENSOR) == "yes":
+    if stored.versions.dtensor == YES:
         return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
-    if stored.generation == "keras3" and stored.versions.get(BACKEND) not in (None, "tensorflow"):
+    if stored.generation == "keras3" and not stored.versions.may_be_on_tensorflow:
         return Sparse(FILE, frozenset())  # Keras has none there
     if dense := wrappers.makes_dense(configuration.wrappers, stored.generation or "", stored.versions):
         return Sparse(RELEASE, frozenset())

@@ -12,9 +12,11 @@ from migrate.algorithms.configuration import Configuration
 from migrate.bytes.messages import some
 from migrate.claims import DEFAULT, FILE, GRAPH, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.generations import NATIVE, version_tuple
+from migrate.facts.steps import CONTINUES, FROZEN
+from migrate.generations import NATIVE
 from migrate.matching import strategies
 from migrate.matching.slot_table import SlotTable, slot_table
+from migrate.releases.narrowing import candidates
 from migrate.state import LOST, NamedVariables, Stored
 from optim.errors import DtoptError, HyperparameterError
 
@@ -200,9 +202,8 @@ def without_frozen(stored: Stored, table: SlotTable, *, is_named: bool) -> SlotT
         text = f"{shown}: the graph does not list them as trainable, and they have slots: taken as trained"
         return replace(table, claims=(*table.claims, Origin(TRAINED, kept, GRAPH, doubt=text)))
     order = [name for name in table.order if name not in frozen]
-    version = version_tuple(stored.versions.get("keras"))
     claims = []
-    if stored.generation == "keras3" and (version is None or version < (3, 4)):
+    if FROZEN.may_be(CONTINUES, candidates(stored.generation or "", stored.versions)):
         text = f"{shown}: frozen by now, and Keras before 3.4 goes on training what its optimizer was built on"
         claims = [Origin(TRAINED, kept, UNINTERPRETED, doubt=text)]
     elif not is_named:

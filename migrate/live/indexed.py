@@ -10,6 +10,7 @@ from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
 from migrate.live.step_answers import Asks
 from migrate.models.loss_scale import Scaling
+from migrate.releases.versions import UNKNOWN
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim import slot_layout
@@ -108,7 +109,7 @@ class Indexed:
         return keras.lazy_reasons(self._spec, self._values, self.generation, names)
 
     def repeated(self) -> tuple[str, ...]:
-        return repeated_rows.done(self.generation, self._spec, self._values, {})
+        return repeated_rows.done(self.generation, self._spec, self._values, UNKNOWN)
 
     def settle(self, values: Mapping[str, float]) -> None:
         if hasattr(self._optimizer, "_u_product_counter"):  # what keeps tf_keras's Nadam from multiplying twice

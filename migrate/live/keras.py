@@ -12,6 +12,7 @@ from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.live.base import replaced
 from migrate.live.step_answers import Ask, exceptions, lazy, of_variables
 from migrate.models.loss_scale import Scaling
+from migrate.releases.versions import Versions
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim.errors import UnsupportedError
@@ -55,7 +56,7 @@ def rule_of(
     if unknown is not None:
         config["learning_rate"] = PLACEHOLDER_RATE
     full, _ = keras_config.completed(config, algorithm, generation)
-    told = keras_config.arguments(full, {}, algorithm, generation, {"keras": version}, dtypes)
+    told = keras_config.arguments(full, {}, algorithm, generation, Versions(version), dtypes)
     own = (o for o in told.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
     reasons = list(claims.reasons(own))
     reasons += [*replaced(optimizer), *_transformed(optimizer)]

@@ -16,6 +16,7 @@ from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.lists import orders
 from migrate.matching import joined_names, layers, optional_slots, strategies
+from migrate.releases.versions import UNKNOWN, Versions
 from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import MismatchError
 
@@ -44,7 +45,7 @@ class SlotTable:
     unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     claims: tuple[Origin, ...] = ()
-    release: Mapping[str, str] = field(default_factory=dict)
+    release: Versions = UNKNOWN
 
     def without(self, is_left_out: Callable[[str, str], bool]) -> SlotTable:
         """The table with some slots, by slot and variable, among the unmapped arrays."""
@@ -149,7 +150,7 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     where = f"the list of {len(arrays)} weights"
     possible = orders.candidates(algorithm, generation, config)
     if generation == "keras3":
-        possible = orders.of_release(possible, generations.version_tuple(stored.versions.get("keras")) or ())
+        possible = orders.of_release(possible, stored.versions.keras_number or ())
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
     if generation == "keras3" and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
@@ -393,5 +394,5 @@ def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], h
         [v.name for v in owners],
         {f"{slot}/{owners[i].name}": array for i, slot, array in resolved.unread},
         tuple(warnings),
-        release={"tensorflow": resolved.release} if resolved.release else {},
+        release=Versions(tensorflow=resolved.release) if resolved.release else UNKNOWN,
     )

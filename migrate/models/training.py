@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from migrate.bytes.messages import some
-from migrate.generations import BACKEND, TENSORFLOW, version_tuple
 from migrate.models import (
     backends,
     compiled,
@@ -27,6 +26,7 @@ from migrate.models.keras1 import GATED
 from migrate.models.normalized_config import Layer, Leaf, canonical, leaves
 from migrate.models.to_keras3 import ACTIVATED, HARD_SIGMOID
 from migrate.readers.keras.left_out import TRANSPOSED
+from migrate.releases.versions import TENSORFLOW, version_tuple
 from migrate.state import Stored, StoredModel
 from optim.errors import UnsupportedError
 
@@ -68,9 +68,9 @@ TARGETS = {
 
 def release(source: Stored) -> Release:
     """Of the source."""
-    version = version_tuple(source.versions.get("keras") or source.versions.get("tensorflow")) or ()
+    version = version_tuple(source.versions.keras or source.versions.tensorflow) or ()
     if source.generation == "keras3":
-        return Release(KERAS3, version or (3,), source.versions.get(BACKEND, TENSORFLOW))
+        return Release(KERAS3, version or (3,), source.versions.backend or TENSORFLOW)
     if source.generation in ("keras1", "keras2", "keras2.3"):
         return Release(STANDALONE, version or (2, 3) if source.generation == "keras2.3" else version)
     return Release(TF_KERAS, version)

@@ -14,8 +14,11 @@ from migrate.algorithms.configuration import Configuration
 from migrate.bytes.arrays import LazyArray
 from migrate.claims import DEFAULT, FILE, HINT, RELEASE, SET, Origin, Questions, asking, confirming
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
-from migrate.generations import AFTER, BACKEND, version_tuple
+from migrate.facts import counter as facts
+from migrate.generations import KERAS2_3
 from migrate.matching.slot_table import COUNTERS, SlotTable
+from migrate.releases.narrowing import candidates
+from migrate.releases.table import Release
 from migrate.state import GLOBAL_STEP, Stored
 from optim.errors import HyperparameterError
 
@@ -151,38 +154,22 @@ def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | 
     return _Count(count, where, doubt, races)
 
 
-_AFTER_TF_1_13 = (2, 2, 5)
-"""The release of Keras 2 (August 2019) that came out when TensorFlow 1.13 was half a year old: it ran on that."""
-
-
 def _raced(stored: Stored, made: Configuration, count: int) -> str:
-    """What is not known of generations whose step reads its counter before or after it was raised.
-
-    Measured, 30 steps each: Keras 2.3.1 on TF 1.15 reads it after (Adam 30, Adagrad with decay 30, SGD with decay 22),
-    tf.keras of TF 1.13 with decay 29 and 30, Keras 1.2.2's Adagrad, RMSprop and Adadelta with decay 30; Keras 2.0.8 and
-    2.2.4 on TF 1.0 to 1.12 never. Keras 2.2.4 and 2.2.5 on TF 1.13 and 1.15, 4 to 12 steps each of Adam, Adamax,
-    AMSGrad, and SGD, RMSprop and Adagrad with decay: both, sometimes in one run, and for some variables of one step.
-    """
-    algorithm = made.algorithm
-    matters, tensorflow = _matters(made, count), _tensorflow(stored)
-    races = {
-        "keras2.3": matters,
-        "keras2": matters and tensorflow is not None and tensorflow >= (1, 13),
-        "optimizer_v1": matters and _races_in_tf_keras(stored.versions, algorithm.name, _decays(made.config)),
-        "keras1": _decays(made.config) and not algorithm.uses_count and algorithm.name != "SGD",
-    }
-    if count == 0 or not races.get(stored.generation or ""):
+    """Why the next step's count is uncertain, if a release reads its counter before or after it was raised."""
+    releases = _racing(stored, made, count)
+    if not releases or _is_open(releases, made):
         return ""
-    seen = " (after, with Keras 2.3 on TensorFlow 1.15)" if stored.generation == "keras2.3" else ""
+    seen = " (after, with Keras 2.3 on TensorFlow 1.15)" if releases[0].generation == KERAS2_3 else ""
     return f"this release reads it before or after it raises it by one{seen}"
 
 
 def note(stored: Stored, made: Configuration, counted: tuple[int | None, Origin]) -> tuple[str, ...]:
     """What a count of Keras 2 assumes where the source does not name its TensorFlow."""
     count, origin = counted
-    on_tensorflow = stored.versions.get(BACKEND) in (None, "tensorflow")
-    is_open = stored.generation == "keras2" and on_tensorflow and _tensorflow(stored) is None
-    if not (count and origin.kind == FILE and is_open and _matters(made, count)):
+    if not count or origin.kind != FILE:
+        return ()
+    releases = _racing(stored, made, count)
+    if not releases or not _is_open(releases, made):
         return ()
     later = confirming("iterations", count + 1)
     return (
@@ -191,57 +178,36 @@ def note(stored: Stored, made: Configuration, counted: tuple[int | None, Origin]
     )
 
 
-def _matters(made: Configuration, count: int) -> bool:
-    return _decays(made.config) or (made.algorithm.uses_count and count < BIAS_IS_GONE)
+def _racing(stored: Stored, made: Configuration, count: int) -> tuple[Release, ...]:
+    """The releases that can have written a source, if the count matters and one of them reads it by chance."""
+    algorithm, decays = made.algorithm, _decays(made.config)
+    if not count or not (decays or (algorithm.uses_count and count < BIAS_IS_GONE)):
+        return ()
+    releases = candidates(stored.generation or "", stored.versions)
+    return releases if facts.read(algorithm.name, decays).may_be(facts.BY_CHANCE, releases) else ()
 
 
-def _tensorflow(stored: Stored) -> tuple[int, ...] | None:
-    """The TensorFlow under Keras, as far as the source or the release tells it."""
-    keras, tensorflow = (version_tuple(stored.versions.get(each)) for each in ("keras", "tensorflow"))
-    on_tensorflow = stored.versions.get(BACKEND) in (None, "tensorflow")
-    return (1, 13) if tensorflow is None and on_tensorflow and keras and keras == _AFTER_TF_1_13 else tensorflow
-
-
-def _races_in_tf_keras(versions: Mapping[str, str], algorithm: str, decays: bool) -> bool:
-    """Whether tf.keras before OptimizerV2 may read its counter after it was raised.
-
-    Measured, 240 steps each of Adam, Adamax, and Adam with decay: TF 1.4 to 1.7 and 1.9 to 1.11 never, 1.8 in 232 and
-    1.12 in 39; in 1.13, whose Adam alone raises the counter first, Adamax always and Adam's decay in 4 of 80. From 1.14
-    on Adamax and Nadam raise it first, too.
-    """
-    tensorflow, keras = _releases(versions)
-    if algorithm not in ("Adam", "Adamax", "Nadam"):
-        return decays
-    if tensorflow is not None and tensorflow >= (1, 13):
-        return decays or (algorithm != "Adam" and tensorflow < (1, 14))
-    if tensorflow is not None:
-        return tensorflow[:2] in ((1, 8), (1, 12))
-    return keras in (None, (2, 1, 5)) or AFTER in versions  # TF 1.8, and 1.11 or 1.12
-
-
-def _releases(versions: Mapping[str, str]) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Those of TensorFlow and tf.keras; of those that call themselves 2.2.4-tf, TF 1.13 to 2.1, the first."""
-    tensorflow, keras = (version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
-    if tensorflow is None and keras is not None and keras >= (2, 2, 4):
-        tensorflow = (1, 13) if keras < (2, 3) else (2, 2)
-    return tensorflow, keras
+def _is_open(releases: tuple[Release, ...], made: Configuration) -> bool:
+    """Whether it depends on the TensorFlow under Keras, which the source does not name."""
+    read = facts.read(made.algorithm.name, _decays(made.config))
+    return read.of(releases) is None and releases[0].is_standalone
 
 
 def _after(stored: Stored, made: Configuration, count: int) -> tuple[str, ...]:
     """The options for a counter that was read after it was raised, where no later step is what they say.
 
-    Adam of tf.keras from TF 1.13 on and Adamax from 1.14 on raise it before they correct their moments: only `decay`
-    may be read after (native Adam of TF 2.2: in all of five steps), and what it makes of the rate is a step ahead.
+    If a release raises it before it corrects the moments, only `decay` may be read after, and what it makes of the rate
+    is a step ahead.
     """
-    decay, rate, name = made.config.get("decay"), made.config.get("learning_rate"), made.algorithm.name
-    if stored.generation != "optimizer_v1" or name not in ("Adam", "Adamax") or not decay or isinstance(rate, Mapping):
+    decay, rate = made.config.get("decay"), made.config.get("learning_rate")
+    if not decay or isinstance(rate, Mapping):
         return ()
-    tensorflow, _ = _releases(stored.versions)
-    if tensorflow is None or tensorflow < (1, 13):
+    found = facts.raised(made.algorithm.name).among(candidates(stored.generation or "", stored.versions))
+    if not found.keys() - {facts.LAST}:
         return ()
     ahead = {"iterations": count, "learning_rate": rate / (1.0 + decay), "decay": decay / (1.0 + decay)}
     alone = " ".join(confirming(*each) for each in ahead.items())
-    return (alone,) if name == "Adam" or tensorflow >= (1, 14) else (confirming("iterations", count + 1), alone)
+    return (alone,) if found.keys() == {facts.FIRST} else (confirming("iterations", count + 1), alone)
 
 
 def _decays(config: Mapping[str, Any]) -> bool:

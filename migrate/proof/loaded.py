@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import widened
-from migrate.generations import version_tuple
 from migrate.proof import model_target, parity, stepping
 from migrate.proof.loading import FULL, LARGEST, gradient
 from migrate.state import OptimizerState
@@ -94,7 +93,7 @@ def _asked(source: OptimizerState, path: str) -> tuple[str, str]:
     stored = source.source
     if stored is None or stored.model is None or stored.format not in model_target.FORMATS or not os.path.isfile(path):
         return "", ""
-    version = version_tuple(stored.versions.get("keras"))
+    version = stored.versions.keras_number
     own = "keras" if version and version[0] >= 3 else "tf_keras"
     config = stored.model.config
     if find_spec(own) is None or CODE in json.dumps(config) or any(_named_code(config)):

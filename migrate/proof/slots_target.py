@@ -160,7 +160,7 @@ def _provenance_differences(state: OptimizerState, said: Mapping[str, Any]) -> I
     wanted: dict[str, Any] = {"iterations_from": state.iterations_source}
     if state.source is not None:
         source = state.source
-        wanted |= {"format": source.format, "generation": source.generation, "versions": dict(source.versions)}
+        wanted |= {"format": source.format, "generation": source.generation, "versions": source.versions.to_dict()}
     for key, value in wanted.items():
         if said.get(key) != value:
             yield f"the target says that its {key} is {said.get(key)!r}, and of the source it is {value!r}"

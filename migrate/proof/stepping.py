@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
-from migrate.generations import version_tuple
 from migrate.proof import parity
 from migrate.proof.loading import representable
 from migrate.state import OptimizerState
@@ -56,7 +55,7 @@ def parity_source(state: OptimizerState) -> parity.Source:
         state.algorithm,
         config,
         stored.generation,
-        version_tuple(stored.versions.get("tensorflow" if stored.generation == "tf1" else "keras")),
+        stored.versions.tensorflow_number if stored.generation == "tf1" else stored.versions.keras_number,
         state.iterations,
         "float32" if dtypes == {"float32"} else "float64",
         product=state.scalars.get("u_product"),

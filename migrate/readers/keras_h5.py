@@ -21,7 +21,7 @@ from migrate.bytes import hdf5, json_text
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import AFTER, BACKEND, GRAPH_MODE, NATIVE, from_hdf5, version_tuple
+from migrate.generations import NATIVE
 from migrate.readers.branches import on_condition
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import settled
@@ -34,6 +34,8 @@ from migrate.readers.keras.model import (
     trainable_flags,
     trained_order,
 )
+from migrate.releases.hdf5 import from_hdf5
+from migrate.releases.versions import Versions, version_tuple
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
@@ -89,11 +91,10 @@ def read(path: str, generation: str | None = None) -> Stored:
         _check_backend(backend, model, path)
         if generation == "keras3" and isinstance(model, Mapping):
             model = settled(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
-    in_graph = "yes" if any(name.startswith("training") for name, _ in weights) else None
+    in_graph = any(name.startswith("training") for name, _ in weights)
     release = _told_by_metrics(version, training) or _told_by_order(version, training)
-    told = (("tensorflow", release), (AFTER, _told_by_layers(version, model)), (GRAPH_MODE, in_graph))
-    found_versions = (("keras", version), (BACKEND, backend), *told)
-    versions = {k: v for k, v in found_versions if v}
+    after, before = _bounds_by_layers(version, model)
+    versions = Versions(version or "", backend or "", release or "", after, before, in_graph)
     return Stored(
         NAME,
         generation,
@@ -185,13 +186,18 @@ def _told_by_order(version: str | None, training: Any) -> str | None:
     return next((release for release, known in orders.items() if order == known), None)
 
 
-def _told_by_layers(version: str | None, model: Any) -> str | None:
-    """TF 1.9 to 1.12 all call their Keras 2.1.6-tf; before 1.11 the config of a Sequential is a list, and before 1.12
-    the initializer of a Dense kernel VarianceScaling."""
-    if version != "2.1.6-tf":
-        return None
-    config = model.get("config") if isinstance(model, Mapping) and model.get("class_name") == "Sequential" else None
-    return "1.10" if isinstance(config, Mapping) or '"GlorotUniform"' in json.dumps(model) else None
+def _bounds_by_layers(version: str | None, model: Any) -> tuple[str, str]:
+    """Releases of TensorFlow that the writer is later than, and earlier than; empty if unknown.
+
+    TF 1.9 to 1.12 all call their Keras 2.1.6-tf; before 1.11 the config of a Sequential is a list, and before 1.12 the
+    initializer of a Dense kernel VarianceScaling with fan_avg.
+    """
+    if version != "2.1.6-tf" or not isinstance(model, Mapping):
+        return "", ""
+    text, sequential = json.dumps(model), model.get("class_name") == "Sequential"
+    if '"GlorotUniform"' in text or (sequential and isinstance(model.get("config"), Mapping)):
+        return "1.10", ""
+    return "", "1.11" if sequential else "1.12" if '"fan_avg"' in text else ""
 
 
 def _json_attribute(file: h5py.File, name: str, path: str) -> Any:

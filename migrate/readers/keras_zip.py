@@ -25,12 +25,12 @@ from migrate.bytes.checks import Check, Crc32
 from migrate.bytes.ranges import CHUNK, Extent
 from migrate.bytes.window import Window
 from migrate.errors import DamagedFileError
-from migrate.generations import BACKEND, version_tuple
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.left_out import settled
 from migrate.readers.keras.model import check_inputs
 from migrate.readers.keras.tree import check_numbering, read_tree
 from migrate.readers.keras.vars import stored
+from migrate.releases.versions import Versions, version_tuple
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 
@@ -86,7 +86,7 @@ def read(path: str) -> Stored | OptimizerState:
         warnings += (f"the zip holds {len(strange)} members that are none of Keras's, left alone: {strange[0]!r}",)
     if for_keras.is_config(optimizer):
         assert optimizer is not None
-        return for_keras.read(root, path, config, optimizer, {"keras": version})
+        return for_keras.read(root, path, config, optimizer, Versions(version))
     found = stored(
         NAME,
         root,
@@ -95,7 +95,7 @@ def read(path: str) -> Stored | OptimizerState:
         optimizer_config=optimizer,
         generation="keras3" if number[0] >= 3 else "optimizer",
         evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} says keras_version {version!r}"),
-        versions={"keras": version, **_backend(optimizer)},
+        versions=Versions(version, _backend(optimizer)),
         warnings=warnings,
     )
     compiled = config.get("compile_config")
@@ -167,10 +167,10 @@ def _optimizer_config(config: Mapping[str, Any]) -> tuple[dict[str, Any] | None,
     return {**found, "class_name": str(found.get("class_name", "")), "config": dict(found["config"])}, ()
 
 
-def _backend(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
+def _backend(optimizer: Mapping[str, Any] | None) -> str:
     """The backend of Keras 3, where the class of the optimizer tells it: on PyTorch nine of them are subclasses."""
     is_torch = str((optimizer or {}).get("module")).startswith("keras.src.backend.torch.")
-    return {BACKEND: "torch"} if is_torch else {}
+    return "torch" if is_torch else ""
 
 
 def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:

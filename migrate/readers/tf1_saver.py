@@ -24,6 +24,7 @@ from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
+from migrate.facts.clipping import ALL, NORM
 from migrate.generations import NATIVE
 from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
@@ -36,6 +37,8 @@ from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
+from migrate.releases.narrowing import candidates
+from migrate.releases.versions import Versions
 from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
@@ -107,7 +110,7 @@ def read_bundle(
     told = _program(graph, choice.scopes, stored, arrays) if stored.generation in ("tf1", "optimizer_v2") else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         told = _of_native(graph, graph.nodes, stored, choice)
-    versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}
+    versions = Versions(tensorflow=graph.version if graph is not None else "")
     return Stored(
         format_name,
         stored.generation,
@@ -133,8 +136,8 @@ def _of_native(graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_opt
     trained = [v.name for v in stored.variables if v.trainable is not False]
     slots = [key for key, _ in stored.weights or ()]
     settings = {key: array.stored_as for key, array in stored.scalars.items()}
-    versions = {"tensorflow": graph.version} if graph.version else {}
-    limit = bool(clipping.is_of_all(stored.generation or "", versions))
+    versions = Versions(tensorflow=graph.version)
+    limit = NORM.of(candidates(stored.generation or "", versions)) == ALL
     found = native_keras.describe(nodes, settings, trained, slots, others=choice.foreign, is_of_all=limit)
     first = choice.keras1
     class_name, config = ("", {}) if first is None else (first.class_name, first.config)

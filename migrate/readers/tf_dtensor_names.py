@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from migrate import generations
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from migrate.readers.bundle_arrays import lazy
+from migrate.releases.versions import YES, Versions
 from migrate.state import Stored, StoredVariable
 from optim.errors import CheckpointError
 
@@ -73,7 +73,7 @@ def read(path: str) -> Stored:
         slots=slots,
         scalars=scalars,
         optimizer_name=optimizer,
-        versions={generations.DTENSOR: "yes"},
+        versions=Versions(dtensor=YES),
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
         warnings=() if slots else ("the checkpoint holds no slots: none of its names is OPTIMIZER/SLOT/VARIABLE",),
     )

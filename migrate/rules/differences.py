@@ -4,12 +4,13 @@ that generation, and the arguments of `optim` that come out are compared."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from migrate.algorithms import keras_config, lazy_rows, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm
-from migrate.generations import BACKEND
+from migrate.releases.versions import UNKNOWN, Versions
 from migrate.rules.comparison import defaults, matters, same
 from migrate.rules.step_factors import BY_NAME, DECAYED, LAZY, NO_STEP, REPEATED, ROUNDING
 from migrate.state import OptimizerState
@@ -26,7 +27,9 @@ APART = {
     *("initial_velocity", "ema_start"),
 }
 """Arguments that no config of Keras holds: they decide no step, or `_row_and_decay_differences` looks at them."""
-NEWEST = {"optimizer_v2": {"keras": "2.15.0"}, "optimizer": {"keras": "2.15.0"}, "keras3": {"keras": "3.15.0"}}
+NEWEST = {
+    name: Versions("3.15.0" if name == "keras3" else "2.15.0") for name in ("optimizer_v2", "optimizer", "keras3")
+}
 
 
 def config_for(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
@@ -78,10 +81,10 @@ def _shown(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else repr(value)
 
 
-def versions(state: OptimizerState, generation: str) -> Mapping[str, str]:
+def versions(state: OptimizerState, generation: str) -> Versions:
     """Of the source, where it is of that generation; not its backend, as a target is taken to go on with TensorFlow."""
-    known = state.source.versions if state.source is not None and state.source.generation == generation else {}
-    return {name: version for name, version in known.items() if name != BACKEND}
+    is_same = state.source is not None and state.source.generation == generation
+    return replace(state.source.versions, backend="") if state.source is not None and is_same else UNKNOWN
 
 
 def _row_and_decay_differences(

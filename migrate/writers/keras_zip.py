@@ -19,7 +19,6 @@ from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.checks import Check
 from migrate.bytes.ranges import CHUNK
-from migrate.generations import version_tuple
 from migrate.models import operators, to_tf_keras, training
 from migrate.models.compiled import for_keras3, for_outputs
 from migrate.models.from_keras3 import ONLY_3, newer
@@ -29,6 +28,7 @@ from migrate.models.places import places
 from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import Translation, to_keras3
 from migrate.readers import keras_zip as reader
+from migrate.releases.versions import version_tuple
 from migrate.rules.keras_targets import KERAS3, MODULE
 from migrate.state import OptimizerState, StoredModel
 from migrate.writers import files, single_file

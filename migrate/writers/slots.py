@@ -102,7 +102,7 @@ def _metadata_json(state: OptimizerState) -> bytes:
         provenance |= {
             "format": state.source.format,
             "generation": state.source.generation,
-            "versions": dict(state.source.versions),
+            "versions": state.source.versions.to_dict(),
         }
         trained = [v.name for v in state.variables if v.trainable]
         scaling = loss_scale.of_state(state) if "loss_scale" not in state.hyperparameters else None

@@ -454,10 +454,10 @@ def test_proximal_adagrad_of_the_first_releases_lost_signs() -> None:
         "config": {"learning_rate": 0.05, "l1_regularization_strength": 0.01},
     }
     stored = tf1_saver.read(str(CORPUS / "extra-tf115-proximal-adagrad-saver" / "source" / "model.ckpt"))
-    old = replace(stored, versions={**stored.versions, "tensorflow": "1.0.1"}, graph_config=None)
+    old = replace(stored, versions=replace(stored.versions, tensorflow="1.0.1"), graph_config=None)
     doubts = [o for o in interpret(old, optimizer_config=told).origins if "TF 1.0" in o.doubt]
     assert [o.confirm for o in doubts] == ["--set l1_regularization_strength=0.01"]
-    new = replace(stored, versions={**stored.versions, "tensorflow": "1.4.1"}, graph_config=None)
+    new = replace(stored, versions=replace(stored.versions, tensorflow="1.4.1"), graph_config=None)
     assert not any("TF 1.0" in o.doubt for o in interpret(new, optimizer_config=told).origins)
 
 

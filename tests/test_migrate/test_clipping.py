@@ -11,7 +11,6 @@ import pytest
 import migrate
 import optim
 from migrate.evidence import value_checks
-from migrate.generations import AFTER
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.options import exclusive
 from tests.test_migrate.arguments_of import arguments_of
@@ -42,7 +41,7 @@ def test_clipnorm_is_global_in_old_keras(generation: str, keras: str, limits: di
     [
         ({"tensorflow": "1.9.0"}, {"global_clipnorm": 0.5}),
         ({"tensorflow": "1.10.1"}, {"clipnorm": 0.5}),
-        ({AFTER: "1.10"}, {"clipnorm": 0.5}),
+        ({"tensorflow_after": "1.10"}, {"clipnorm": 0.5}),
     ],
 )
 def test_one_keras_took_both_norms(versions: dict[str, str], limits: dict[str, float]) -> None:
@@ -60,7 +59,7 @@ def test_a_limit_of_zero_is_one_from_tf_1_10_on(limit: str) -> None:
     """Run with TF 1.9.0, 1.10.1, 1.12.3 and 1.13.2."""
     config = {limit: 0.0, "learning_rate": 0.1}
     assert limit not in arguments_of("SGD", config, "optimizer_v1", "2.1.6-tf", tensorflow="1.9.0").values
-    for keras, told in (("2.1.6-tf", {AFTER: "1.10"}), ("2.2.4-tf", {}), ("2.1.6-tf", {})):
+    for keras, told in (("2.1.6-tf", {"tensorflow_after": "1.10"}), ("2.2.4-tf", {}), ("2.1.6-tf", {})):
         with pytest.raises(UnsupportedError, match=f"{limit} is 0 .* makes every gradient zero"):
             arguments_of("SGD", config, "optimizer_v1", keras, **told)
 

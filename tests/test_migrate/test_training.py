@@ -21,6 +21,7 @@ from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray, narrowed
 from migrate.models import frozen, keras1, keras1_weights, missing_settings, training
 from migrate.readers.keras.left_out import settled, with_paddings
+from migrate.releases.versions import Versions
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 from tests.breadth import broad
@@ -345,7 +346,7 @@ def test_a_loss_for_another_activation_is_told_where_releases_take_it_of_other_v
     model = {"class_name": "Functional", "config": {"layers": [inner, fitting], "output_layers": ends}}
     for losses in ([loss, "binary_crossentropy"], {"inner": loss, "other": "binary_crossentropy"}):
         stored = StoredModel(model, {"loss": losses}, None)
-        source = Stored("h5", "optimizer_v2", (), None, (), versions={"keras": release}, model=stored)
+        source = Stored("h5", "optimizer_v2", (), None, (), versions=Versions(release), model=stored)
         found = [text for text in training.differences(None, source, "keras") if "is not for the loss" in text]
         assert len(found) == told
 

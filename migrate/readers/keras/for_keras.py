@@ -18,6 +18,7 @@ from migrate.claims import FILE, Origin
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.readers.keras.layers import arrange
 from migrate.readers.keras.tree import Node
+from migrate.releases.versions import Versions
 from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable
 from optim import slot_layout
 from optim.errors import UnsupportedError
@@ -43,7 +44,7 @@ def check_weights(root: Node, where: str) -> None:
 
 
 def read(
-    root: Node, where: str, config: Mapping[str, Any], optimizer: Mapping[str, Any], versions: Mapping[str, str]
+    root: Node, where: str, config: Mapping[str, Any], optimizer: Mapping[str, Any], versions: Versions
 ) -> OptimizerState:
     """The state, in the very terms in which it was saved.
 

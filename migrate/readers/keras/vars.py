@@ -12,9 +12,9 @@ from typing import Any
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import BACKEND, JAX_OR_PYTORCH
 from migrate.readers.keras.layers import arrange
 from migrate.readers.keras.tree import Node
+from migrate.releases.versions import JAX_OR_PYTORCH, UNKNOWN, Versions
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 
@@ -33,7 +33,7 @@ def stored(
     optimizer_config: Mapping[str, Any] | None,
     generation: str | None,
     evidence: tuple[str, ...],
-    versions: Mapping[str, str] | None = None,
+    versions: Versions = UNKNOWN,
     warnings: tuple[str, ...] = (),
 ) -> Stored:
     """Everything that a tree holds.
@@ -61,7 +61,7 @@ def stored(
         optimizer_config,
         variables,
         weights=weights,
-        versions={**(_backend(weights) if generation == "keras3" else {}), **(versions or {})},
+        versions=Versions(backend=_backend(weights) if generation == "keras3" else "") | versions,
         warnings=warnings,
         unmapped=rest,
         layers=None if layers.ordered() else layers,
@@ -138,11 +138,10 @@ def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], 
     return weights, rest, inner.name
 
 
-def _backend(weights: Sequence[tuple[str, LazyArray]]) -> dict[str, str]:
+def _backend(weights: Sequence[tuple[str, LazyArray]]) -> str:
     """That of Keras 3, as the step counter tells it: its `"int"` is int64 on TensorFlow alone (common/dtypes.py)."""
     kinds = {"int64": "tensorflow", "int32": JAX_OR_PYTORCH}
-    found = kinds.get(weights[0][1].dtype) if weights and weights[0][1].shape == () else None
-    return {} if found is None else {BACKEND: found}
+    return kinds.get(weights[0][1].dtype, "") if weights and weights[0][1].shape == () else ""
 
 
 def _no_state(where: str, optimizer_config: Mapping[str, Any] | None) -> str:
