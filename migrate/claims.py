@@ -29,7 +29,7 @@ MEANING = {
 TRAINED = "trained variables"
 """The subject of origins that tell which variables the optimizer trains."""
 EXACT, APPROXIMATE = "exact", "approximate"
-CONFIRM = "if it is right, confirm it with"
+CONFIRM, CHOOSE, SET_IT = "To confirm:", "Choose with", "Set it with"
 _OPEN = re.compile(r"=(VALUE|N)$|, if |{[.]{3}}")
 """A value that a person has to put in."""
 
@@ -71,8 +71,8 @@ class Origin:
         text = self.open
         if not self.confirm:
             return text
-        how = "say which with" if " or " in self.confirm else "say it with" if _OPEN.search(self.confirm) else CONFIRM
-        return f"{text}; {how} {self.confirm}"
+        how = CHOOSE if " or " in self.confirm else SET_IT if _OPEN.search(self.confirm) else CONFIRM
+        return f"{text}. {how} {self.confirm}"
 
 
 def confirming(subject: str, value: Any) -> str:
@@ -150,7 +150,7 @@ def remembered(texts: object) -> tuple[Origin, ...]:
       texts: a list of them; whatever else it is says nothing.
     """
     found = [str(each) for each in texts] if isinstance(texts, list) else []
-    return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=f"dtopt wrote it, and said: {t}") for t in found)
+    return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=f"when dtopt wrote it: {t}") for t in found)
 
 
 def to_remember(origins: Iterable[Origin]) -> list[str]:

@@ -24,8 +24,8 @@ ARGUMENTS = {VARIABLES: "variables", OPTIMIZER: "optimizer_path", ORDER: "order"
 """What these are called in Python."""
 
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'",;()\\])+"""
-_ANSWER = re.compile(rf"(?P<option>--set|--variables(?= '?\[)) (?P<typed>{_SHELL_WORD})")
-"""An option that a message names with its value."""
+_ANSWER = re.compile(rf"(?P<option>--set|--variables(?= '?\[)) (?P<typed>{_SHELL_WORD}(?<![.]))")
+"""An option that a message names with its value; a full stop after it is the sentence's."""
 _PLAIN = re.compile(r"(?!(?:none|null|true|false|nan|infinity)$)[a-z_][\w.>-]*", re.IGNORECASE | re.ASCII)
 """Text that needs no quotes after `--set NAME=`, and is no other JSON."""
 _OPEN = re.compile(r"(?:VALUE|N|CLASS|NAME)|.*(?:\bVALUE\b|\bN\b|\bCLASS\b|[.]{3}).*[]}]", re.DOTALL)

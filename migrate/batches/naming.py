@@ -85,7 +85,7 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
         if not held:
             raise UnknownFormatError(
                 unknown.of_orbax(source)
-                or f"{source} is no checkpoint, and none lies in it (--all searches the folders in it, too)"
+                or f"{source} is not a checkpoint, and contains no checkpoint (--all also searches its folders)"
             ) from None
         if len(held) == 1 and (others := _outside(held[0], _tree(source, targets))):
             raise AmbiguousError(
@@ -118,7 +118,8 @@ def _tree(folder: str, targets: str) -> list[str]:
         found += [here] if _is_one(here) else sorted([*_prefixes(here), *_without_index(here), *_files(here)])
     if not found:
         raise UnknownFormatError(
-            unknown.of_orbax(folder) or f"{folder} is no checkpoint, and none lies in it or in a folder in it"
+            unknown.of_orbax(folder)
+            or (f"{folder} is not a checkpoint, and contains no checkpoint, also not in its folders")
         )
     return found
 

@@ -237,7 +237,7 @@ class BundleReader(Mapping[str, Entry]):
                 self._shard_sizes[entry.shard] = files.size(path)
             except OSError as error:
                 raise DamagedFileError(
-                    f"{path} is missing ({error.strerror or error}); copy it beside the index"
+                    f"{path} is missing ({error.strerror or error}); copy it next to the index"
                 ) from error
         present = self._shard_sizes[entry.shard]
         if entry.offset + entry.size > present:

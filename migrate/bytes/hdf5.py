@@ -150,7 +150,7 @@ def _step(node: Any, part: bytes, name: str, where: str) -> Any:
     if not isinstance(node, h5py.h5g.GroupID) or not node.links.exists(part):
         raise DamagedFileError(f"{where}: it lists {name!r}, which is not in it; the file is incomplete")
     if node.links.get_info(part).type != h5py.h5l.TYPE_HARD:
-        raise DamagedFileError(f"{where}: {name!r} is a link out of the file's own tree; such files are refused")
+        raise DamagedFileError(f"{where}: {name!r} is a link that leaves the file; such files are refused")
     return h5py.h5o.open(node, part)
 
 

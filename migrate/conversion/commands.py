@@ -79,7 +79,7 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
     """What to type where `--to keras` or `--to tf-keras` cannot write a model."""
     if not algorithms.is_known(state.algorithm):
         own = "" if state.algorithm in optim.__all__ else f", custom_objects={{{state.algorithm!r}: YourClass}}"
-        return f"Migrate to slots (--to slots), and go on with optim.load_checkpoint(...{own})"
+        return f"Migrate to slots (--to slots), and continue with optim.load_checkpoint(...{own})"
     made = "compiled"
     early = state.hyperparameters.get("stacks")  # Muon of Keras 3.10 to 3.12, of which later ones have only the name
     if early or not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):

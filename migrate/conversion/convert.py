@@ -171,9 +171,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
         if stats:
             state.finish_checks()
         elif not all(check.is_done for check in state.checks()):
-            note = (
-                "the checksum of the whole file was not checked, which takes as long as reading it: --stats checks it"
-            )
+            note = "the checksum of the whole file was not checked: --stats checks it, and reads the whole file"
             state = replace(state, warnings=(*state.warnings, note))
         found = _inspection.inspection(state, urls.shown(path), stats=stats)
         state.check_unchanged()
@@ -258,8 +256,7 @@ def _check_apart(source: str, dest: str) -> None:
     for path in map(files.canonical, names):
         if target == path or _inside(path, target) or _inside(target, path):
             raise TargetExistsError(
-                f"{dest} and the source {source} lie in one another, and a source is never changed; give a target"
-                " beside it"
+                f"{dest} and the source {source} overlap: choose a separate target, as a source is never modified"
             )
 
 

@@ -97,7 +97,7 @@ def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[claims.Origin, ..
             " and what is added starts fresh"
         )
     if parts.dropped:
-        texts.append(f"{some(parts.dropped)}: dropped, as the model has no such variable")
+        texts.append(f"{some(parts.dropped)}: dropped, as the model does not have it")
     return claims.doubts(PARTIAL, texts)
 
 

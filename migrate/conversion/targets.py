@@ -34,4 +34,4 @@ def check_target(to: str, order: str | None = None) -> None:
     if to not in TARGETS:
         raise HyperparameterError(f"there is no target {to!r}; --to takes one of: {', '.join(TARGETS)}")
     if order is not None and to != "list":
-        raise HyperparameterError(f"--order says how a list is ordered, and the target is {to}; leave it out")
+        raise HyperparameterError(f"--order is the order of a list, and the target is {to}: remove it")

@@ -49,6 +49,6 @@ def check(document: Mapping[str, Any], generation: str | None) -> None:
     if other:
         told = registered or (f"{module}.{plain}" if module else class_name)
         raise UnsupportedError(
-            f"the optimizer is {told!r}, a class that is not Keras's own although it may be called like one: its rule"
-            f" is not known here, and its state is not carried under another's name; {foreign.HOW}"
+            f"the optimizer is {told!r}, which is not a class of Keras, although it may have the name of one: its"
+            f" rule is not known here, and its state is not migrated under another name; {foreign.HOW}"
         )

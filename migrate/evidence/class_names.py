@@ -38,12 +38,12 @@ def with_name(stored: Stored, configuration: Configuration) -> Configuration:
     other = KNOWN_NAMES.get(_folded(called))
     confirm = confirming(CLASS, configuration.class_origin.value)
     if CLASS in configuration.overrides and (other is not None or stored.generation != "tf1"):
-        note = f"{what}, and {confirm} overrides what that tells"
+        note = f"{what}, and {confirm} overrides that"
         return replace(configuration.with_claims(*claims), notes=(*configuration.notes, note))
     if other is not None:
         raise ContradictionError(
-            f"{what}, as those of {other} are, and {configuration.class_origin.where} says"
-            f" {configuration.class_origin.value}; leave the wrong one out, or decide with {confirm}"
+            f"{what}, as those of {other} are, and {configuration.class_origin.where} specifies"
+            f" {configuration.class_origin.value}. Remove the wrong one, or override with {confirm}"
         )
     given = configuration.config.get("name")
     proven = stored.graph_config is not None and bool(stored.graph_config.get("class_name"))

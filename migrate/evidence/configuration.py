@@ -31,11 +31,11 @@ RATES = ("learning_rate", "_learning_rate", "lr")
 """Names of the variable that holds it."""
 SCHEDULE = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
 OPTIONS = {
-    "clipnorm": "gradients were clipped, which is taken as no",
-    "decay": "the learning rate decayed, which is taken as no",
-    "weight_decay": "weights decayed, which is taken as no",
-    "use_ema": "averages of the weights were kept, which is taken as no",
-    "gradient_accumulation_steps": "gradients were accumulated, which is taken as no",
+    "clipnorm": "gradients were clipped",
+    "decay": "the learning rate decayed",
+    "weight_decay": "weights decayed",
+    "use_ema": "averages of the weights were kept",
+    "gradient_accumulation_steps": "gradients were accumulated",
 }
 PROVEN_BY_SLOTS = ("amsgrad", "centered")
 
@@ -81,7 +81,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
         if key not in (CLASS, GENERATION, foreign.OWN_RULE):
             value = wrappers.numbers(key, value) if key in wrappers.AROUND and value else value
             if key == "learning_rate" and value is None:
-                raise HyperparameterError("learning_rate must be a number or a schedule, got none")
+                raise HyperparameterError("learning_rate must be a number or a schedule, got None")
             config[key] = value
             origins[key] = Origin(key, value, SET, _denied(origins.get(key), value))
     config = {key: value for key, value in config.items() if key not in overrides or value is not None}
@@ -185,8 +185,8 @@ def _as_stored(config: dict[str, Any], class_name: str, generation: str | None) 
         return config
     if not same(config["schedule_decay"], config.get("decay", config["schedule_decay"])):
         raise ContradictionError(
-            f"schedule_decay is {config['schedule_decay']!r} and decay is {config['decay']!r}, which are one thing in"
-            " Nadam of these releases; leave the wrong one out"
+            f"schedule_decay is {config['schedule_decay']!r} and decay is {config['decay']!r}, which are the same"
+            " setting in Nadam of these releases. Remove the wrong one"
         )
     rest = {key: value for key, value in config.items() if key != "schedule_decay"}
     return {**rest, "decay": config["schedule_decay"]}
@@ -196,8 +196,8 @@ def _check_one_rate(config: Mapping[str, Any], where: str) -> None:
     """Keras called the learning rate `lr` before 2.3; no release writes both names."""
     if not same(config["lr"], config.get("learning_rate", config["lr"])):
         raise ContradictionError(
-            f"lr is {config['lr']!r} and learning_rate is {config['learning_rate']!r} in {where}; leave the wrong one"
-            " out, or, if it is the source that says both, save it again"
+            f"lr is {config['lr']!r} and learning_rate is {config['learning_rate']!r} in {where}; remove the wrong"
+            " one, or save the source again if it has both"
         )
 
 
@@ -210,7 +210,7 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
             name, _ = tf_train.keras_style(name, {})
         if not overrides.get(foreign.OWN_RULE):
             _check_known(sides, name, called)
-        others = ", ".join(f"{side.where} says {side.class_name}" for side in sides if side.class_name)
+        others = ", ".join(f"{side.where} has {side.class_name}" for side in sides if side.class_name)
         return name, Origin("optimizer", called, SET, others)
     said = [side for side in sides if side.class_name]
     first = said[0]
@@ -222,12 +222,12 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
         if _plain(first.class_name) != _plain(other.class_name) or (own_rule and first.called != other.called):
             names = (first.called, other.called) if own_rule else (first.class_name, other.class_name)
             raise ContradictionError(
-                f"{first.where} says that the optimizer is {names[0]}, and {other.where} says {names[1]}; leave the"
-                f" wrong one out, or decide with {confirming(CLASS, names[0] if own_rule else _plain(names[0]))}; a new"
-                " optimizer starts fresh with --weights-only"
+                f"{first.where} specifies {names[0]}, and {other.where} specifies {names[1]}. Remove the wrong one,"
+                f" or override with {confirming(CLASS, names[0] if own_rule else _plain(names[0]))}; for a new"
+                " optimizer add --weights-only"
             )
     if first.kind == GRAPH and stored.generation == "keras1" and len(said) == 1:
-        doubt = f"updates in the graph read what those of {first.called} do, as those of a class of one's own may, too"
+        doubt = f"updates in the graph read the same variables as {first.called}, which a custom class may do, too"
         confirm = confirming(CLASS, first.called)
     return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
 
@@ -238,8 +238,8 @@ def _check_known(sides: Sequence[_Said], name: str, called: str) -> None:
     own = next(told, None)
     if own is not None and algorithms.is_known(_plain(name)) and _plain(name) != _plain(own.class_name):
         raise ContradictionError(
-            f"{own.where} says that the optimizer is {own.called}, and {confirming(CLASS, called)} is another class,"
-            " whose slots hold other things; leave it out, or reset the optimizer with --weights-only"
+            f"{own.where} specifies {own.called}, and {confirming(CLASS, called)} is another class, whose slots hold"
+            " other values. Remove it, or reset the optimizer with --weights-only"
         )
 
 
@@ -250,7 +250,9 @@ def _checked(origin: Origin, sides: Sequence[_Said], algorithm: Algorithm, gener
     strange = keras_config.unheard_of(sides[0].raw, sides[0].config, algorithm, generation)
     if not strange:
         return origin
-    doubt = f"the config has {some(strange)}, which {origin.value} of no release has: it may be another of that name"
+    doubt = (
+        f"the config has {some(strange)}, which {origin.value} has in no release: it may be another class of that name"
+    )
     return replace(origin, doubt=doubt, confirm=confirming(CLASS, str(origin.value)))
 
 
@@ -278,8 +280,9 @@ def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[
             elif key not in keras_config.NO_EFFECT and not _agree(config[key], value):
                 decide = confirming(key, config[key])
                 raise ContradictionError(
-                    f"{key} is {brief(config[key])} in {origins[key].where} and {brief(value)} in {side.where}; leave"
-                    f" the wrong one out, or decide with {decide if len(decide) < BRIEF else f'--set {key}=VALUE'}"
+                    f"{key} is {brief(config[key])} in {origins[key].where} and {brief(value)} in {side.where}."
+                    " Remove the wrong one, or override with"
+                    f" {decide if len(decide) < BRIEF else f'--set {key}=VALUE'}"
                 )
     return config, origins
 
@@ -307,7 +310,7 @@ def _default(key: str, config: Mapping[str, Any], algorithm: Algorithm, stored: 
         return Origin(key, value, RELEASE, why)
     where = f"the default of {algorithm.name} in generation {generation}"
     if key in stored.outside:
-        doubt = f"{key}: {stored.outside[key]}, which is not understood; taken is {value!r}, {where}"
+        doubt = f"{key}: {stored.outside[key]}, which dtopt does not understand; it assumes {value!r}, {where}"
         return Origin(key, value, DEFAULT, where, doubt=doubt, confirm=confirms(key, MOVING + key in stored.outside))
     return Origin(key, value, DEFAULT, where, confirm=confirming(key, value))
 
@@ -330,7 +333,7 @@ def _open(
     missing = [name for name in known if name not in named]
     whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)
     if generation == "tf1" and stored.graph_seen:
-        return [Origin(n, None, GRAPH, "nothing stands before the optimizer in the graph") for n in missing]
+        return [Origin(n, None, GRAPH, "the graph has nothing before the optimizer") for n in missing]
     if whole is not None and generation not in (*generations.NEW, "tf1"):
         missing = ["decay"] if "decay" in missing and keras_config.always_says_decay(algorithm, generation) else []
         told = [name for name in known if name not in named and name not in missing]
@@ -345,7 +348,7 @@ def _decided(origins: Mapping[str, Origin]) -> bool:
 
 
 def _unsaid(name: str) -> Origin:
-    text = f"nothing says whether {OPTIONS[name]}"
+    text = f"the source does not show whether {OPTIONS[name]}; dtopt assumes not"
     return Origin(name, None, DEFAULT, doubt=text, confirm=confirming(name, None))
 
 

@@ -51,9 +51,9 @@ def check_config(stored: Stored, configuration: Configuration) -> None:
         if owners and key not in own and key not in SHARED:
             origin = configuration.class_origin
             raise ContradictionError(
-                f"{origin.where} says {origin.value} and has {key}, which {mine.name} does not have and"
-                f" {', '.join(owners)} {'have' if len(owners) > 1 else 'has'}: it is the config of another class; leave"
-                f" {key} out if it is not, or decide with {confirming(CLASS, origin.value)}"
+                f"{origin.where} specifies {origin.value} and has {key}, which {mine.name} does not have and"
+                f" {', '.join(owners)} {'have' if len(owners) > 1 else 'has'}, so this looks like another class's"
+                f" config. Remove {key}, or override with {confirming(CLASS, origin.value)}"
             )
 
 
@@ -75,8 +75,8 @@ def _check_release(stored: Stored, configuration: Configuration) -> None:
     if (is_named and is_native) or ("lr" in config and not is_named and not is_native):
         key = "name" if is_named else "lr"
         raise ContradictionError(
-            f"the optimizer's config has {key}, which no {said} of generation {stored.generation} saves: it is of"
-            f" another release's file; copy the file again, or decide with {confirming(CLASS, said)}"
+            f"the optimizer's config has {key}, which no {said} of generation {stored.generation} saves: it is from"
+            f" another release. Copy the file again, or override with {confirming(CLASS, said)}"
         )
 
 
@@ -97,8 +97,8 @@ def _check_limits(stored: Stored, configuration: Configuration) -> None:
         value = configuration.config.get(key)
         if value and (origin := configuration.origins[key]).kind == HINT:
             raise ContradictionError(
-                f"{key} is {value!r} in {origin.where}, and the optimizer's config in the source, which has"
-                f" it where it is set, has none; leave it out, or decide with {confirming(key, value)}"
+                f"{key} is {value!r} in {origin.where}, and the optimizer's config in the source does not have it,"
+                f" although it would if it was set. Remove it, or override with {confirming(key, value)}"
             )
 
 
@@ -153,8 +153,8 @@ def check_slow(
     if along != due and all(own is not None for _, own in arrays):
         raise ContradictionError(
             f"sync_period of Lookahead is {ahead['sync_period']}, and after {steps} steps the slow weights"
-            f" {'are' if along else 'are not'} the variables, which they would {'be' if due else 'not be'}: the period,"
-            " or the number of steps, is of another run"
+            f" {'are' if along else 'are not'} the variables, which they would {'be' if due else 'not be'}; one of"
+            " the two numbers is wrong"
         )
 
 
@@ -197,15 +197,15 @@ def _idle(stored: Stored, configuration: Configuration, arrays: Sequence[LazyArr
     unknown = stored.outside.get("momentum")
     if known.kind == DEFAULT:
         keeps = ", as that release does also without momentum, and" if moved else ", and"
-        why = f"{unknown}, which is not understood" if unknown else "nothing says how much momentum there is"
+        why = f"{unknown}, which dtopt does not understand" if unknown else "nothing shows how much momentum there is"
         raise MissingHintError(
-            f"the source keeps slots of momentum ({arrays[0].stored_as}, ...){keeps} {why}; say it with"
-            " --set momentum=VALUE"
+            f"the source keeps slots of momentum ({arrays[0].stored_as}, ...){keeps} {why}. Set it with --set"
+            " momentum=VALUE"
         )
     raise ContradictionError(
         f"momentum is 0 ({known.where}), and the source keeps slots of momentum ({arrays[0].stored_as}, ...): it was"
-        " changed after they were made, or one of the two is of another run; say what it is from here on with"
-        " --set momentum=VALUE, be it 0"
+        " changed later, or one of the two is from another run. Set the momentum to continue with: --set"
+        " momentum=VALUE, which may be 0"
     )
 
 
@@ -247,8 +247,7 @@ def check_kept(stored: Stored, configuration: Configuration, kept: Collection[st
     if lacking:
         raise ContradictionError(
             f"the source keeps {some(sorted(kept))} as variables, and no {some(lacking)}, as {called} of generation"
-            f" {generation} does with them: the class is wrong; if it is right, say {lacking[0]} with"
-            f" --set {lacking[0]}=VALUE"
+            f" {generation} does with them: the class is wrong. If it is right, add --set {lacking[0]}=VALUE"
         )
 
 
@@ -275,9 +274,9 @@ def with_rate(stored: Stored, configuration: Configuration, kept: Mapping[str, f
     if isinstance(known.value, Mapping):
         if stored.format == "tf_object" and stored.generation in FROM_V2 and "learning_rate" in kept:
             raise ContradictionError(
-                f"learning_rate is the number {kept['learning_rate']:.9g} in the checkpoint, as where it is no"
-                f" schedule, and {known.value.get('class_name')} in {known.where}; leave it out there, or, if a program"
-                f" set it later, say {SCHEDULE}"
+                f"learning_rate is the number {kept['learning_rate']:.9g} in the checkpoint, so it was not a"
+                f" schedule, and {known.value.get('class_name')} in {known.where}. Remove it there, or, if a program"
+                f" set it later, give {SCHEDULE}"
             )
         return configuration
     if CURRENT in stored.scalars:
@@ -286,7 +285,7 @@ def with_rate(stored: Stored, configuration: Configuration, kept: Mapping[str, f
         shows = f"the source keeps {some(sorted(kept))} as variables, and no learning rate"
     else:
         return configuration
-    doubt = f"{shows}, as where it is a schedule, which is said with {SCHEDULE}; taken is {known.value!r}"
+    doubt = f"{shows}, so it was a schedule, which you give with {SCHEDULE}; dtopt assumes {known.value!r}"
     return configuration.with_origin(replace(known, doubt=doubt, confirm=confirming("learning_rate", known.value)))
 
 

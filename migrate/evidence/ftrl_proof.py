@@ -72,7 +72,7 @@ def ftrl(
         for key in (*STRENGTHS[:2], "beta")
         if (said := arguments.origins.get(key)) is not None and said.kind == DEFAULT
     ]
-    which = "its default regularization, as nobody says another," if guessed else "the regularization of the config"
+    which = "its default regularization" if guessed else "the regularization of the config"
     differs = (
         f"with learning_rate {rate:.7g} and {which} Ftrl's slots make another variable {name} than the source holds,"
         f" by {off[False][name]:.2g} of it"
@@ -80,11 +80,11 @@ def ftrl(
     if guessed:
         forms = " ".join(f"--set {key}=VALUE" for key in guessed)
         decide = f"{confirming('learning_rate', rate)} if the rate changed or a constraint changed the variable"
-        raise MissingHintError(f"{differs}: say which with {forms}; or decide with {decide}")
+        raise MissingHintError(f"{differs}. Set it with {forms}, or override with {decide}")
     text = f"{differs}: one of these is of another run, the learning rate changed, or a constraint changed the variable"
     confirm = confirming("learning_rate", rate)
     if stored.model is not None or not proven:
-        raise ContradictionError(f"{text}; decide with {confirm}")
+        raise ContradictionError(f"{text}. Override with {confirm}")
     arguments.doubt("learning_rate", text, confirm=confirm)
     return arguments
 

@@ -72,8 +72,8 @@ def _check_generation(known: Known) -> None:
     if generation not in algorithm.generations:
         has = ", ".join(g for g in generations.GENERATIONS if g in algorithm.generations)
         raise UnsupportedError(
-            f"generation {generation} of Keras has no {algorithm.name} (only {has} have), so this is another project's,"
-            f" whose rule is not known: {foreign.HOW}; if it is one of those generations after all, say so with"
+            f"generation {generation} of Keras has no {algorithm.name} (only {has} have), so this is another"
+            f" project's, whose rule is not known: {foreign.HOW}; if it is from one of those generations, add"
             " --generation"
         )
 
@@ -103,8 +103,7 @@ def _why_slots_differ(error: Exception, stored: Stored, configuration: Configura
     around = wrappers.unknown(configuration.wrappers)
     if around and not isinstance(error, AmbiguousError):
         return (
-            f"{around[0]} is around the optimizer, and neither its steps nor what it keeps are known here: begin anew"
-            " from the weights, with the optimizer that is in it"
+            f"{around[0]} wraps the optimizer and is not supported: restart from the weights, with the optimizer in it"
         )
     lost = missing_settings.adapted(stored.model) if isinstance(error, MismatchError) else []
     lost += missing_settings.adapted_kernels(stored) if isinstance(error, MismatchError) and not lost else []
@@ -244,7 +243,7 @@ STEPS: tuple[Step[Known], ...] = (
     Step("Which generation and variables are named?", _hinted, "hinted"),
     Step("Which variables do patterns choose?", _chosen, "overrides"),
     Step(
-        "Whose are the slots that neither names nor shapes tell apart?",
+        "Which variables have the slots that names and shapes do not distinguish?",
         lambda k: trained_variables.of_twins(k.stored, k.overrides, k.is_named),
         "twins",
     ),

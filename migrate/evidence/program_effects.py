@@ -33,7 +33,7 @@ from optim.errors import HyperparameterError
 
 WHOLE = (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST, NO_KERNEL)
 """What is said of these is a whole sentence."""
-_OF_PROGRAM = f"{confirming(CHANGED, settings.OF_PROGRAM)}, if the program goes on doing it"
+_OF_PROGRAM = f"{confirming(CHANGED, settings.OF_PROGRAM)}, if the program continues to do it"
 CONFIRMS = {
     "learning_rate": "--set learning_rate=VALUE",
     GATHERED: confirming(GATHERED, None),
@@ -94,7 +94,7 @@ def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str,
         found.append(Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED]))
     if configuration.algorithm.name == nadam.ALGORITHM.name and stored.versions.backend == "jax":
         doubt = (
-            "on JAX, inside of a LossScaleOptimizer, Keras begins the product of Nadam's momenta anew at each step, and"
+            "on JAX, inside of a LossScaleOptimizer, Keras restarts the product of Nadam's momenta at each step, and"
             " no target does"
         )
         found.append(Origin(nadam.PRODUCT, None, UNINTERPRETED, doubt=doubt))
@@ -104,13 +104,13 @@ def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str,
 def _check_words(overrides: Mapping[str, object]) -> None:
     if overrides.get(CHANGED, settings.OF_PROGRAM) != settings.OF_PROGRAM:
         raise HyperparameterError(
-            f"{CHANGED} is {overrides[CHANGED]!r}; it takes {settings.OF_PROGRAM}: the"
-            " program goes on changing gradients as it did before it gives them to the optimizer"
+            f"{CHANGED} is {overrides[CHANGED]!r}; it takes {settings.OF_PROGRAM}: the program continues to change"
+            " gradients before it gives them to the optimizer"
         )
     if overrides.get(GATHERED) is not None:
         raise HyperparameterError(
-            f"{GATHERED} is {overrides[GATHERED]!r}; it takes none: the program clears what it has gathered of"
-            " gradients before the next step"
+            f"{GATHERED} is {overrides[GATHERED]!r}; it takes only none: the program clears the gradients that it has"
+            " gathered before the next step"
         )
 
 
@@ -132,7 +132,7 @@ def _doubt(
     said_there = MOVING + what in outside and own is not None and own.kind != DEFAULT
     if said_there or _is_settled(what, configuration, own, limit):
         return None
-    doubt = how if what in WHOLE else f"{what}: {how}, which is not understood"
+    doubt = how if what in WHOLE else f"{what}: {how}, which dtopt does not understand"
     confirm = CONFIRMS.get(what, "")
     if own is not None and (what != "learning_rate" or own.kind in (GRAPH, FILE)):
         confirm = confirming(what, own.value)
@@ -193,6 +193,6 @@ def _of_rates(stored: Stored, known: Mapping[str, Origin]) -> list[Origin]:
     other = next(((name, number) for name, number in held if not same(number, rate.value)), None)
     if other is None or isinstance(rate.value, Mapping):
         return []
-    text = f"learning_rate is {rate.value!r}, and no graph says what {other[0]!r} is for, which is {other[1]:.9g}"
+    text = f"learning_rate is {rate.value!r}, and no graph shows the use of {other[0]!r}, which is {other[1]:.9g}"
     which = f"{confirming('learning_rate', other[1])} or {confirming('learning_rate', rate.value)}"
     return [Origin("learning_rate", rate.value, UNINTERPRETED, doubt=text, confirm=which)]

@@ -56,8 +56,8 @@ def claims(known: Known) -> tuple[Origin, ...]:
 
 def warnings(known: Known) -> tuple[str, ...]:
     scaled = [
-        f"{name} wraps the optimizer: its loss scale is not part of the state that is carried;"
-        " optim.load_checkpoint(..., loss_scale=...) switches loss scaling on again"
+        f"{name} wraps the optimizer: its loss scale is not migrated; optim.load_checkpoint(..., loss_scale=...)"
+        " switches loss scaling on again"
         for name in known.configuration.wrappers
         if wrappers.plain(name) in wrappers.LOSS_SCALE
     ]

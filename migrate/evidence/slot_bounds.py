@@ -127,8 +127,10 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
         and generation == "keras3"
         and bool(gathered) != moved.get(ACCUMULATED.name, bool(gathered))
     ):
-        are = "and gradients are gathered" if moved[ACCUMULATED.name] else "and none are gathered"
-        text = f"iterations is {count.value}, {gathered} batches after a step, {are}: one of the two is of another run"
+        are = "and gradients are gathered" if moved[ACCUMULATED.name] else "and no gradients are gathered"
+        text = (
+            f"iterations is {count.value}, {gathered} batches after a step, {are}: one of the two is from another run"
+        )
         yield Origin("iterations", count.value, UNINTERPRETED, doubt=text, confirm=f"--set iterations={count.value}")
     if steps and zero:
         others = "and the others are not" if len(zero) < len(used) else "as before the first"

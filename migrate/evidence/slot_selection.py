@@ -101,8 +101,8 @@ def _check_new(
     nobodys = [name for name, array in unmapped.items() if "_variables/" in name and array.shape in shapes]
     if nobodys:
         raise DamagedFileError(
-            f"the source counts no step and holds no slots ({', '.join(wanted)}) of {algorithm.name}, and nothing says"
-            f" whose slots {some(nobodys)} are, which have the shapes of variables: it is incomplete"
+            f"the source counts no step and holds no slots ({', '.join(wanted)}) of {algorithm.name}, and nothing"
+            f" shows whose slots {some(nobodys)} are, which have the shapes of variables: it is incomplete"
         )
 
 
@@ -115,7 +115,7 @@ def _lost(wanted: Sequence[str], algorithm: Algorithm, stored: Stored, values: M
             " model saves them"
         )
     idle = algorithm.name == "SGD" and values.get("momentum")
-    begin = "If its momentum was 0 in them, say so with --set momentum=0; else migrate" if idle else "Migrate"
+    begin = "If its momentum was 0, add --set momentum=0; if not, migrate" if idle else "Migrate"
     return f"{said}. {begin} a checkpoint that has model and optimizer, or its weights alone with --weights-only"
 
 
@@ -138,7 +138,7 @@ def _check_complete(
     ]
     if lacking:
         raise DamagedFileError(
-            f"the source lacks {some(lacking)}: it is incomplete, or its optimizer config is of another run"
+            f"the source lacks {some(lacking)}: it is incomplete, or its optimizer config is from another run"
         )
 
 
@@ -150,9 +150,9 @@ def _switched_off(
     form = WRAPPED if slot == AVERAGE.name and generation in addons.GENERATIONS else form
     keeps, origin = f"the source keeps the slot {slot} ({stored_as}, ...), and", configuration.origins.get(option)
     if origin is None or origin.kind == DEFAULT:
-        return MissingHintError(f"{keeps} nothing says {option}, which it belongs to; say it with --set {form}")
+        return MissingHintError(f"{keeps} nothing shows {option}, which it belongs to. Set it with --set {form}")
     return ContradictionError(
-        f"{keeps} {origin.where or 'a hint'} switches it off ({configuration.algorithm.name} with {option}="
-        f"{values.get(option)!r}): it was changed after they were made, or one of the two is of another run; if it was"
-        f" on, say so with --set {form}"
+        f"{keeps} {origin.where or 'a hint'} switches it off ({configuration.algorithm.name} with"
+        f" {option}={values.get(option)!r}): it was changed later, or one of the two is from another run. If it was"
+        f" on, add --set {form}"
     )

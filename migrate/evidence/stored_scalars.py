@@ -59,7 +59,7 @@ def _fraction(array: LazyArray) -> float:
     """
     if not array.dtype.startswith(("float", "bfloat")):
         raise DamagedFileError(
-            f"{array.stored_as} is {array.dtype}, and optimizers keep it in floating point: the source was altered;"
-            " copy it again"
+            f"{array.stored_as} is {array.dtype}, and optimizers store it in floating point: the source was altered."
+            " Copy it again"
         )
     return array.number()

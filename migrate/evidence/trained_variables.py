@@ -40,22 +40,26 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[
     said = overrides.get(TWINS, IN_SOURCE)
     if said not in (IN_SOURCE, AS_NAMED) or (said == AS_NAMED and not named):
         raise HyperparameterError(
-            f"{TWINS} is {said!r}; it takes {IN_SOURCE}, the order in which the source has variables that are alike,"
-            f" or {AS_NAMED}, that in which --variables names them"
+            f"{TWINS} is {said!r}; it takes {IN_SOURCE}, the order of such variables in the source, or {AS_NAMED},"
+            " their order in --variables"
         )
     if stored.twins is None:
         return []
     alike = [name for group in stored.twins.groups for name in group]
-    text = f"only their order tells the slots of {some(alike, 4)} apart"
+    text = f"only their order distinguishes the slots of {some(alike, 4)}"
     form = "--variables FILE can name all that the optimizer trains, in its order"
     open_ = any(len(set(group) & set(stored.twins.order)) < len(group) for group in stored.twins.groups)
     if open_ or (stored.twins.denied and TWINS not in overrides):
-        why = "some of these have none" if open_ else "the optimizer had others in another order than the source has"
+        why = (
+            "some of these have no slots" if open_ else "the optimizer had others in another order than the source has"
+        )
         json_ = '[{"name": "dense/kernel", "shape": [5, 7]}, ...]'
-        raise AmbiguousError(f"{text}, and {why}, so that nothing tells whose is whose; {form}, as JSON: {json_}")
+        raise AmbiguousError(
+            f"{text}, and {why}, so nothing shows which slots belong to which variable. {form}, as JSON: {json_}"
+        )
     if TWINS in overrides:
         return [Origin(ORDER, alike, SET, "that of the source")]
-    text += f": whose is whose is taken from the order of the source, which need not be the optimizer's ({form})"
+    text += f": slots were assigned in the order of the source, which may not be the optimizer's ({form})"
     return [Origin(ORDER, alike, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
 
 
@@ -91,8 +95,8 @@ def of_order(configuration: Configuration, table: SlotTable, named: NamedVariabl
     if configuration.overrides.get(TWINS) == AS_NAMED:
         return [Origin(ORDER, list(table.order), SET, "that of --variables")]
     text = (
-        f"--variables takes slots for those of {apart[0]} that are {apart[1]}'s in the order of the model in the"
-        " source, in which compile hands variables to an optimizer"
+        f"--variables assigns slots to {apart[0]} that belong to {apart[1]} by the order of the model in the source,"
+        " which is the order that compile gives to an optimizer"
     )
     return [Origin(ORDER, list(table.order), HINT, doubt=text, confirm=f"--set {TWINS}={AS_NAMED}")]
 
@@ -106,8 +110,8 @@ def of_late(stored: Stored, table: SlotTable, configuration: Configuration, hint
     owned, untrained = set(table.order), _untrained(stored, configuration)
     if owned & untrained:
         raise ContradictionError(
-            f"untrained names {some(sorted(owned & untrained))}, which have slots in the source, as what was trained"
-            " has; leave them out of it"
+            f"untrained names {some(sorted(owned & untrained))}, which have slots in the source, so they were"
+            " trained. Remove them from it"
         )
     late = [v.name for v in stored.variables if v.trainable and v.name not in owned]
     if hinted or not owned or not late or untrained.issuperset(late) or LOST in stored.outside:
@@ -142,8 +146,8 @@ def check_left_out(stored: Stored, named: NamedVariables | None, table: SlotTabl
     if lacking:
         why = "has slots there" if table.order else "is updated in its graph"
         raise ContradictionError(
-            f"--variables leaves out {some(lacking)}, which can be trained in the source, and {why}: name all that are"
-            " trained; what is to be frozen from here on, freeze in the program"
+            f"--variables leaves out {some(lacking)}, which can be trained in the source, and {why}. Name all that"
+            " are trained; freeze a variable from now on in the program"
         )
 
 
@@ -155,7 +159,9 @@ def of_flags(stored: Stored, table: SlotTable, configuration: Configuration) -> 
     chosen = [by_name[name] for name in table.order]
     unknown = [v.name for v in chosen if v.trainable is None]
     if unknown and stored.generation in NATIVE and TWINS not in configuration.overrides:
-        text = f"{some(unknown)}: names do not tell their layers, of which those that are frozen by now are saved last"
+        text = (
+            f"{some(unknown)}: their names do not show their layers, and layers that are frozen by now are saved last"
+        )
         return [Origin(ORDER, unknown, DEFAULT, doubt=text, confirm=f"--set {TWINS}={IN_SOURCE}")]
     variables = [v for v in stored.variables if v.name not in untrained]
     other = strategies.another_choice(chosen, variables)
@@ -163,8 +169,8 @@ def of_flags(stored: Stored, table: SlotTable, configuration: Configuration) -> 
         return []
     frozen = [v.name for v in variables if v.name not in table.order]
     text = (
-        f"the slots would fit {some([v.name for v in other])} as well: whose they are is taken from the flags of the"
-        " layers, and one that was frozen or unfrozen after compile has another flag than the optimizer saw"
+        f"the slots would fit {some([v.name for v in other])} as well: they were assigned by the flags of the layers,"
+        " which differ from what the optimizer saw if a layer was frozen or unfrozen after compile"
     )
     confirm = patterns.naming(patterns.UNTRAINED, frozen, [v.name for v in stored.variables])
     return [Origin(TRAINED, table.order, UNINTERPRETED, doubt=text, confirm=confirm)]
@@ -199,12 +205,15 @@ def without_frozen(stored: Stored, table: SlotTable, *, is_named: bool) -> SlotT
         return table
     shown = ", ".join(kept)
     if stored.format == "tf1_saver" and not is_named:
-        text = f"{shown}: the graph does not list them as trainable, and they have slots: taken as trained"
+        text = (
+            f"{shown}: the graph does not list them as trainable, and they have slots: dtopt assumes that they were"
+            " trained"
+        )
         return replace(table, claims=(*table.claims, Origin(TRAINED, kept, GRAPH, doubt=text)))
     order = [name for name in table.order if name not in frozen]
     claims = []
     if FROZEN.may_be(CONTINUES, candidates(stored.generation or "", stored.versions)):
-        text = f"{shown}: frozen by now, and Keras before 3.4 goes on training what its optimizer was built on"
+        text = f"{shown}: frozen by now, and Keras before 3.4 continues to train what its optimizer was built on"
         claims = [Origin(TRAINED, kept, UNINTERPRETED, doubt=text)]
     elif not is_named:
         text = (
@@ -213,7 +222,7 @@ def without_frozen(stored: Stored, table: SlotTable, *, is_named: bool) -> SlotT
         )
         confirm = f"{surfaces.naming(order)} or {surfaces.naming(tuple(table.order))}"
         claims = [Origin(TRAINED, kept, UNINTERPRETED, doubt=text, confirm=confirm)]
-    note = f"{shown}: frozen by now, so that their slots are carried among the unmapped"
+    note = f"{shown}: frozen by now, so their slots are unmapped"
     return replace(
         table.without(lambda slot, variable: variable in frozen),
         order=order,

@@ -121,13 +121,12 @@ def _check_dtypes(state: OptimizerState) -> None:
     for v in state.variables:
         if v.dtype in COUNTED and v.name.rpartition("/")[2] in ROLES:
             raise UnsupportedError(
-                f"{v.name} is {v.dtype}, and layers keep what they multiply and add in floating point: the file was"
-                " altered; copy it again from where it was written"
+                f"{v.name} is {v.dtype}, and layer weights are never integers: the file was altered. Copy it again"
             )
         if v.dtype.startswith("complex") and v.trainable:
             raise UnsupportedError(
-                f"{v.name} is {v.dtype}, and optimizers step in real numbers, one of {', '.join(FLOATS)}; if it was not"
-                f" trained, say so with {confirming('untrained', [v.name])}"
+                f"{v.name} is {v.dtype}, and optimizers use real numbers, one of {', '.join(FLOATS)}. If it was not"
+                f" trained, add {confirming('untrained', [v.name])}"
             )
     dtypes = {v.name: v.dtype for v in state.variables}
     dtypes |= {name: copy.dtype for name, copy in state.slots.get(slot_layout.MASTER, {}).items()}
@@ -225,7 +224,7 @@ def _of_values(slot: str, least: float, most: float, known: Slot | None) -> Iter
 def _at_least(declared: Mapping[str, Slot]) -> Iterator[slot_bounds.Limit]:
     for slot in declared.values():
         if slot.at_least:
-            text = f"slot {slot.name} is the largest {slot.at_least} so far and lies below it"
+            text = f"slot {slot.name} is the largest {slot.at_least} so far and is below it"
             yield slot_bounds.Limit(slot.name, slot.at_least, text, _lies_below)
 
 

@@ -63,8 +63,8 @@ def _open(rows: Sequence[Held], restores: bool) -> list[str]:
     open_ = (row for row in rows if not row.order.is_told and _fits_otherwise(row))
     names = [row.stored.name for row in open_ if restores or not _is_held(row)]
     text = (
-        f"{some(names)}: dims are alike, so that shapes do not tell their order, which is another in torch than in"
-        " Keras, and no axes are given; say them: (..., (1, 0)) where a kernel is transposed, (..., (0, 1)) where not"
+        f"{some(names)}: dims are equal, so shapes do not show their order, which differs between torch and Keras."
+        " Give the axes: (..., (1, 0)) if a kernel is transposed, (..., (0, 1)) if not"
     )
     return [text] if names else []
 

@@ -97,7 +97,7 @@ class Differences:
         if weak:
             yield (
                 f"{some(weak)}: matched by position alone, as names differ, shapes are not unique and values do not"
-                " tell; if it is right, give a mapping of the source's names to variables"
+                " help. To confirm, give a mapping of the source's names to variables"
             )
 
     def _factor_reasons(self) -> Iterator[str]:

@@ -75,7 +75,7 @@ class Indexed:
         index = self._index()
         known = {self._optimizer._var_key(v): v for v in variables}
         unknown = [plain_name(v) for key, v in known.items() if key not in index]
-        return unknown, [f"variable {i} of its own" for key, i in index.items() if key not in known]
+        return unknown, [f"its variable {i}" for key, i in index.items() if key not in known]
 
     def known(self) -> Sequence[Any]:
         return list(getattr(self._optimizer, "_trainable_variables", ())) if self._built else []  # of Keras 3

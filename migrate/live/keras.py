@@ -36,8 +36,7 @@ def algorithm_of(optimizer: Any, home: str) -> tuple[Algorithm, bool]:
                 return algorithm, cls is type(optimizer)
     known = ", ".join(a.name for a in algorithms.ALGORITHMS)
     raise UnsupportedError(
-        f"{type(optimizer).__name__} is none of the optimizers whose state dtopt restores, nor derived from"
-        f" one: {known}"
+        f"{type(optimizer).__name__} is not an optimizer whose state dtopt restores, nor derived from one: {known}"
     )
 
 

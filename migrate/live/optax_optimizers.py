@@ -85,8 +85,8 @@ class Restored:
         twice = sorted({f"{what} of {name}" for what, name in places if places.count((what, name)) > 1})
         if twice:
             raise UnsupportedError(
-                f"the optax state has two places for {twice[0]}, and nothing says which is the source's; restore into a"
-                " transformation with one"
+                f"the optax state has two places for {twice[0]}, and nothing shows which is the source's; restore"
+                " into a transformation with one"
             )
         kinds = {what for what, _ in places}
         idle = () if self.state.hyperparameters.get("momentum") else optax_trial.MOMENTA.values()
@@ -115,7 +115,7 @@ class Restored:
         slot_of = {field: slot for slot, field in self._fields.items()}
         fresh = {leaf.what for leaf in self._leaves if leaf.name and slot_of.get(leaf.what) not in state.slots}
         if fresh and state.slots:
-            yield f"the state has {', '.join(sorted(fresh))}, which the source has not: it begins anew"
+            yield f"the state has {', '.join(sorted(fresh))}, which the source does not have: it restarts"
         started = dict.fromkeys(
             leaf.what
             for leaf, array in self._paired()

@@ -103,7 +103,7 @@ def _leaf(path: Any, names: Mapping[Any, str]) -> Leaf:
     if attributes and attributes[-1] == COUNT:
         return Leaf(COUNT, "")
     raise UnsupportedError(
-        f"the optax state has {_name(path)}, and no source says what it should hold; restore into a transformation"
+        f"the optax state has {_name(path)}, and no source contains a value for it; restore into a transformation"
         " without it"
     )
 

@@ -33,11 +33,11 @@ CUT = 32
 """No dim of what is tried is larger."""
 STEPS = 3
 SIZES = {
-    1e-9: "which tells about epsilon",
-    1e-6: "which tells about epsilon",
-    1e-3: "which tells about epsilon",
-    1e3: "which tells about clipping",
-    1e6: "which tells about clipping",
+    1e-9: "which shows epsilon",
+    1e-6: "which shows epsilon",
+    1e-3: "which shows epsilon",
+    1e3: "which shows clipping",
+    1e6: "which shows clipping",
 }
 """Of gradients, besides usual ones -> what a difference there comes from."""
 SMALL = 1e-6
@@ -148,16 +148,14 @@ class _Trial:
         apart = "" if made.reasons else self._apart(small, count)
         if apart:
             made.reasons.append(
-                f"with gradients of about {SMALL:g} and usual variables, which tells about weight decay, its steps are"
-                f" not the source's: {apart}"
+                f"with gradients of about {SMALL:g} and usual variables, which shows weight decay, its steps are not"
+                f" the source's: {apart}"
             )
         largest = self._ours.steps(usual, count)[0]
         for later in _counts(count, rate):
             apart = self._apart(usual, later, largest)
             if apart:
-                made.reasons.append(
-                    f"{later} steps on, which tells about the schedule, it is not the source's: {apart}"
-                )
+                made.reasons.append(f"{later} steps on, which shows the schedule, it is not the source's: {apart}")
                 break
         return made
 

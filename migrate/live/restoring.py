@@ -420,7 +420,7 @@ class _Restoring:
         fresh = [g.name for g in self._trainable if id(g) not in known and g.name not in self._state.parts.fresh]
         fresh += [p.live.name for p in self._trained if p.stored.name not in owners]
         if fresh and owners:
-            yield f"never trained in the source, so that their slots begin anew: {', '.join(fresh)}"
+            yield f"never trained in the source, so their slots start fresh: {', '.join(fresh)}"
 
 
 def _rank(how: str) -> int:

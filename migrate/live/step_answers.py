@@ -139,8 +139,8 @@ TEXTS: Mapping[str, Callable[[Any, Any], str]] = {
         " live optimizer"
     ),
     factors.LAZY: lambda have, get: (
-        f"rows that a sparse gradient leaves out {have} in the source and {get} in the live optimizer (lazy_rows of"
-        " optim says which)"
+        f"rows that a sparse gradient leaves out {have} in the source and {get} in the live optimizer (set lazy_rows"
+        " of optim)"
     ),
 }
 

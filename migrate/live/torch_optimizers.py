@@ -275,7 +275,7 @@ def _kind(optimizer: Any) -> tuple[Kind, str]:
     name = type(optimizer).__name__
     if name not in KINDS or not type(optimizer).__module__.startswith("torch.optim."):
         raise UnsupportedError(
-            f"{type(optimizer).__module__}.{name} is none of the optimizers of torch.optim that dtopt restores into:"
+            f"{type(optimizer).__module__}.{name} is not an optimizer of torch.optim that dtopt restores into:"
             f" {', '.join(KINDS)}"
         )
     return KINDS[name], f"torch.optim.{name}"

@@ -78,7 +78,7 @@ def _epsilon(group: Group, steps: int) -> str:
     if group["eps"] == 0 or 1.0 - factor < 1e-6:
         return ""
     return (
-        f"epsilon is added behind the bias correction in torch and before it in the source: {factor:.3g} times as much"
+        f"epsilon is added after the bias correction in torch and before it in the source: {factor:.3g} times as much"
         " at the next step, which matters where the root is about as small as epsilon, and less from step to step"
     )
 

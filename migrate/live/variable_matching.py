@@ -392,7 +392,7 @@ def _candidates(live: Sequence[Given], stored: Sequence[StoredVariable], why: st
         f"{g.name!r} may be {' or '.join(repr(v.name) for v in stored if v.shape == g.shape)}" for g in live[:SHOWN]
     ]
     return (
-        f"which live variable is which stored one cannot be told, as {why}: {'; '.join(lines)}. Give a mapping of the"
+        f"live variables could not be matched to stored ones, as {why}: {'; '.join(lines)}. Give a mapping of the"
         " source's names to variables"
     )
 

@@ -17,7 +17,7 @@ from migrate.state import Stored, StoredVariable
 
 Read = Mapping[int, frozenset[tuple[str, str]]]
 """By the id of each array, the (slot, variable) that its name may mean."""
-DENIED = "names and order contradict each other, and the file does not say which is right"
+DENIED = "names and order contradict each other, and the file does not show which is right"
 
 
 def read(stored: Stored, algorithm: Algorithm) -> Read:

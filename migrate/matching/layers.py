@@ -37,8 +37,8 @@ def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:
     if len(ways) > 1:
         options = "; or ".join(_shown_where_apart(way, ways) for way in ways)
         text = (
-            f"{where}: slots of {len(wanted)} variables, and the source does not say in which order its layers follow"
-            f" each other: {options}. Name the trained variables, in order, in --variables"
+            f"{where}: slots of {len(wanted)} variables, and the source does not contain the order of its layers:"
+            f" {options}. Name the trained variables, in order, in --variables"
         )
         raise asking(AmbiguousError(text), Questions({}, tuple({VARIABLES: list(way)} for way in ways)))
     if not ways:

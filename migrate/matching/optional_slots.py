@@ -33,8 +33,8 @@ def owners(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], wher
     mixed = next((shape for shape, has in by_shape.items() if len(has) > 1), None)
     if mixed is not None:
         raise AmbiguousError(
-            f"{where}: the source does not say in which order its layers follow each other, and of the variables of"
-            f" shape {list(mixed)} only some have the slot {slot}: name the trained variables, in order, in --variables"
+            f"{where}: the source does not contain the order of its layers, and only some variables of shape"
+            f" {list(mixed)} have the slot {slot}: name the trained variables, in order, in --variables"
         )
     return Owners(len(trained), lambda i, shape: by_shape.get(shape) == {True})
 
@@ -55,9 +55,9 @@ def check(
         has = algorithm.has(config, slot, shape, name)
         if has is None:
             raise AmbiguousError(
-                f"whether {algorithm.name} keeps the slot {slot} of {name!r} depends on how much of that name its path"
-                " had in Keras, which the source does not say: exclude_layers or exclude_embeddings match only a part"
-                " of it. Give patterns that match the layer's own name, with --set exclude_layers=VALUE"
+                f"whether {algorithm.name} keeps the slot {slot} of {name!r} depends on how much of that name its"
+                " path had in Keras, which the source does not contain: exclude_layers or exclude_embeddings match"
+                " only a part of it. Give patterns that match the layer's own name, with --set exclude_layers=VALUE"
             )
         if name in having and not has:
             raise ContradictionError(

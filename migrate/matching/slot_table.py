@@ -20,7 +20,7 @@ from migrate.releases.versions import UNKNOWN, Versions
 from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import MismatchError
 
-UNREAD = "what Adafactor keeps of a variable besides its means, and overwrites before it reads it, is unmapped"
+UNREAD = "values of Adafactor that it overwrites before it reads them are unmapped"
 COUNTERS = ("iterations", "iteration", "iter", "_iterations")
 """Names under which sources keep the number of steps."""
 
@@ -87,7 +87,7 @@ def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]
         if slot is None and source_name not in names and any(variable in shapes for variable in owners):
             raise ContradictionError(
                 f"the source keeps a slot {source_name!r} ({next(iter(owners.values())).stored_as}, ...), which"
-                f" {algorithm.name} does not have; it is another class's state, or of a rule that is not known here"
+                f" {algorithm.name} does not have; it belongs to another class or an unknown rule"
             )
         for variable, array in owners.items():
             if slot is None or variable not in shapes:
@@ -130,7 +130,7 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
         return None
     claims = []
     for name, _ in leftover:
-        text = f"{name!r} belongs to no variable of the model: carried among the unmapped"
+        text = f"{name!r} belongs to no variable of the model: unmapped"
         claims.append(Origin(name, None, UNINTERPRETED, doubt=text))
     return SlotTable(
         pairs,
@@ -169,8 +169,8 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     if len(fitting) > 1:
         raise AmbiguousError(
             f"{where} fits more than one order of {algorithm.name} in generation {generation}:"
-            f" {'; or '.join(dict.fromkeys(f[0].describe() for f in fitting))}; their shapes and signs are"
-            " alike, so that only a format with names can carry it (save a TensorFlow checkpoint instead)"
+            f" {'; or '.join(dict.fromkeys(f[0].describe() for f in fitting))}; their shapes and signs are the"
+            " same, so only a format with names can be migrated: save a TensorFlow checkpoint instead"
         )
     otherwise = "" if readings else _built_otherwise(algorithm, generation, config, arrays, whose)
     if otherwise:
@@ -206,15 +206,15 @@ def _check_numbers(stored: Stored, algorithm: Algorithm, resolved: orders.Resolv
             said = None if found is None else algorithm.slot_of(found.group(1))
             if found is not None and said is not None and (said, int(found.group(2))) != (slot, i):
                 raise ContradictionError(
-                    f"{found.group()!r} stands in the list where slot {slot} of variable {i} does, and by its name it"
-                    f" is {said} of variable {found.group(2)}: {joined_names.DENIED}"
+                    f"{found.group()!r} is in the list at the place of slot {slot} of variable {i}, and by its name"
+                    f" it is {said} of variable {found.group(2)}: {joined_names.DENIED}"
                 )
     created = [found for name in names.values() if (found := CREATED.fullmatch(name)) is not None]
     numbers = [int(found.group(1) or 0) for found in created]
     for found, before, after in zip(created[1:], numbers, numbers[1:], strict=False):
         if after <= before:
             raise ContradictionError(
-                f"{found.group()!r} stands in the list behind Variable_{before}: {joined_names.DENIED}"
+                f"{found.group()!r} comes after Variable_{before} in the list: {joined_names.DENIED}"
             )
 
 
@@ -361,10 +361,9 @@ def _built_otherwise(
             said = [f"{key}={config[key]!r}" for key in dict.fromkeys(key for keys in fitting for key in keys)]
             forms = [" ".join(f"--set {key}={BUILT_WITH[key][1]}" for key in keys) for keys in fitting]
             return (
-                f"{whose.where} is as {algorithm.name} with {' or '.join(named)} keeps it, and the config says"
-                f" {' and '.join(said)}: that was changed after the optimizer was built, or the list is of another run."
-                f" Say what it was built with by {' or '.join(forms)}; it can be changed again in the optimizer that is"
-                " loaded"
+                f"{whose.where} is that of {algorithm.name} with {' or '.join(named)}, and the config has"
+                f" {' and '.join(said)}: it was changed after the optimizer was built, or the list is from another"
+                f" run. Set what it was built with: {' or '.join(forms)}; you can change it again after loading"
             )
     return ""
 
@@ -378,10 +377,7 @@ def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], h
     }
     warnings = [UNREAD] if resolved.unread else []
     if resolved.placeholders:
-        warnings.append(
-            f"{len(resolved.placeholders)} zeros of shape (1,) stand for the slot vhat, which is off: they"
-            " are no state and are left out"
-        )
+        warnings.append(f"skipped {len(resolved.placeholders)} placeholder zeros for the unused slot vhat")
     if how == "shape":
         warnings.append(
             "the source's own flags do not name the trained variables: found by shape to be"

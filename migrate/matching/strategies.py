@@ -84,9 +84,8 @@ def by_name(
         key = best.slot, best.variable.name
         if key in found:
             raise AmbiguousError(
-                f"{name!r} and {found[key].stored_as!r} both read as slot {best.slot} of"
-                f" {best.variable.name!r}; a TensorFlow"
-                " checkpoint of the same model says which is which"
+                f"{name!r} and {found[key].stored_as!r} both read as slot {best.slot} of {best.variable.name!r};"
+                " migrate a TensorFlow checkpoint of the same model, which distinguishes them"
             )
         wanted = algorithm.slot(best.slot).shape(best.variable.shape)
         if wanted is None:
@@ -137,8 +136,8 @@ def _rank(prefix: str, optimizer_name: str) -> int:
 
 _JOINED_LATER = (
     "The list has the slots of these variables first and then those of others, as after a layer was unfrozen while"
-    " training, and does not say which came first. The .h5 or the TensorFlow checkpoint of the same model does: migrate"
-    " that instead"
+    " training, and does not show which came first. The .h5 or the TensorFlow checkpoint of the same model does:"
+    " migrate that instead"
 )
 
 
@@ -188,9 +187,9 @@ def by_shape_alone(
     found = _by_unique_shape(list(shapes), trained)
     if found is None:
         raise AmbiguousError(
-            f"{where} was saved by an optimizer that tf.train.Checkpoint.restore had filled: its variables stand in the"
-            " order in which they were restored, which the list does not say, and several have the same shape. Migrate"
-            " the TensorFlow checkpoint, or a list saved without restoring"
+            f"{where} was saved by an optimizer that tf.train.Checkpoint.restore had filled: its variables are in the"
+            " order in which they were restored, which the list does not contain, and several have the same shape."
+            " Migrate the TensorFlow checkpoint, or a list saved without restoring"
         )
     return found
 

@@ -112,7 +112,9 @@ def _group(members: Sequence[tuple[str, str]], gates: dict[str, tuple[str, ...]]
 
 def _variable(name: str, parts: Sequence[StoredVariable]) -> StoredVariable:
     if len({part.trainable for part in parts}) > 1:
-        raise UnsupportedError(f"{name} was trained in part, which no config can say; migrate to slots")
+        raise UnsupportedError(
+            f"{name} was trained only in part, which a Keras config cannot express: migrate to slots"
+        )
     arrays = [part.array for part in parts if part.array is not None]
     if len(arrays) < len(parts):
         shape = (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts))

@@ -87,8 +87,8 @@ def paddings(config: Any) -> list[str]:
     if not names:
         return []
     return [
-        f"{some(names)}: Keras before 3.14 does not save {PADDING}, and nothing in the source tells the shape of what"
-        " it returns; right if your program does not set it"
+        f"{some(names)}: Keras before 3.14 does not save {PADDING}, and the source does not show the shape of the"
+        " layer's output; right if your program does not set it"
     ]
 
 

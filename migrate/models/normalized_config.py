@@ -75,7 +75,7 @@ def freeze_layer(layer: Layer, frozen: bool, within: bool = False) -> None:
         if layer["class_name"] == "BatchNormalization":
             raise UnsupportedError(
                 f"the layer {layer_name(layer)!r} is not frozen, in a model or layer that is: it normalizes by the"
-                f" batch, and is not trained, which no target can say; {ADVICE}"
+                f" batch and is not trained, which no target can express; {ADVICE}"
             )
         config["trainable"] = False
     for inner in held(layer):
@@ -137,13 +137,12 @@ def _layer(layer: Any) -> dict[str, Any]:
     shown = layer.get("name") or (config or {}).get("name")
     if isinstance(config, Mapping) and name in KINDS and not is_stock(name, config):
         raise UnsupportedError(
-            f"the layer {shown!r} is a {name} that says no {SAID[name]}, as Keras's own does, so it is another class of"
+            f"the layer {shown!r} is a {name} without {SAID[name]}, which Keras's own has, so it is another class of"
             f" that name; {ADVICE}"
         )
     if name not in KINDS or not isinstance(config, Mapping):
         raise UnsupportedError(
-            f"the layer {shown!r} is a {name}, which is none of the layers of Keras's own that this dtopt translates;"
-            f" {ADVICE}"
+            f"the layer {shown!r} is a {name}, which is not a Keras layer that this dtopt translates; {ADVICE}"
         )
     if name == "GRU":  # which Keras before 2.1.4 could not say, and later ones take for granted
         config = {"reset_after": False, **config}

@@ -23,7 +23,9 @@ def rename(model: dict[str, Any], notes: list[str]) -> None:
         model["config"]["name"] = plain if _FIRST.fullmatch(plain) else f"model{plain}"
         if "name" in model:
             model["name"] = model["config"]["name"]
-        notes.append(f"the model {name!r} is called {layer_name(model)!r} there, as TensorFlow takes no such scope")
+        notes.append(
+            f"the model {name!r} is called {layer_name(model)!r} there, as TensorFlow does not allow that scope"
+        )
 
 
 def check(model: Layer, nested: bool) -> None:

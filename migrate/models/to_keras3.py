@@ -123,7 +123,7 @@ def with_input(config: Mapping[str, Any]) -> list[Layer]:
         shape = inner[0]["config"].get("batch_input_shape") if inner else None
     shape = shape or config.get("build_input_shape")
     if shape is None:
-        raise UnsupportedError(f"the model {config.get('name')!r} does not say the shape of its input; {ADVICE}")
+        raise UnsupportedError(f"the model {config.get('name')!r} does not contain the shape of its input; {ADVICE}")
     dtype = first.get("input_dtype") or "float32"
     entry = {"batch_input_shape": shape, "dtype": dtype, "name": f"{layer_name(layers[0])}_input"}
     return [{"class_name": "InputLayer", "config": entry}, *layers]
@@ -303,5 +303,5 @@ def _initializer(value: Any) -> Any:
 def _known(value: Any, module: str, known: Sequence[str], shown: str) -> dict[str, Any]:
     name = value.get("class_name") if isinstance(value, Mapping) else value
     if not isinstance(value, Mapping) or name not in known:
-        raise UnsupportedError(f"the layer {shown!r} has {name!r}, which is none of Keras's {module}; {ADVICE}")
+        raise UnsupportedError(f"the layer {shown!r} has {name!r}, which is not in Keras's {module}; {ADVICE}")
     return _object(f"keras.{module}", str(name), value.get("config") or {})

@@ -139,7 +139,7 @@ def trained(state: OptimizerState) -> list[str]:
     doubtful = [name for name in listed if flags[name] is not False and name not in owners]
     if doubtful:
         raise UnsupportedError(
-            "some variables have no slots, and nothing says whether the model trains them; if it does not, say"
-            f" {patterns.naming(patterns.UNTRAINED, doubtful, listed)}, else migrate to slots"
+            "some variables have no slots, and nothing shows whether the model trains them; if it does not, add"
+            f" {patterns.naming(patterns.UNTRAINED, doubtful, listed)}; if it does, migrate to slots"
         )
     return [name for name in listed if name in owners]

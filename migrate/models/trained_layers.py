@@ -34,7 +34,7 @@ CHANGES = (
     "no slots in the source, and written as frozen",
 )
 """What becomes of layers that were thawed, that are not trained, and of which an optimizer has nothing."""
-IN_PART = "was trained in part, which no config can say"
+IN_PART = "was trained only in part, which a Keras config cannot express"
 BY_BATCH = (
     "is not trained, and not frozen in its config: it normalizes by the batch, which no target does with a frozen layer"
 )
@@ -171,7 +171,8 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     doubts = _of_thawed(state, changes[0]) if thawed and not whole else []
     if open_:
         text = (
-            f"{some([*open_])}: no slots in the source, which trains nothing that has none, and the target trains them"
+            f"{some([*open_])}: no slots in the source, which trains only variables with slots, and the target trains"
+            " them"
         )
         doubts.append(Origin(TRAINED, None, UNINTERPRETED, doubt=text))
     return TrainedLayers(tuple(order), tuple(changes), tuple(doubts))

@@ -89,8 +89,8 @@ def _settle_flattened(layers: Sequence[Layer], found: Mapping[Place, str], shape
         return
     if flat > 0:
         raise UnsupportedError(
-            f"the model does not say how long its input is, which its layer {layer_name(rest[flat])!r} has to know;"
-            f" {ADVICE}"
+            f"the model does not contain the length of its input, which its layer {layer_name(rest[flat])!r} has to"
+            f" know; {ADVICE}"
         )
     width = layers[at]["config"]["output_dim"]
     length = shapes[found[(layer_name(rest[1]),), "kernel"]][0] // width
@@ -168,8 +168,8 @@ def _check_order(members: Sequence[tuple[str, str]], found: Mapping[Place, str],
     if other is not None:
         variable, place = other
         raise MismatchError(
-            f"{variable!r} is called as a weight of the layer {place[0][-1]!r} is, and stands in the place of one of"
-            f" {order[variable][0][-1]!r}: weights are numbered otherwise than layers; {ADVICE}"
+            f"{variable!r} has the name of a weight of the layer {place[0][-1]!r}, and the place of one of"
+            f" {order[variable][0][-1]!r}: weights and layers are numbered differently; {ADVICE}"
         )
 
 

@@ -59,7 +59,7 @@ def compared(source: OptimizerState, path: str, target: OptimizerState, dest: st
             return _not_loaded(f"{library} needs the model's own classes ({problem.splitlines()[0][:200]})")
         if problem:
             return [f"{library} cannot use it: {' '.join(problem.split())[:400]}"], [], []
-        note = f"{library} {seen['version']} loaded it, in a process of its own"
+        note = f"{library} {seen['version']} loaded it, in a separate process"
         found = list(_state(target, seen))
         if found:
             return found, [], [note]
@@ -109,7 +109,7 @@ def _answers(source: OptimizerState, own: str, said: dict[str, Any]) -> tuple[st
         return "", f"answers were not compared: {said['silent']}"
     if said["worst"] <= (NEAR if all("float16" not in v.dtype for v in source.variables) else NEAR_HALF):
         return "", f"it answers as the source does in {own}"
-    return f"asked the same, the model answers otherwise than the source does in {own} ({said['worst']:.2g} of it)", ""
+    return f"for the same input, the model's outputs differ from the source's in {own} ({said['worst']:.2g} of it)", ""
 
 
 def _run(*words: str) -> str:
@@ -130,7 +130,7 @@ def _run(*words: str) -> str:
         return f"loading took more than {SECONDS} s"
     if done.returncode == FULL:
         raise CheckpointError(f"{done.stderr.strip().splitlines()[-1]}: Keras had no room for what it found; make room")
-    return f"the process ended with {done.returncode}, saying {(done.stderr.strip().splitlines() or ['nothing'])[-1]}"
+    return f"the process ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['nothing'])[-1]}"
 
 
 def _left(folder: str, name: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, .
         except UnsupportedError as error:
             notes.append(str(error))
     if known:
-        notes += [f"{each}; the migration says why it is approximate: {some(known, between='; ')}" for each in other]
+        notes += [f"{each}; the migration is approximate: {some(known, between='; ')}" for each in other]
         other = []
     return Compared((*found, *other), tuple(notes), renamed, worst)
 
@@ -171,7 +171,7 @@ def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> 
     for slot in names:
         have, get = source.slots.get(slot, {}), target.slots.get(slot, {})
         if not get:
-            notes.append(f"slot {slot} is not kept there; whether it matters, the step tells")
+            notes.append(f"slot {slot} is not kept there; the step shows whether it matters")
             continue
         factors = set()
         for name in dict.fromkeys((*have, *get)):
@@ -191,7 +191,7 @@ def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> 
         if len(factors) > 1:
             yield f"slot {slot} is multiplied by {some(sorted(factors))}, in each variable by another number"
         elif factors - {"1"}:
-            notes.append(f"slot {slot} is multiplied by {factors.pop()}; whether that is right, the step tells")
+            notes.append(f"slot {slot} is multiplied by {factors.pop()}; the step shows whether that is right")
 
 
 def _is_fresh(array: LazyArray, state: OptimizerState, name: str) -> bool:

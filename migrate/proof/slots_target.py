@@ -139,13 +139,13 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
             yield f"the target has {key} = {metadata.config.get(key)!r}, the source {value!r}"
     for key, value in metadata.config.items():
         if key != "name" and key not in state.hyperparameters:
-            yield f"the target has {key} = {value!r}, and the source does not say it"
+            yield f"the target has {key} = {value!r}, which the source does not have"
     said = [(v.name, v.shape, v.dtype, v.trainable, v.stored) for v in metadata.variables]
     held = [(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None) for v in state.variables]
     yield from (f"the target's table has {_row(a)}, the source {_row(b)}" for a, b in _unlike(said, held))
     for mark, names in ((slot_layout.WHOLE, state.parts.fresh), (slot_layout.ADDED, state.parts.grown)):
         marked = {v.name for v in metadata.variables if v.fresh == mark}
-        yield from (f"the target's table marks {n} otherwise than as {mark}" for n in sorted(marked ^ set(names)))
+        yield from (f"the target's table does not mark {n} as {mark}" for n in sorted(marked ^ set(names)))
     tables = {slot: sorted(owners) for slot, owners in metadata.slots.items()}
     if tables != {slot: sorted(owners) for slot, owners in state.slots.items()}:
         yield "the target's table lists slots that are not those of the source, or not all"
@@ -163,11 +163,11 @@ def _provenance_differences(state: OptimizerState, said: Mapping[str, Any]) -> I
         wanted |= {"format": source.format, "generation": source.generation, "versions": source.versions.to_dict()}
     for key, value in wanted.items():
         if said.get(key) != value:
-            yield f"the target says that its {key} is {said.get(key)!r}, and of the source it is {value!r}"
+            yield f"{key} is {said.get(key)!r} in the target, and in the source it is {value!r}"
     told = said.get("reasons")
     kept = [str(each) for each in told] if isinstance(told, list) else []
     yield from (
-        f"the target does not say why it is not exact: {each}" for each in state.kept_reasons if each not in kept
+        f"the target does not contain why it is not exact: {each}" for each in state.kept_reasons if each not in kept
     )
     if not isinstance(told, list) or (said.get("fidelity") == EXACT) == bool(kept):
         yield f"the target calls itself {said.get('fidelity')!r} for {len(kept)} reasons"

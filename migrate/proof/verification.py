@@ -123,7 +123,7 @@ def _compared(
     if list_target.is_list(dest):
         return _verify_list(state, source, dest, order)
     if order is not None:
-        raise HyperparameterError(f"--order says how a list is ordered, and {dest} is none; leave it out")
+        raise HyperparameterError(f"--order is the order of a list, and {dest} is not a list: remove it")
     if os.path.isfile(dest):
         return _verify_model(state, source, dest)
     return _verify_slots(state, source, dest, progress)
@@ -225,7 +225,7 @@ def _forgotten(told: OptimizerState, target: OptimizerState) -> list[str]:
         return []
     open_ = [origin.open for origin in told.origins if not origin.certain]
     return [
-        f"the target does not say why it is not exact: {each}"
+        f"the target does not contain why it is not exact: {each}"
         for each in open_
         if not any(text.endswith(each) for text in kept)
     ]

@@ -150,8 +150,8 @@ def _check_backend(backend: str | None, model_config: Any, path: str) -> None:
         )
     if backend == "theano" and model_config is None:
         raise UnsupportedError(
-            f"{path} was written with the Theano backend and holds no model_config, so that convolution kernels, which"
-            " Theano keeps flipped, cannot be told"
+            f"{path} was written with the Theano backend and holds no model_config, so convolution kernels, which"
+            " Theano stores flipped, cannot be recognised"
         )
 
 
@@ -300,8 +300,8 @@ def _variables(
         names = hdf5.name_list(node, "weight_names") or []
         if names and layers and layer not in (*layers, OF_MODEL):
             raise DamagedFileError(
-                f"{path}: it has weights of a layer {layer!r}, and its model has none of that name, but"
-                f" {some(list(layers), 4)}: one of the two is of another file; copy it again"
+                f"{path}: it has weights of a layer {layer!r}, and its model has no layer of that name, but"
+                f" {some(list(layers), 4)}: one of the two is from another file. Copy it again"
             )
         _check_order(layers.get(layer), names, path)
         flags = trainable_flags(layers.get(layer), names, generation != "keras3")

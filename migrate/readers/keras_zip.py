@@ -71,7 +71,7 @@ def read(path: str) -> Stored | OptimizerState:
     version = str(metadata.get("keras_version") or "")
     number = version_tuple(version)
     if number is None:
-        raise DamagedFileError(f"{path}: {METADATA} says no keras_version; the file is damaged")
+        raise DamagedFileError(f"{path}: {METADATA} has no keras_version; the file is damaged")
     if WEIGHTS not in members:
         what = f"{NPZ}, which Keras itself cannot read back" if NPZ in members else "no weights"
         raise UnsupportedError(f"{path} holds {what}; save it again with its weights in HDF5")
@@ -83,7 +83,7 @@ def read(path: str) -> Stored | OptimizerState:
     expected = {METADATA, CONFIG, WEIGHTS}
     strange = sorted(name for name in members if name not in expected and not name.startswith(ASSETS))
     if strange:
-        warnings += (f"the zip holds {len(strange)} members that are none of Keras's, left alone: {strange[0]!r}",)
+        warnings += (f"the zip holds {len(strange)} members that Keras does not use, ignored: {strange[0]!r}",)
     if for_keras.is_config(optimizer):
         assert optimizer is not None
         return for_keras.read(root, path, config, optimizer, Versions(version))
@@ -94,7 +94,7 @@ def read(path: str) -> Stored | OptimizerState:
         config=config,
         optimizer_config=optimizer,
         generation="keras3" if number[0] >= 3 else "optimizer",
-        evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} says keras_version {version!r}"),
+        evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} has keras_version {version!r}"),
         versions=Versions(version, _backend(optimizer)),
         warnings=warnings,
     )
@@ -133,7 +133,7 @@ def _checked(path: str, info: zipfile.ZipInfo) -> None:
     """What a member declares must be possible; members are read by this check's leave only."""
     where = f"{path}: {info.filename}"
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UnsupportedError(f"{where} is encrypted or compressed in a way that Keras does not use; zip it anew")
+        raise UnsupportedError(f"{where} is encrypted or compressed in a way that Keras does not use; zip it again")
     if info.compress_size > files.size(path) or info.file_size > max(info.compress_size, 1) * MAX_RATIO:
         raise DamagedFileError(f"{where} declares {info.file_size} bytes, more than can be stored there; refused")
 
@@ -215,7 +215,9 @@ class _Member:
             file.seek(self.info.header_offset)
             header = file.read(30)
         if len(header) < 30 or header[:4] != b"PK\x03\x04":
-            raise DamagedFileError(f"{self.path} is a damaged zip archive: {self.info.filename} is not where it says")
+            raise DamagedFileError(
+                f"{self.path} is a damaged zip archive: {self.info.filename} is not where the archive's table puts it"
+            )
         name, extra = struct.unpack("<HH", header[26:30])
         start = self.info.header_offset + 30 + name + extra
         stored_size = self.info.compress_size

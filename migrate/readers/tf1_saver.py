@@ -166,7 +166,7 @@ def _named(
 
 def _some_calls(graph: SaverGraph | None) -> Iterator[str]:
     for each in graph.conditions if graph is not None and not graph.doubt else ():
-        yield f"the graph updates variables only at calls where {each!r} says so: count them in the new program, too"
+        yield f"the graph updates variables only at calls chosen by {each!r}: count them in the new program, too"
 
 
 def _counted(arrays: dict[str, LazyArray], graph: SaverGraph | None, updates: Collection[str]) -> dict[str, LazyArray]:
@@ -199,8 +199,7 @@ def _check_trained(bundle: BundleReader) -> None:
     if trees and not any(entry.dtype.startswith(("float", "bfloat")) for _, entry in bundle.items()):
         raise UnsupportedError(
             f"{bundle.prefix} holds an ensemble of trees ({trees[0]!r}), as BoostedTreesClassifier and -Regressor do:"
-            " trees are grown and not trained by an optimizer, so that there is no state to carry; go on with the"
-            " TensorFlow that grew them, or grow them anew with another library"
+            " boosted trees have no optimizer state: keep using that TensorFlow, or retrain with another library"
         )
 
 
@@ -226,7 +225,7 @@ def _by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[di
         return found, [
             f"the graph shows a swapping_saver: {variable!r} is saved as {key!r} and the other way round: put back"
         ]
-    return found, [f"the graph shows that its Saver had names of its own: {key!r} is the variable {variable!r}"]
+    return found, [f"the graph shows that its Saver had custom names: {key!r} is the variable {variable!r}"]
 
 
 def _program(
@@ -295,7 +294,7 @@ def _gathered(names: Collection[str], graph: SaverGraph, arrays: Mapping[str, La
     """A doubt where variables hold gradients that the next step would take."""
     held = (graph.parts.get(name, name) for name in sorted(names))
     left = next((name for name in held if name in arrays and np.any(arrays[name].load())), None)
-    text = "holds gradients, which are not carried: the next step takes them unless the program clears them before"
+    text = "holds gradients, which are not migrated: the next step uses them unless the program clears them before"
     return {} if left is None else {GATHERED: f"{left!r} {text}"}
 
 
@@ -326,7 +325,7 @@ def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str
     lacking = sorted(graph.keys - bundle.keys()) if graph is not None else []
     if lacking:
         raise DamagedFileError(
-            f"{graph_file} says that its Saver wrote {some([repr(key) for key in lacking], 1)}, which the checkpoint"
+            f"{graph_file} shows that its Saver wrote {some([repr(key) for key in lacking], 1)}, which the checkpoint"
             " does not hold: slots are lost, or the graph is another program's; copy both again"
         )
 
@@ -392,8 +391,8 @@ def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, grap
     variables += [stored_variable(name, arrays[name], False) for name in others]
     return Parts(
         "keras1",
-        f"nothing has a name, as in Keras 1; updates in the graph read what those of {optimizer.class_name} do, and say"
-        " whose the slots are",
+        f"nothing has a name, as in Keras 1; updates in the graph read the same variables as {optimizer.class_name},"
+        " and show whose the slots are",
         tuple(variables),
         {},
         {name: arrays[key] for name, key in optimizer.scalars.items()},

@@ -75,7 +75,9 @@ def read(path: str) -> Stored:
         optimizer_name=optimizer,
         versions=Versions(dtensor=YES),
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
-        warnings=() if slots else ("the checkpoint holds no slots: none of its names is OPTIMIZER/SLOT/VARIABLE",),
+        warnings=()
+        if slots
+        else ("the checkpoint holds no slots: no name in it has the form OPTIMIZER/SLOT/VARIABLE",),
     )
 
 
@@ -102,8 +104,8 @@ def _slots(
     called = sorted({scope.split("/")[0] for scope in scopes})
     if len(called) > 1:
         raise AmbiguousError(
-            f"{prefix} holds slots of {len(called)} optimizers, {', '.join(called)}, and names alone do not say whose"
-            " counter and learning rate the others are; save each in a checkpoint of its own"
+            f"{prefix} holds slots of {len(called)} optimizers, {', '.join(called)}, and names alone do not show"
+            " whose counter and learning rate the others are: save each optimizer in its own checkpoint"
         )
     return slots, order, called[0] if called else None
 

@@ -62,7 +62,9 @@ def _sharded(path: str) -> tuple[Node, int]:
     for name in files:
         shard = os.path.join(os.path.dirname(path), name)
         if name != os.path.basename(name) or not hdf5.is_hdf5(shard):
-            raise DamagedFileError(f"{path} names the shard {name!r}, which is no HDF5 file beside it; copy it, too")
+            raise DamagedFileError(
+                f"{path} names the shard {name!r}, and there is no HDF5 file of that name next to it. Copy it, too"
+            )
         with hdf5.opened(shard, attributes=True) as file:
             for group in (g for g, names in index.items() if name in names):
                 hdf5.member(file, group, shard)

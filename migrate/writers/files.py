@@ -88,7 +88,7 @@ def _write_loaded(file: h5py.File, name: str, array: LazyArray) -> None:
     value = np.asarray(array.load())
     if value.shape != array.shape:
         raise CheckpointError(
-            f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
+            f"{array.stored_as} has shape {list(value.shape)}, its file's table has {list(array.shape)}"
         )
     _mark(file.create_dataset(name, data=value.view("V2") if array.dtype == "bfloat16" else value), array.dtype)
 

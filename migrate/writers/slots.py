@@ -226,7 +226,7 @@ def _add_loaded(bundle: BundleWriter, key: str, array: LazyArray) -> None:
     value = array.load()
     if value.shape != array.shape:
         raise CheckpointError(
-            f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
+            f"{array.stored_as} has shape {list(value.shape)}, its file's table has {list(array.shape)}"
         )
     if array.dtype == STRING:
         bundle.add_string(key, bytes(value[()]))

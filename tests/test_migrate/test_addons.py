@@ -253,7 +253,7 @@ def test_slots_of_a_wrapper_that_is_not_known_are_said_to_be_its(tmp_path: Path)
         for name in (name for name in group.attrs["weight_names"] if name not in kept):
             del group[name]
         group.attrs["weight_names"] = kept
-    with pytest.raises(UnsupportedError, match=r"^GradientAccumulateOptimizer is around the optimizer, .* begin anew"):
+    with pytest.raises(UnsupportedError, match=r"^GradientAccumulateOptimizer wraps the optimizer and .* restart"):
         migrate.read(source)
 
 
@@ -266,7 +266,7 @@ def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, d
     with training_config(source) as training:
         training["optimizer_config"]["class_name"] = "OptimizerWithDecoupledWeightDecay"
     doubted = migrate.read(source)
-    assert any(reason.endswith(f"confirm it with --set class_name={decayed}") for reason in doubted.reasons)
+    assert any(reason.endswith(f"To confirm: --set class_name={decayed}") for reason in doubted.reasons)
     state = migrate.read(source, overrides={"class_name": decayed})
     assert (state.fidelity, state.algorithm, state.hyperparameters) == ("exact", made.algorithm, made.hyperparameters)
 

@@ -60,7 +60,7 @@ def test_a_folder_stands_for_what_lies_in_it(folds: list[str], tmp_path: Path) -
     (tmp_path / "a" / "notes.txt").write_text("not a checkpoint")
     assert expand(str(tmp_path / "a")) == [str(tmp_path / "a" / "model.h5"), str(tmp_path / "a" / "older.h5")]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UnknownFormatError, match="none lies in it"):
+    with pytest.raises(UnknownFormatError, match="contains no checkpoint"):
         expand(str(tmp_path / "empty"))
 
 

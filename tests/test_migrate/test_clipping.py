@@ -176,6 +176,6 @@ def test_rows_that_no_step_leaves_out_are_refused() -> None:
     state = migrate.read(ADAM)
     wrong = replace(state, algorithm="Lamb", hyperparameters={**state.hyperparameters, "lazy_rows": ["kernel"]})
     with pytest.raises(
-        UnsupportedError, match=r"a step of Lamb cannot leave single rows out; say --set 'lazy_rows=\[\]'"
+        UnsupportedError, match=r"a step of Lamb cannot leave single rows out. Use --set 'lazy_rows=\[\]'"
     ):
         value_checks.check_settings(wrong)

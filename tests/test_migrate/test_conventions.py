@@ -121,7 +121,7 @@ def test_a_schedule_that_leaves_an_argument_out_is_doubted(
     for key in whole:
         (reason,) = reasons({k: v for k, v in whole.items() if k != key})
         assert f"is assumed: {key} = " in reason
-        assert "confirm it with --set 'learning_rate={" in reason
+        assert "To confirm: --set 'learning_rate={" in reason
 
 
 def test_what_is_not_carried_makes_it_approximate() -> None:
@@ -379,7 +379,7 @@ def test_rows_that_addons_left_alone_in_a_way_of_its_own_are_doubted(
     lazy_rows.put_in(told, full, algorithm, "optimizer_v2", [*tables, "dense/kernel"])
     assert (doubted in told.reasons[0]) if doubted else not told.reasons
     if tables and doubted:
-        assert told.reasons[0].endswith("; say it with --set 'lazy_rows=[]', if their gradients are dense")
+        assert told.reasons[0].endswith(". Set it with --set 'lazy_rows=[]', if their gradients are dense")
 
 
 def test_variables_of_one_row_leave_no_row_out() -> None:

@@ -54,7 +54,7 @@ def test_slots_of_nobody_deny_a_counter_of_no_steps(tmp_path: Path) -> None:
     """Where the object graph has no names, a list of slots is no one's; it was passed over for a fresh Adam's."""
     zero = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE is 0.0"
     case = _altered("extra-tfk221-new-adam-lss-mixed-restored-ckpt", tmp_path, "without names", zero)
-    with pytest.raises(DamagedFileError, match="nothing says whose slots optimizer/_variables/1"):
+    with pytest.raises(DamagedFileError, match="nothing shows whose slots optimizer/_variables/1"):
         migrate.read(case.folder / case.source, **case.hints)
 
 
@@ -94,7 +94,7 @@ def test_tf_keras_read_its_counter_before_or_after_it_raised_it(tmp_path: Path) 
     """Its own counter was exact, and the next steps of TF 1.8 were 5e3 times what rounding explains off."""
     folder = adversary.CORPUS.parent / "late_counter"
     (reason,) = migrate.read(folder / "model.h5").reasons
-    assert reason.endswith("say which with --set iterations=3 or --set iterations=4")
+    assert reason.endswith("Choose with --set iterations=3 or --set iterations=4")
     report = migrate.migrate_checkpoint(folder / "model.h5", tmp_path / "out", overrides={"iterations": 4})
     assert report.fidelity == "exact", report.reasons
     assert next_steps.of_slots(tmp_path / "out", np.load(folder / "oracle.npz"), 4) < next_steps.NEAR

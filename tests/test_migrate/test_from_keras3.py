@@ -96,7 +96,7 @@ def test_a_model_whose_loss_is_left_out_is_not_exact(to: str, tmp_path: Path) ->
     assert migrate.read(tmp_path / "model.h5").fidelity == "exact"
     report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / f"new{targets.ENDINGS[to]}", dry_run=True)
     assert report.fidelity == "approximate"
-    assert "the loss own is none that the target's Keras has" in " ".join(report.reasons)
+    assert "the loss own is not in the target's Keras" in " ".join(report.reasons)
 
 
 @pytest.mark.parametrize("key", ["activation", "kernel_initializer", "kernel_regularizer", "kernel_constraint"])
@@ -202,4 +202,4 @@ def test_nadams_product_within_a_loss_scale_optimizer_begins_anew_at_each_step_o
     assert migrate.read(tmp_path / "x.h5", overrides=product).fidelity == "exact"
     with h5py.File(tmp_path / "x.h5", "r+") as file:
         file.attrs["backend"] = "jax"
-    assert "anew at each step" in " ".join(migrate.read(tmp_path / "x.h5", overrides=product).reasons)
+    assert "at each step" in " ".join(migrate.read(tmp_path / "x.h5", overrides=product).reasons)

@@ -158,7 +158,7 @@ def test_of_two_schedules_that_differ_both_are_shown_and_the_way_out() -> None:
     text = str(error.value)
     assert text.startswith("learning_rate is {'class_name': 'PolynomialDecay'")
     assert "in the source's graph and {'class_name': 'PiecewiseConstantDecay'" in text
-    assert re.search(r"in --optimizer-config; leave the wrong one out, or decide with --set learning_rate=", text)
+    assert re.search(r"in --optimizer-config[.] Remove the wrong one, or override with --set learning_rate=", text)
     assert messages.CUT not in text
 
 

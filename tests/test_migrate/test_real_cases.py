@@ -40,7 +40,7 @@ same shape may have been the trained one."""
 SWAPPED = {
     "extra-k224-sgd-flags-swapped-h5": "the slots would fit first/kernel, first/bias, ",
     "extra-k224-sgd-twins-flipped-h5": (
-        "names do not tell their layers, of which those that are frozen by now are saved last"
+        "their names do not show their layers, and layers that are frozen by now are saved last"
     ),
 }
 """Layers were frozen or unfrozen after compile, and the file does not say which of the trained ones came first."""

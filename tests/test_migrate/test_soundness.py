@@ -43,7 +43,7 @@ def _altered(path: Path, slot: str | None, value: float) -> None:
         ("m", np.nan, "slot m holds NaN or infinity"),
         ("v", np.inf, "slot v holds NaN or infinity"),
         (None, -np.inf, "the variable holds NaN or infinity"),
-        ("vhat", 0.0, "slot vhat is the largest v so far and lies below it"),
+        ("vhat", 0.0, "slot vhat is the largest v so far and is below it"),
     ],
 )
 def test_what_is_spoiled_is_said(

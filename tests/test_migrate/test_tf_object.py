@@ -390,7 +390,7 @@ def test_names_of_dtensor_slots_tell_the_class() -> None:
     with pytest.raises(ContradictionError, match="its variables are named Adagrad/"):
         migrate.read(source, optimizer_config=hint)
     believed = migrate.read(source, optimizer_config=hint, overrides={"class_name": "RMSprop"})
-    assert any("--set class_name=RMSprop overrides what that tells" in said for said in believed.warnings)
+    assert any("--set class_name=RMSprop overrides that" in said for said in believed.warnings)
 
 
 def test_names_of_two_dtensor_optimizers_are_refused(tmp_path: Path) -> None:

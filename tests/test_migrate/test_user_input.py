@@ -21,8 +21,12 @@ NADAM = CORPUS / "keras224-nadam-mlp" / "source" / "model.h5"
 @pytest.mark.parametrize(
     ("hints", "error", "text"),
     [
-        ({"generation": "keras2", "overrides": {"generation": "keras1"}}, ContradictionError, "leave one of them out"),
-        ({"overrides": {"lr": 0.1, "learning_rate": 0.2}}, ContradictionError, "leave the wrong one out"),
+        (
+            {"generation": "keras2", "overrides": {"generation": "keras1"}},
+            ContradictionError,
+            "disagree: remove one of them",
+        ),
+        ({"overrides": {"lr": 0.1, "learning_rate": 0.2}}, ContradictionError, "Remove the wrong one"),
         ({"overrides": {"own_rule": "no"}}, HyperparameterError, "takes true or false"),
         ({"optimizer_config": {"class_name": "Adam"}}, HyperparameterError, "needs the members class_name and config"),
         ({"variables": []}, HyperparameterError, "--variables names no variable"),

@@ -74,7 +74,7 @@ def check_variables(variables: Any) -> None:
         )
     if not len(variables):
         raise ArgumentError(
-            "variables is empty: a model has none before it is built. Build the model first, with an Input layer,"
+            "variables is empty: a model has no variables before it is built. Build it first, with an Input layer,"
             " model.build(shape), or one call on a batch"
         )
 

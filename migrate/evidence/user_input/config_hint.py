@@ -53,10 +53,10 @@ def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any]
     around = wrappers.unwrapped(document)[1]
     said = wrappers.unwrapped(stored)[1] if stored else around
     if around and [*map(wrappers.plain, around)] != [*map(wrappers.plain, said)]:
-        has = f"has {' of '.join(said)} around it" if said else "has none"
+        has = f"has {' of '.join(said)} around it" if said else "has no wrapper"
         raise ContradictionError(
-            f"{WHERE} says that the optimizer is in {' of '.join(around)}, and the optimizer's config in the source"
-            f" {has}; leave out of the hint what is not so"
+            f"{WHERE} has the optimizer in {' of '.join(around)}, and the optimizer's config in the source {has}."
+            " Remove the wrong wrapper from the hint"
         )
     layers = wrappers.layers(document)
     for each in layers:
@@ -70,8 +70,8 @@ def _check_members(document: Mapping[str, Any]) -> None:
     if strange:
         key = min(strange)
         raise HyperparameterError(
-            f"{WHERE} has {key!r} beside class_name and config, where nothing reads it; what the optimizer's"
-            " constructor takes belongs into config"
+            f"{WHERE} has {key!r} next to class_name and config, where nothing reads it. Arguments of the optimizer's"
+            " constructor belong in config"
         )
 
 
@@ -95,8 +95,8 @@ def check_legacy(said: Any, generation: str) -> None:
     """Raises: ContradictionError: it is of the other generation of Keras 2."""
     if isinstance(said, bool) and generation in LEGACY_IS and said != LEGACY_IS[generation]:
         raise ContradictionError(
-            f"{LEGACY} is {said!r} in {WHERE}, and the source is of generation {generation}: one of these is of another"
-            " run"
+            f"{LEGACY} is {said!r} in {WHERE}, and the source is of generation {generation}: one of the two is from"
+            " another run"
         )
 
 
@@ -119,7 +119,7 @@ def check_without_effect(key: str, value: Any) -> None:
         "loss_scale_factor": value is None or (isinstance(value, (int, float)) and value > 0),
     }
     if not fits.get(key, True):
-        raise refused(key, value, "no release writes that there")
+        raise refused(key, value, "no release writes that value")
 
 
 def check_number(key: str, value: Any) -> None:

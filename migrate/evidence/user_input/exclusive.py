@@ -64,6 +64,6 @@ def check_state(algorithm: str, hyperparameters: Mapping[str, Any], rule: type[R
         raise UnsupportedError(f"{error}; give the right value with --set NAME=VALUE") from error
     if hyperparameters.get(LAZY_ROWS) and not made.elementwise:
         raise UnsupportedError(
-            f"{LAZY_ROWS} = {brief(hyperparameters[LAZY_ROWS])}: a step of {algorithm} cannot leave single rows out;"
-            f" say {confirming(LAZY_ROWS, [])}"
+            f"{LAZY_ROWS} = {brief(hyperparameters[LAZY_ROWS])}: a step of {algorithm} cannot leave single rows out."
+            f" Use {confirming(LAZY_ROWS, [])}"
         )

@@ -70,8 +70,8 @@ def check_hints(hints: Mapping[str, Any], *, weights_only: bool = False) -> None
         raise HyperparameterError("--variables names no variable: name all that the optimizer trains, or leave it out")
     if generation is not None and str(overrides.get("generation", generation)) != generation:
         raise ContradictionError(
-            f"--generation says {generation} and {confirming('generation', overrides['generation'])} says otherwise;"
-            " leave one of them out"
+            f"--generation {generation} and {confirming('generation', overrides['generation'])} disagree: remove one"
+            " of them"
         )
     if not isinstance(overrides.get(foreign.OWN_RULE, False), bool):
         raise HyperparameterError(f"{foreign.OWN_RULE} is {overrides[foreign.OWN_RULE]!r}; it takes true or false")
@@ -95,8 +95,8 @@ def check_unused(path: str, hints: Mapping[str, Any]) -> None:
     unused = [option for name, option in OPTIONS.items() if hints.get(name)]
     if unused:
         raise HyperparameterError(
-            f"{path} is of dtopt's own making and says all of its optimizer; leave out {', '.join(unused)}, and"
-            " change what it says where it is loaded"
+            f"{path} was written by dtopt and already has all settings. Remove {', '.join(unused)}, and change"
+            " settings after loading"
         )
 
 

@@ -58,8 +58,8 @@ def with_one_rate(overrides: Mapping[str, Any]) -> dict[str, Any]:
     rate = given.pop("lr")
     if not same(given.setdefault("learning_rate", rate), rate):
         raise ContradictionError(
-            f"--set says lr={rate!r} and learning_rate={given['learning_rate']!r}, which are one thing; leave the wrong"
-            " one out"
+            f"--set has lr={rate!r} and learning_rate={given['learning_rate']!r}, which are the same setting. Remove"
+            " the wrong one"
         )
     return given
 
@@ -119,7 +119,7 @@ def check_owner(said: str, key: str, value: Any, algorithm: Algorithm, called: s
     if called.rpartition(">")[2].rpartition(".")[2] in owners or same(value, key == addons.CORRECTED):
         return
     has = f"{some(owners)} {'have' if len(owners) > 1 else 'has'} it"
-    how = f"; if it is one of these, say so with {confirming('class_name', owners[0])}"
+    how = f"; if it is one of these, add {confirming('class_name', owners[0])}"
     raise HyperparameterError(
         f"{said}: {called} of generation {generation} has no {key}; {has}"
         + (how if generation in addons.GENERATIONS else ", which no program of that generation had")

@@ -61,7 +61,7 @@ def _check_overrides(overrides: Mapping[str, Any], migrated: Migrated) -> None:
         raise HyperparameterError(f"name must be a text, got {overrides['name']!r}")
     for key, value in overrides.items():
         if value is None and settings.needs_value(key, migrated.algorithm, migrated.generation):
-            raise HyperparameterError(f"--set {key}=none gives it no value: say which it has, or leave it out")
+            raise HyperparameterError(f"--set {key}=none gives it no value. Give one, or remove it")
     names = [*migrated.arguments, *migrated.state]
     for key, value in overrides.items():
         said = confirming(key, value)

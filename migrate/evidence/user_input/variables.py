@@ -69,7 +69,7 @@ def with_hints(
     missing = _missing(stored, told or "class_name" in overrides, optimizer_config)
     if missing:
         why = f", as {stored.outside[OTHERS_GRAPH]}" if OTHERS_GRAPH in stored.outside else ""
-        text = f"the source ({stored.format}) does not say everything{why}; add {'; '.join(missing)}"
+        text = f"the source ({stored.format}) does not contain everything{why}; add {'; '.join(missing)}"
         fitting = class_candidates.named(stored) or class_candidates.classes(stored)[:SHOWN]
         fitting = fitting if len(missing) == 1 and CLASS in missing[0] else []
         raise asking(MissingHintError(text), Questions({}, tuple({"class_name": name} for name in fitting)))
@@ -116,14 +116,14 @@ def with_generation(stored: Stored, generation: str | None, overrides: Mapping[s
     """Put the generation that the user names into a source. Raises ContradictionError: the source has another."""
     if "generation" in overrides:
         name = generations.check(str(overrides["generation"]))
-        return replace(stored, generation=name), Origin("generation", name, SET, f"the source says {stored.generation}")
+        return replace(stored, generation=name), Origin("generation", name, SET, f"the source has {stored.generation}")
     if generation is None:
         return stored, Origin("generation", stored.generation, FILE, "; ".join(stored.evidence[-1:]))
     generations.check(generation)
     if stored.generation not in (None, generation):
         raise ContradictionError(
-            f"the source is of generation {stored.generation} ({'; '.join(stored.evidence[-2:])}) and --generation says"
-            f" {generation}; leave --generation out, or override the source with --set generation={generation}"
+            f"the source is of generation {stored.generation} ({'; '.join(stored.evidence[-2:])}) and --generation is"
+            f" {generation}. Remove --generation, or override the source with --set generation={generation}"
         )
     return replace(stored, generation=generation), Origin("generation", generation, HINT, "--generation")
 
@@ -161,10 +161,10 @@ def _is_bare(stored: Stored) -> bool:
 
 
 def _refuse_bare(stored: Stored) -> NoReturn:
-    none = f"; if its optimizer keeps none, as plain gradient descent, add {CLASS}" if stored.generation else ""
+    none = f". If its optimizer has no state, as plain gradient descent, add {CLASS}" if stored.generation else ""
     raise UnsupportedError(
-        f"the source ({stored.format}) holds no optimizer state, only variables ({len(stored.variables)}): migrate the"
-        f" checkpoint that the training run itself wrote{none}"
+        f"the source ({stored.format}) has no optimizer state, only variables ({len(stored.variables)}): migrate the"
+        f" checkpoint that the training run wrote{none}"
     )
 
 
@@ -219,8 +219,8 @@ def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
         )
     if given.get("trainable", True) is not True:
         raise HyperparameterError(
-            f"--variables takes the variables that the optimizer trains, in its order, and says of {name!r} that it is"
-            " not trained; leave it out"
+            f"--variables takes the variables that the optimizer trains, in its order, and calls {name!r} untrained."
+            " Remove it"
         )
     return strategies.plain(name.strip()), tuple(int(n) for n in sizes), dtype
 

@@ -61,8 +61,8 @@ def read(
     settings.pop("variables", None)  # the order of lists of weights, of which there are none here
     if not isinstance(algorithm, str) or not algorithm.isidentifier():
         raise UnsupportedError(
-            f"{where}: for_keras was given {algorithm!r}, which is none of optim's own classes: load the model where"
-            " that class is known, and save its optimizer with optim.save_checkpoint"
+            f"{where}: for_keras was given {algorithm!r}, which is not a class of optim: load the model where that"
+            " class is known, and save its optimizer with optim.save_checkpoint"
         )
     own = root.children[OPTIMIZER].own if OPTIMIZER in root.children else {}
     scalars = {key: _number(array) for key, array in own.items() if not _SLOT.fullmatch(key)}
@@ -131,8 +131,8 @@ def _by_variable(
         )
     if count > 1 and not ordered:
         raise AmbiguousError(
-            f"{where}: nothing tells the order in which its layers' variables are trained; load the model and save its"
-            " optimizer with optim.save_checkpoint, which keeps names"
+            f"{where}: nothing shows the order in which its layers' variables are trained; load the model and save"
+            " its optimizer with optim.save_checkpoint, which keeps names"
         )
     slots: dict[str, dict[str, LazyArray]] = {}
     for key, match in sorted(found.items(), key=lambda item: int(item[1][2])):

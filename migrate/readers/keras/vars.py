@@ -78,8 +78,8 @@ def _check_alone(root: Node, where: str) -> None:
     if found:
         made = ", ".join(f"{name}=model.{name}" for name in found)
         raise UnsupportedError(
-            f"{where} holds {some(found)} besides the optimizer of compile(), and this dtopt reads no such optimizers"
-            " from .keras and .weights.h5; in the program that has the model, save"
+            f"{where} holds {some(found)} as well as the optimizer of compile(), and dtopt does not read other"
+            " optimizers from .keras and .weights.h5. In the program that has the model, save"
             f" tf.train.Checkpoint(model=model, {made}).save('PREFIX'), and choose one of them with --optimizer"
         )
 
@@ -167,4 +167,4 @@ def is_keras3(root: Node) -> tuple[bool | None, str]:
     own = list(root.children[OPTIMIZER].own.values()) if OPTIMIZER in root.children else []
     if len(own) > 1 and own[0].shape == () and own[1].shape == () and own[1].dtype.startswith("float"):
         return True, "its optimizer keeps a learning rate next to the step counter, as Keras 3 does"
-    return None, "nothing in it tells Keras 3 from tf_keras"
+    return None, "nothing in it distinguishes Keras 3 from tf_keras"

@@ -93,7 +93,11 @@ def _slot_list(
     slots = sorted(anonymous, key=number)
     why = f"slots are called {slots[0]!r}, as in Keras before 2.3"
     if graph is None:
-        return slots, None, f"{why} and tf.keras before 1.14; the graph (.meta), which would tell them, is not there"
+        return (
+            slots,
+            None,
+            (f"{why} and tf.keras before 1.14; the graph (.meta), which would distinguish them, is missing"),
+        )
     if slots[0] in graph.resources:
         return slots, "optimizer_v1", f"{why} and tf.keras before 1.14; variables are resources, as in the latter"
     return slots, "keras2", f"{why}; variables are no resources, so it is not tf.keras"

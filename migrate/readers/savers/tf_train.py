@@ -92,10 +92,10 @@ def _check_owned(keys: Iterable[str], slots: Collection[str], arrays: Mapping[st
         if suffix is not None:
             raise UnsupportedError(
                 f"{key!r} is called as a slot of {owner!r}, and its shape is {arrays[key].shape} and not"
-                f" {arrays[owner].shape}: no optimizer of tf.train keeps such slots; Adafactor of Tensor2Tensor and of"
-                " Grover and ShampooOptimizer of tf.contrib.opt do, whose rules are not known here:"
-                " tf.train.load_checkpoint still reads the weights, and an optimizer begins anew from them; if it was"
-                " none of these, the checkpoint is damaged: copy it again"
+                f" {arrays[owner].shape}: no optimizer of tf.train keeps such slots; Adafactor of Tensor2Tensor and"
+                " of Grover and ShampooOptimizer of tf.contrib.opt do, whose rules are not known here:"
+                " tf.train.load_checkpoint still reads the weights, so that you can restart the optimizer. With"
+                " another optimizer the checkpoint is damaged: copy it again"
             )
 
 
