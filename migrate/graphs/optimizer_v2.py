@@ -11,9 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from migrate.graphs import optimizer_v2_formulas, own_slots, schedules
+from migrate.graphs import constraints, optimizer_v2_formulas, own_slots, schedules
 from migrate.graphs.gradients import Gradients, taken
-from migrate.graphs.native_keras_formulas import constrained
 from migrate.graphs.nodes import INT32, INT64, READS, SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Cast, Either, Found, Pattern, Variable, match
 from migrate.graphs.sparse_rows import is_sparse, owner_of
@@ -163,7 +162,7 @@ def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
     """The op that sets a variable to what its constraint, which is the model's, makes of it once all else has moved it;
     None where there is none."""
     moving = {name for name in names if nodes.inputs[name][:1] == [owner] and nodes.op(name) not in READS}
-    bounds = Either(*constrained(Variable(owner)))
+    bounds = Either(*constraints.patterns(Variable(owner)))
     for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS and len(moving) > 1):
         if write.target == owner and match(nodes, write.value, bounds, Found()):
             readers = [each for each in nodes.behind(write.value) if owner in nodes.inputs.get(each, ())]
