@@ -301,9 +301,8 @@ class _Probe:
 def _probe(update: _Update, cut: tuple[str, ...]) -> _Probe | None:
     """Evaluate an update whose gradient is `cut`, None if it isn't all known."""
     rng = np.random.default_rng(7)
-    arrays = {
-        name: _spread(rng, (-24, 26) if i else (-12, 6)) for i, name in enumerate((update.variable, *update.slots))
-    }
+    arrays = {name: _spread(rng, (-24, 26)) for name in update.slots}
+    arrays[update.variable] = _spread(rng, (-12, 6), zeros=0.5)
     gradient = _spread(rng, (-12, 13))
     numbers: dict[str, np.ndarray] = {}
     for each, inputs in update.traced.items():
@@ -344,11 +343,11 @@ def _changing(
     return powers, {name: np.broadcast_to(each, (_SEEDS, 1)) for name, each in later.items() if each is not None}
 
 
-def _spread(rng: np.random.Generator, decades: tuple[int, int]) -> np.ndarray:
+def _spread(rng: np.random.Generator, decades: tuple[int, int], zeros: float = 0.2) -> np.ndarray:
     """Numbers over many decades, of both signs, some of them 0."""
     size = (_SEEDS, _POINTS)
     numbers = 10.0 ** rng.uniform(*decades, size) * rng.choice([-1.0, 1.0, 1.0], size)
-    return np.where(rng.uniform(size=size) < 0.2, 0.0, numbers)
+    return np.where(rng.uniform(size=size) < zeros, 0.0, numbers)
 
 
 def _scalars(update: _Update, values: Mapping[str, np.ndarray]) -> list[tuple[Scalar, np.ndarray]]:
@@ -501,7 +500,7 @@ class _Fit:
     def _dependence(
         self, outputs: Mapping[str, np.ndarray], base: Mapping[str, np.ndarray], name: str, step: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """The points of each output that depend on a hyperparameter."""
+        """The points of each output that depend on a hyperparameter; of the change those where no weight can decay."""
         found = {key: np.zeros(self._valid.shape, bool) for key in outputs}
         for value in (0.61, 1e-3):
             other = self._outputs({**base, name: np.full((_SEEDS, 1), value)}, step)
@@ -509,6 +508,7 @@ class _Fit:
                 with np.errstate(all="ignore"):
                     near = np.abs(other[key] - outputs[key]) <= 1e-12 * np.abs(outputs[key])  # type: ignore[index]
                 found[key] |= ~near & np.isfinite(other[key]) & self._valid  # type: ignore[index]
+        found[CHANGE] &= self._start == 0
         return found
 
     def _least(
@@ -598,7 +598,7 @@ class _Fit:
             for decays, amount in (("rate", None if rate is None else rate * value), ("step", value)):
                 if (
                     amount is not None
-                    and np.all(amount)
+                    and np.any(amount)
                     and np.all(self._close(CHANGE, outputs[CHANGE] - amount * self._start) | ~self._valid)
                 ):
                     return {**hyper, DECAY: scalar}, decays
