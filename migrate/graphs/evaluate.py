@@ -7,7 +7,7 @@ until an assignment that the reader waits for has changed it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,12 @@ _ASSIGNED: Mapping[str, Callable[..., Any]] = {
     "AssignSub": np.subtract,
     "AssignSubVariableOp": np.subtract,
 }
+_SCATTERED: Mapping[str, Callable[..., Any]] = {
+    "ScatterAdd": np.add,
+    "ScatterSub": np.subtract,
+    "ScatterUpdate": _ASSIGNED["Assign"],
+}
+_GATHERS = ("Gather", "GatherV2", "ResourceGather")
 
 
 Writes = Mapping[str, Sequence[Write]]
@@ -81,16 +87,48 @@ class UnknownError(Exception):
     """A node that can't be evaluated, by its name."""
 
 
+def _scattered(op: str) -> Callable[..., Any] | None:
+    return _SCATTERED.get(op.removeprefix("Resource"))
+
+
+def assignments(nodes: Nodes, names: Iterable[str]) -> dict[str, list[Write]]:
+    """By variable what some of these ops write, to all of it or to rows."""
+    found: dict[str, list[Write]] = {}
+    for name in names:
+        op, inputs = nodes.op(name), nodes.inputs[name]
+        if (op in _ASSIGNED or _scattered(op)) and len(inputs) > 1 and not nodes.is_no_step(name):
+            target = changed(nodes, name)
+            found.setdefault(target, []).append(Write(name, target, inputs[-1]))
+    return found
+
+
+def changed(nodes: Nodes, op: str) -> str:
+    """The variable that an op changes; TF 1.0 hands on the one that was set before."""
+    found = nodes.target(nodes.inputs[op][0])
+    return nodes.target(nodes.inputs[found][0]) if nodes.op(found) == "Assign" else found
+
+
+def rows_of(nodes: Nodes, traced: Iterable[str]) -> set[str]:
+    """The nodes that give the numbers of the rows which ops read or change."""
+    moving = [name for name in traced if nodes.op(name) in _GATHERS or _scattered(nodes.op(name))]
+    return {nodes.source(nodes.inputs[name][1]) for name in moving if len(nodes.inputs[name]) > 1}
+
+
 def can_evaluate(nodes: Nodes, name: str) -> bool:
-    """Whether the op of a node computes its value from its inputs, element by element, as `Values` does."""
+    """Whether the op of a node computes its value from its inputs, element by element. Of ops that read or change rows
+    of a variable the elements are those of rows that have a gradient: callers check that all have the same rows."""
     op = nodes.op(name)
+    if op in _GATHERS:
+        axis = nodes.inputs[name][2:]
+        return not axis or nodes.constant(axis[0]) == 0
     if op == "Cast":
         return _is_exact_cast(nodes, name)
     if op == "Fill":
         return True
     if op in _FLOATS_ONLY and _type(nodes, name, "T") in (INT32, INT64):
         return False
-    return op in _UNARY or op in _BINARY or op in _THREE or op in _ASSIGNED or op in ("AddN", *_PASSED_ON)
+    known = op in _UNARY or op in _BINARY or op in _THREE or op in _ASSIGNED or op in ("AddN", *_PASSED_ON)
+    return known or _scattered(op) is not None
 
 
 def _type(nodes: Nodes, name: str, key: str) -> int:
@@ -111,10 +149,13 @@ def _inputs(nodes: Nodes, name: str, writes: Writes) -> list[str]:
     if len(read) > _INPUTS:
         raise UnknownError(name)
     outputs = [_passed_on(nodes, each) for each in read]
-    if nodes.op(name) in _ASSIGNED and outputs:
+    op = nodes.op(name)
+    if (op in _ASSIGNED or _scattered(op)) and outputs:
         outputs[0] = nodes.target(outputs[0])
     found = [_as_read(nodes, name, each, writes) for each in outputs]
-    return found[1:] if nodes.op(name) == "Fill" else found
+    if _scattered(op):
+        return [found[0], *found[2:]]
+    return found[:1] if op in _GATHERS else found[1:] if op == "Fill" else found
 
 
 def _as_read(nodes: Nodes, reader: str, output: str, writes: Writes) -> str:
@@ -216,9 +257,10 @@ def evaluate(
 def _computed(op: str, values: Sequence[np.ndarray]) -> np.ndarray | None:
     if op == "AddN":
         return np.asarray(sum(np.asarray(each, float) for each in values))
-    if op in ("Cast", "Fill", *_PASSED_ON):
+    if op in ("Cast", "Fill", *_GATHERS, *_PASSED_ON):
         return values[0] if len(values) == 1 else None
-    tables = {1: (_UNARY,), 2: (_BINARY, _ASSIGNED), 3: (_THREE,)}.get(len(values), ())
+    op = op.removeprefix("Resource")
+    tables = {1: (_UNARY,), 2: (_BINARY, _ASSIGNED, _SCATTERED), 3: (_THREE,)}.get(len(values), ())
     function = next((table[op] for table in tables if op in table), None)
     numbers = [each if each.dtype == bool else np.asarray(each, float) for each in values]
     return None if function is None else np.asarray(function(*numbers))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice, permutations, product
 from typing import Any
 
 import numpy as np
 
-from migrate.graphs.evaluate import UnknownError, Writes, evaluate, last, number_of, trace
+from migrate.graphs.evaluate import UnknownError, Writes, evaluate, last, number_of, rows_of, trace
 from migrate.graphs.gradients import ROWS_ADDED
 from migrate.graphs.nodes import INT32, INT64, Nodes, node_of
 from optim import rules
@@ -63,6 +63,7 @@ class Identity:
     Attributes:
       rules: its variants that do so. slots: variables by slot. hyper: hyperparameters and state of the whole optimizer
         that matter. gradient: the outputs that the rule takes for the gradient: one, or several that are equal.
+      powers: variables that hold powers of hyperparameters, by these.
       step: the counter, and what is added to it to get the number of the step; the counter is empty for powers of betas
         in variables, and None is for a rule that doesn't need the number.
       decays: whether weights decay before the step, by hyper["weight_decay"] times the learning rate (`decays` is
@@ -75,6 +76,7 @@ class Identity:
     gradient: tuple[str, ...]
     step: tuple[str, float] | None = None
     decays: str = ""
+    powers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rule(self) -> type[Rule]:
@@ -93,9 +95,9 @@ def identify(nodes: Nodes, variable: str, writes: Writes) -> list[Identity]:
 class Identifier:
     """The rules that the variables of a graph move by. Updates that are alike are evaluated once."""
 
-    def __init__(self, nodes: Nodes, writes: Writes) -> None:
-        """Args: as `identify` has them."""
-        self._nodes, self._writes = nodes, writes
+    def __init__(self, nodes: Nodes, writes: Writes, *, rows: bool = False) -> None:
+        """Args: as `identify` has them. rows: whether ops may change rows only, and what they do to those counts."""
+        self._nodes, self._writes, self._rows = nodes, writes, rows
         self._known: dict[Any, tuple[list[str], list[Identity]]] = {}
         """By what an update computes: its outputs, and the rules."""
 
@@ -107,6 +109,8 @@ class Identifier:
         """
         try:
             update = _Update(self._nodes, variable, self._writes, moved)
+            if len(rows_of(self._nodes, update.traced)) > self._rows:
+                return []
             outputs, key = list(update.traced), update.form()
             if key not in self._known:
                 found = (_identified(update, cut) for cut in update.cuts())
@@ -124,6 +128,7 @@ def _renamed(identity: Identity, names: Mapping[str, str]) -> Identity:
         hyper={key: replace(each, output=names.get(each.output, "")) for key, each in identity.hyper.items()},
         gradient=tuple(names[each] for each in identity.gradient),
         step=identity.step and (names.get(identity.step[0], ""), identity.step[1]),
+        powers={key: names[each] for key, each in identity.powers.items()},
     )
 
 
@@ -294,6 +299,8 @@ class _Probe:
     steps: list[tuple[tuple[str, float], np.ndarray]]
     later: dict[str, np.ndarray]
     """Numbers in variables after the step, by the node that gives one before it."""
+    factors: dict[str, np.ndarray]
+    """What each step multiplies numbers in variables by, if it does nothing else to them."""
     sizes: dict[str, int]
     """How many nodes a number of the graph is computed from."""
 
@@ -308,7 +315,8 @@ def _probe(update: _Update, cut: tuple[str, ...]) -> _Probe | None:
     for each, inputs in update.traced.items():
         if not inputs and each not in update.leaves and each not in arrays and update.nodes.op(each) != "Const":
             numbers[each] = _COUNTS if each in update.counters else rng.uniform(0.15, 0.9, (_SEEDS, 1))
-    powers, later = _changing(update, numbers)
+    factors, later = _changing(update, numbers)
+    powers = {name: each**_EXPONENTS for name, each in factors.items()}
     values = evaluate(update.nodes, update.traced, {**arrays, **numbers, **powers, **dict.fromkeys(cut, gradient)})
     if any(end not in values for end in update.ends.values()):
         return None
@@ -318,7 +326,7 @@ def _probe(update: _Update, cut: tuple[str, ...]) -> _Probe | None:
     steps += [(("", more), _EXPONENTS + more) for more in (0.0, 1.0) if powers]
     sizes = {name: len(_cone(update.traced, name)) for scalar, _ in scalars if (name := scalar.output)}
     changed = {s.output: later[each] for s, _ in scalars if (each := update.nodes.source(s.output)) in later}
-    return _Probe(arrays, gradient, new, scalars, steps, changed, sizes)
+    return _Probe(arrays, gradient, new, scalars, steps, changed, factors, sizes)
 
 
 _EXPONENTS = np.array([[1.0], [3.0], [6.0]])
@@ -327,9 +335,9 @@ _EXPONENTS = np.array([[1.0], [3.0], [6.0]])
 def _changing(
     update: _Update, numbers: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Numbers in variables that each step multiplies by the same factor, as one power of it each, and what all numbers
-    that a step changes are after it."""
-    traced, powers = {}, {}
+    """The factors of numbers in variables that each step multiplies by one, and what all numbers that a step changes
+    are after it."""
+    traced, factors = {}, {}
     for name in [each for each in numbers if each in update.nodes.variables and len(update.writes.get(each, ())) == 1]:
         end = update.writes[name][0].op
         traced[name] = end, trace(update.nodes, [end], update._is_gradient, update.writes)
@@ -338,9 +346,10 @@ def _changing(
             for start in (numbers[name], numbers[name] / 2)
         )
         if np.allclose(one, two, rtol=1e-9) and np.all((one > 0) & (one < 1)):
-            powers[name] = np.broadcast_to(one**_EXPONENTS, (_SEEDS, 1))
+            factors[name] = np.broadcast_to(one, (_SEEDS, 1))
+    powers = {name: each**_EXPONENTS for name, each in factors.items()}
     later = {name: evaluate(update.nodes, each, {**numbers, **powers}).get(end) for name, (end, each) in traced.items()}
-    return powers, {name: np.broadcast_to(each, (_SEEDS, 1)) for name, each in later.items() if each is not None}
+    return factors, {name: np.broadcast_to(each, (_SEEDS, 1)) for name, each in later.items() if each is not None}
 
 
 def _spread(rng: np.random.Generator, decades: tuple[int, int], zeros: float = 0.2) -> np.ndarray:
@@ -395,9 +404,21 @@ def _identified(update: _Update, cut: tuple[str, ...]) -> list[Identity]:
             cost = sum(_cost(probe, each) for each in hyper.values())
             key = (type(rule), variables, tuple(hyper.items()), step, decays)
             before = found[key][1].rules if key in found else ()
-            found[key] = (cost, Identity((*before, rule), slots, hyper, cut, step, decays))
+            powers = _powers(probe, hyper) if step is not None and not step[0] else {}
+            found[key] = (cost, Identity((*before, rule), slots, hyper, cut, step, decays, powers))
     least = min((cost for cost, _ in found.values()), default=0)
     return [identity for cost, identity in found.values() if cost == least]
+
+
+def _powers(probe: _Probe, hyper: Mapping[str, Scalar]) -> dict[str, str]:
+    """The variables that hold powers of hyperparameters."""
+    values = {key: value for key, each in hyper.items() for scalar, value in probe.scalars if scalar == each}
+    return {
+        key: name
+        for name, factor in probe.factors.items()
+        for key, value in values.items()
+        if np.allclose(factor, value)
+    }
 
 
 def _cost(probe: _Probe, scalar: Scalar) -> int:
