@@ -48,12 +48,13 @@ class Scalar:
 
     Attributes:
       output: the node; empty for a number that isn't in the graph, as the epsilon of a rule without one.
-      number: its value if it is a constant, None for others. is_rest: the hyperparameter is 1 minus that output.
+      number: its value if it is a constant, None for others. is_derived: the hyperparameter isn't that output, but 1
+        minus it, or a constant with the other sign.
     """
 
     output: str
     number: float | None = None
-    is_rest: bool = False
+    is_derived: bool = False
 
 
 @dataclass(frozen=True)
@@ -372,6 +373,7 @@ def _scalars(update: _Update, values: Mapping[str, np.ndarray]) -> list[tuple[Sc
     if len(found) > _MOST_SCALARS:
         raise UnknownError(update.variable)
     more = [(Scalar(s.output, None if s.number is None else 1 - s.number, True), 1 - v) for s, v in found]
+    more += [(Scalar(s.output, -s.number, True), -v) for s, v in found if s.number is not None and s.number < 0]
     more += [(Scalar("", number), np.full((_SEEDS, 1), number)) for number in (0.0, 1.0)]
     for scalar, value in more:
         if not any(np.allclose(value, other, rtol=1e-9, atol=0) for _, other in found):
@@ -422,7 +424,7 @@ def _powers(probe: _Probe, hyper: Mapping[str, Scalar]) -> dict[str, str]:
 
 
 def _cost(probe: _Probe, scalar: Scalar) -> int:
-    return 1000 if not scalar.output else 10 * scalar.is_rest + probe.sizes[scalar.output]
+    return 1000 if not scalar.output else 10 * scalar.is_derived + probe.sizes[scalar.output]
 
 
 class _Fit:

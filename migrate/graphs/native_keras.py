@@ -121,7 +121,7 @@ def _numbers(nodes: Nodes, settings: Mapping[str, str], identity: Identity) -> d
     for key, scalar in reversed(list(identity.hyper.items())):
         if key == RATE and not match(nodes, scalar.output, _rate(settings), Found()):
             return None
-        if key == RATE or (key in own and not scalar.is_rest and nodes.source(scalar.output) == own[key]):
+        if key == RATE or (key in own and not scalar.is_derived and nodes.source(scalar.output) == own[key]):
             continue
         if key in own or scalar.number is None:
             return None

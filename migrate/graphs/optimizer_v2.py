@@ -194,7 +194,7 @@ def _of_rule(
             is_known, value = nodes.source(scalar.output) in [f"{own}/{name}" for name in states[key]], None
         else:
             is_known, value = _argument(nodes, scalar.output, own, key)
-        if not is_known or scalar.is_rest:
+        if not is_known or scalar.is_derived:
             return None
         if value is not None:
             config[_CALLED.get(key, key)] = value if key == RATE else float(np.float32(value))

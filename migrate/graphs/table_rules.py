@@ -57,7 +57,7 @@ def _read(nodes: Nodes, table: str, ops: Collection[str], scalars: Mapping[str, 
     if not is_whole or rows != ([0, 1, 1] if slots else [1]) or (identity.step or ("", 0.0)) != ("", 0.0):
         return None
     inputs = {key: scalar.output for key, scalar in identity.hyper.items()}
-    is_read = not any(scalar.is_rest or not scalar.output for scalar in identity.hyper.values())
+    is_read = not any(scalar.is_derived or not scalar.output for scalar in identity.hyper.values())
     return TableRule(_CLASSES[known[0]], op, inputs, [table, *slots], powers) if is_read else None
 
 
