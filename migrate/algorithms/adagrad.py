@@ -27,7 +27,7 @@ ACCUMULATOR = "accumulator"
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     return {
         "initial_accumulator_value": number(config, "initial_accumulator_value"),
-        "epsilon": 0.0 if generation == "tf1" else epsilon(config, generation),
+        "epsilon": 0.0 if generation == "tf1" and "epsilon" not in config else epsilon(config, generation),
         "epsilon_inside": generation in NEW,
     }
 

@@ -83,6 +83,10 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
     return full, added
 
 
+PROGRAMS_OWN = ("epsilon_inside", "learning_rate_in_momentum")
+"""Choices of rules that no config of Keras contains. A graph shows them if a program wrote the optimizer by itself."""
+
+
 def arguments(
     config: Mapping[str, Any],
     scalars: Mapping[str, float],
@@ -107,6 +111,7 @@ def arguments(
     out.values["name"] = str(config.get("name") or algorithm.name)
     _rate(current["learning_rate"], generation, out)
     out.values.update(algorithm.arguments(current, generation))
+    out.values.update({key: current[key] for key in PROGRAMS_OWN if key in current})
     releases = candidates(generation, versions)
     more, doubts = algorithm.by_release(current, releases)
     out.values.update(more)

@@ -120,7 +120,8 @@ def _of(slots: Slots, name: str, g: np.ndarray) -> np.ndarray:
 def _sgd(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 1.2.2 `optimizers.py::SGD`, TF `ResourceApplyKerasMomentum`, Keras 3 `sgd.py`."""
     mu, old = source.get("momentum"), _of(slots, "m", g)
-    if source.generation == "tf1":  # `ApplyMomentum`: the slot gathers gradients
+    is_inside = source.config.get("learning_rate_in_momentum", source.generation != "tf1")
+    if not is_inside:  # `ApplyMomentum`: the slot gathers gradients
         total, size = mu * old + g, np.abs(mu * old) + np.abs(g)
         return (
             (-lr * (g + mu * total), lr * (np.abs(g) + mu * size))
@@ -173,7 +174,8 @@ def _rmsprop(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np
         square = np.maximum(square - mean * mean, 0.0)
     fused = source.generation == "tf1" or (source.generation == "optimizer_v2" and mu > 0)
     outside = source.generation in OLD or source.generation in ("optimizer_v2", "experimental")
-    below = np.sqrt(square) + eps if outside and not fused else np.sqrt(square + eps)
+    is_inside = source.config.get("epsilon_inside", fused or not outside)
+    below = np.sqrt(square + eps) if is_inside else np.sqrt(square) + eps
     if not mu:
         return -lr * g / below, np.abs(lr * g / below)
     old = mu * _of(slots, "momentum", g)
@@ -187,7 +189,7 @@ def _adagrad(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np
     start = source.get("initial_accumulator_value", 0.0 if source.generation in OLD else 0.1)
     total = slots.get("accumulator", start) + g * g
     if source.generation == "tf1":
-        below = np.sqrt(total)
+        below = np.sqrt(total) + source.get("epsilon", 0.0)
     elif source.generation in (*OLD, "optimizer_v2"):
         below = np.sqrt(total) + _epsilon(source)
     else:

@@ -17,7 +17,7 @@ from migrate.proof.loading import representable
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
-TF1_EPSILON = {"RMSprop": 1e-10}
+TF1_EPSILON = {"RMSprop": 1e-10, "Adagrad": 0.0}
 TF1_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "use_nesterov": "nesterov"}
 """Arguments of `tf.train` optimizers, as Keras calls them; RMSPropOptimizer's `decay` is `rho`."""
 INSIDE = ("inner_optimizer", "optimizer")

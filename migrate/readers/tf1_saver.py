@@ -26,15 +26,17 @@ from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.facts.clipping import ALL, NORM
 from migrate.generations import NATIVE
-from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, scopes, tf_train
+from migrate.graphs import keras1, native_keras, optimizer_v2, plain_ops, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.nodes import VARIABLES, Nodes
+from migrate.graphs.plain_ops import Plain
 from migrate.graphs.saver import SaverGraph
 from migrate.graphs.writers import writers
 from migrate.readers.bundle_arrays import doubts, lazy, not_numbers
 from migrate.readers.savers import keras as saver_keras
 from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
+from migrate.readers.savers import plain_ops as saver_plain
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
 from migrate.releases.narrowing import candidates
@@ -94,12 +96,15 @@ def read_bundle(
     arrays = _counted(arrays, graph, choice.scopes)
     counter = next(iter(_counters(arrays)), None)
     arrays = saver_keras.counted_globally(arrays, counter, graph)
+    plain = saver_plain.find(arrays, graph) if counter is None and choice.keras1 is None else None
     if len(choice.names) > 1:
         evidence.append(f"it holds {len(choice.names)} optimizers: {', '.join(choice.names)}")
     if choice.keras1 is not None:
         stored = _of_keras1(arrays, choice.keras1, graph)
     elif counter is None and len(scopes := saver_v2.counting_in_global_step(arrays)) == 1:
         stored = saver_v2.stored(arrays, f"{scopes[0]}/iter", graph)
+    elif counter is None and graph is not None and plain is not None:
+        stored = saver_plain.stored(arrays, graph, plain)
     elif counter is None:
         stored = saver_train.stored(arrays, graph)
         stored = replace(stored, slots=saver_train.numbered_anew(stored.slots)) if choice.chosen is not None else stored
@@ -107,7 +112,7 @@ def read_bundle(
         stored = saver_v2.stored(arrays, counter, graph)
     else:
         stored = saver_keras.stored(arrays, counter, graph, prefix)
-    told = _program(graph, choice.scopes, stored, arrays) if stored.generation in ("tf1", "optimizer_v2") else {}
+    told = _program(graph, choice.scopes, stored, arrays, plain) if stored.generation in ("tf1", "optimizer_v2") else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         told = _of_native(graph, graph.nodes, stored, choice)
     versions = Versions(tensorflow=graph.version if graph is not None else "")
@@ -229,20 +234,26 @@ def _by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[di
 
 
 def _program(
-    graph: SaverGraph | None, scopes: Collection[str], stored: Parts, arrays: Mapping[str, LazyArray]
+    graph: SaverGraph | None,
+    scopes: Collection[str],
+    stored: Parts,
+    arrays: Mapping[str, LazyArray],
+    plain: Plain | None,
 ) -> dict[str, Any]:
     """What the graph says of an optimizer of tf.train, or an OptimizerV2.
 
     Args:
-      scopes: of the updates of the chosen one of several tf.train optimizers.
+      scopes: of the updates of the chosen one of several tf.train optimizers. plain: the program's own.
     """
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
     try:
         if stored.generation == "optimizer_v2":
             told = optimizer_v2.describe(graph.nodes, graph.updates, stored.scope)
-        elif set(bert.SLOTS) <= stored.slots.keys():
-            told = bert.describe(graph.nodes, list(stored.slots[bert.SLOTS[0]]))
+        elif plain is not None:
+            told = plain.trained
+        elif set(plain_ops.BERTS_SLOTS.values()) <= stored.slots.keys():
+            told = plain_ops.of_bert(graph.nodes, list(stored.slots[plain_ops.BERTS_SLOTS["m"]]))
         else:
             told = tf_train.describe(graph.nodes, graph.updates, scopes)
     except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing

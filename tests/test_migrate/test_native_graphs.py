@@ -148,4 +148,5 @@ def _alter(node: Any) -> None:
         node.op = ANOTHER[node.op]
     else:
         tensor = _float_of(node)
-        tensor.float_val[0] = tensor.float_val[0] * 3 + 1 if np.isfinite(tensor.float_val[0]) else 9
+        # A limit of infinity becomes one that numbers reach: 1 - beta ** step is never above 1.
+        tensor.float_val[0] = tensor.float_val[0] * 3 + 1 if np.isfinite(tensor.float_val[0]) else 0.5

@@ -110,6 +110,10 @@ def described(more: list[Any]) -> Any:
     others = [(name, "Placeholder", []) for name in ("gradient", "rows", "step")]
     kernel = ("Adam/update_w/ApplyAdam", "ApplyAdam", inputs)
     graph = small_graph(*variables, *constants, *others, *RAISED, kernel, *more)
+    for name, *_ in variables:
+        shape = graph.by_name[name].attr.add(key="shape").value.shape
+        for size in () if name in POWERS else (4, 2):
+            shape.dim.add(size=size)
     return tf_train.describe(graph, {"Adam": {"w": (), "t": ()}})
 
 
