@@ -19,6 +19,7 @@ from migrate.generations import KERAS2_3
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.releases.narrowing import candidates
 from migrate.releases.table import Release
+from migrate.releases.versions import THEANO
 from migrate.state import GLOBAL_STEP, Stored
 from optim.errors import HyperparameterError
 
@@ -188,9 +189,10 @@ def _racing(stored: Stored, made: Configuration, count: int) -> tuple[Release, .
 
 
 def _is_open(releases: tuple[Release, ...], made: Configuration) -> bool:
-    """Whether it depends on the TensorFlow under Keras, which the source does not name."""
+    """Whether it depends on the TensorFlow under Keras, which the source does not name. Theano would name itself."""
     read = facts.read(made.algorithm.name, _decays(made.config))
-    return read.of(releases) is None and releases[0].is_standalone
+    on_tensorflow = [r for r in releases if r.backend != THEANO]
+    return bool(on_tensorflow) and read.of(on_tensorflow) is None and on_tensorflow[0].is_standalone
 
 
 def _after(stored: Stored, made: Configuration, count: int) -> tuple[str, ...]:
