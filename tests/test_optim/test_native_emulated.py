@@ -15,7 +15,7 @@ from tests import emulated_gpu
 from tests.test_optim.cases import ROWS, WHOLE, Case, is_one_of_few, marked
 from tests.test_optim.support import dense_gradients, start_values, trained
 
-CASES = [case for case in ROWS if case.optimizer not in WHOLE or case.has_sums]
+CASES = [case for case in ROWS if case.optimizer not in WHOLE or case.has_sums or case.optimizer == "Muon"]
 STEPS = 3
 
 
