@@ -16,6 +16,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.saved_model import save_context
 from tensorflow.python.util import dispatch
 
 from optim.layouts.placement import layout_of
@@ -60,6 +61,11 @@ def is_for_xla() -> bool:
     """Whether the graph that is being traced is for XLA, which takes variables of one device only."""
     graph = None if tf.executing_eagerly() else ops.get_default_graph()
     return graph is not None and bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+def needs_ops() -> bool:
+    """Whether the graph that is being traced is for XLA, or for programs that may be without the kernel."""
+    return not tf.executing_eagerly() and (is_for_xla() or save_context.in_save_context())
 
 
 def handles_of(variable: tf.Variable) -> list[Any]:

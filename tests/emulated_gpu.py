@@ -95,7 +95,10 @@ def emulated() -> Any:
 def compiled(name: str) -> Path:
     """The library of a file of tests/native: `fake_cuda`, a driver for tests, or `gpu_steps`, which calls it."""
     flags = ("-std=c++17", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{build.SOURCES}")
-    texts = [(SOURCES / f"{name}.cc").read_text(), *map(build.text, ("driver.h", "launch.h", "squares.h", "sums.h"))]
+    texts = [
+        (SOURCES / f"{name}.cc").read_text(),
+        *map(build.text, ("driver.h", "launch.h", "squares.h", "sums.h", "table.h")),
+    ]
     recipe = Recipe(name, build.digest(*texts, *flags[:-1]), ((texts[0], ()),), flags, ("-ldl",))
     return compiling.compile_into(recipe, build.cached(recipe))
 

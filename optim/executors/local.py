@@ -31,7 +31,7 @@ from optim.devices import Call, call_all, handles_of, on_every_device, wait_for_
 from optim.executors import native, one_op, portable, shard_step
 from optim.executors.launched import LaunchedGradients
 from optim.executors.plan import Plan, Selection, Shard
-from optim.executors.rows import has_whole_rows, row_gradient
+from optim.executors.rows import has_whole_rows, moved_rows, row_gradient
 from optim.executors.shard_gradients import ShardGradients, Tensors
 from optim.executors.work import Group, Work
 from optim.native import direct
@@ -210,6 +210,8 @@ def _by_row(gradient: Any, work: Work, i: int) -> RowGradient | None:
     """The gradient if it is rows, or is made rows because no device alone knows which are all zero and are to stay."""
     if isinstance(gradient, RowGradient):
         return gradient
+    if work.lazy[i] and native.on_gpu(work.tracked[i]):
+        return moved_rows(gradient, work.tracked[i])
     if not work.lazy[i] or has_whole_rows(work.tracked[i].layout):
         return None
     slices = tf.IndexedSlices(gradient, tf.range(gradient.shape[0], dtype=tf.int64))

@@ -218,18 +218,22 @@ def _group(work: Work, program: Program, placed: Sequence[tuple[int, Shard]], of
     sources = _vector([offsets[i] + shard.part for i, shard in placed])
     roundings = [s.rounding for s in shards if s.rounding is not None]
     regions = _vector([n for shard in shards for n in shard.region or (0, 0, 0)])
-    rest = _vector([others(work, i) for i, _ in placed] if any(work.lazy) else [])
+    rest = _vector(others(work, [i for i, _ in placed]) if any(work.lazy) else [])
     variables = [s.variable for s in shards]
     group, number = call("DtoptGroup", variables, slots, averages, roundings, boxes, sources, regions, rest)
     return group, int(number.numpy())
 
 
-def others(work: Work, i: int) -> int:
-    """What happens to rows of variable number `i` without a gradient."""
-    if not work.lazy[i]:
-        return MOVE
+def others(work: Work, members: Sequence[int]) -> list[int]:
+    """What happens to rows of these variables without a gradient; nothing if that is the same for all.
+
+    On a GPU they are left alone if a gradient is rows, and none is if they move.
+    """
+    if not any(work.lazy[i] for i in members) or on_gpu(work.tracked[members[0]]):
+        return []
     assert work.rule is not None
-    return STAY if work.rule.keeps_lazy_slots else MOVE_SLOTS
+    stay = STAY if work.rule.keeps_lazy_slots else MOVE_SLOTS
+    return [stay if work.lazy[i] else MOVE for i in members]
 
 
 def _links(shards: Sequence[Shard]) -> list[int]:

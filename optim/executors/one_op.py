@@ -19,10 +19,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
-from tensorflow.python.saved_model import save_context
 
 from optim import slot_layout
-from optim.devices import is_for_xla, on_host
+from optim.devices import needs_ops, on_host
 from optim.executors import native
 from optim.executors.norms import square_sum
 from optim.executors.plan import why_not_in_shards
@@ -50,7 +49,7 @@ def takes(work: Work, i: int) -> bool:
         return False
     if work.lazy[i] and not isinstance(work.gradients[i], RowGradient) and not has_whole_rows(work.tracked[i].layout):
         return False  # no device knows whether a row is all zero
-    if work.lazy[i] and native.on_gpu(work.tracked[i]):
+    if work.lazy[i] and native.on_gpu(work.tracked[i]) and not isinstance(work.gradients[i], RowGradient):
         return False  # a launch updates all rows
     return updates(work.rule, work.tracked[i], work.slots, each=work.apart(i) is not None)
 
@@ -82,8 +81,6 @@ def _is_divided(layout: dtensor.Layout | None) -> bool:
 
 def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
     """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
-    if native.on_gpu(tracked):
-        return False
     return rule.elementwise and library.status().available and not needs_ops() and updates(rule, tracked, slots, each)
 
 
@@ -102,11 +99,6 @@ def place_of_scalars(tracked: Sequence[Tracked]) -> AbstractContextManager[Any]:
     """Where the scalars of a step are computed: for launches on the host, whose numbers they take."""
     launches = gpu.is_on() and not needs_ops() and any(item.mesh is None and native.on_gpu(item) for item in tracked)
     return on_host() if launches else nullcontext()
-
-
-def needs_ops() -> bool:
-    """Whether the graph that is being traced is for XLA, or for programs that may be without the kernel."""
-    return not tf.executing_eagerly() and (is_for_xla() or save_context.in_save_context())
 
 
 def control(work: Work) -> Any:
@@ -311,7 +303,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
     gathered = [k for k, g in enumerate(mine) if _has_window(g)]
     decays = [work.decay_factors[i] for i in members]
     active = [work.active[i] for i in members]
-    others = [native.others(work, i) for i in members] if any(work.lazy[i] for i in members) else []
+    others = native.others(work, members)
     on_mesh, op = tracked[0].mesh is not None, library.ops().dtopt_step
     if on_mesh:
         group, together = native.numbers_on_mesh(work.only(members), program)

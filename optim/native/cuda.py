@@ -85,10 +85,20 @@ def name(program: Program, dtype: str, of_gradient: str) -> str:
     return f"dtopt_{program.name}_{dtype}_{of_gradient}"
 
 
+def row_name(program: Program, dtype: str) -> str:
+    """The kernel of that module that updates some rows of a variable."""
+    return f"dtopt_{program.name}_{dtype}_rows"
+
+
+def summed(dtype: str) -> str:
+    """The dtype in which gradients of rows of a dtype are added up."""
+    return "float64" if dtype == "float64" else "float32"
+
+
 def names(program: Program, dtype: str) -> set[str]:
     """The kernels of the module of a rule for variables of a dtype."""
     every = {one.name for of_gradient in given(dtype) for one in launches(program, dtype, of_gradient)}
-    return every or {name(program, dtype, of_gradient) for of_gradient in given(dtype)}
+    return every or {*(name(program, dtype, of_gradient) for of_gradient in given(dtype)), row_name(program, dtype)}
 
 
 def most_tensors(program: Program) -> int:
@@ -129,10 +139,15 @@ HEADER = '#include "sums_gpu.h"'
 """What the text of a module includes."""
 
 
-SQUARES = '#include "squares_gpu.h"\n'
-"""The text of the module that adds up squares, of all dtypes."""
+SQUARES = '#include "squares_gpu.h"\n#include "table_gpu.h"\n'
+"""The text of the module that adds up squares, and gradients of rows, of all dtypes."""
 SQUARES_THREADS = 256
 """Of a block: `kSquaresThreads` of squares_gpu.h."""
+
+
+def table_name(dtype: str) -> str:
+    """The kernel of that module that adds up gradients of rows of a dtype."""
+    return f"dtopt_table_{dtype}"
 
 
 def squares_name(dtype: str) -> str:
@@ -238,6 +253,8 @@ def _one_each(program: Program, dtype: str) -> Iterator[str]:
             *(how.threads, how.at_once, len(program.slots), len(program.scalars), most),
         )
         yield f"DTOPT_KERNEL({', '.join(map(str, words))})"
+    of_rows = (row_name(program, dtype), program.name, TYPES[dtype], how.threads, how.at_once)
+    yield f"DTOPT_ROW_KERNEL({', '.join(map(str, of_rows))}, {len(program.slots)}, {len(program.scalars)})"
 
 
 def sources(programs: Iterable[Program]) -> Iterator[str]:

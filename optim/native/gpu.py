@@ -65,11 +65,16 @@ class Gpus:
             self._add(program.name, dtype, given, cuda.name(program, dtype, given), image, numbers)
             if not cuda.is_elementwise(program):
                 self._add_launches(program, dtype, given)
+        if cuda.is_elementwise(program):
+            of_one = (*numbers[:2], 1, threads)
+            name = cuda.row_name(program, dtype)
+            self._add(f"{program.name} rows", dtype, cuda.summed(dtype), name, image, of_one)
 
     def add_squares(self, image: bytes | str) -> None:
         """Take the module that adds up squares."""
         for dtype in cuda.TYPES:
             self._add("squares", dtype, dtype, cuda.squares_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS))
+            self._add("table", dtype, dtype, cuda.table_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS))
 
     def _add_launches(self, program: Program, dtype: str, given: str) -> None:
         launches, passes = [*cuda.launches(program, dtype, given)], cuda.passes(program)
@@ -126,7 +131,7 @@ def why_not(program: Program, dtype: str) -> str:
 
 
 def why_no_squares() -> str:
-    """Why no kernel adds up squares on a GPU; empty if one does."""
+    """Why no kernel adds up squares, or gradients of rows, on a GPU; empty if one does."""
     return _why_no_module(cuda.SQUARES, Gpus.add_squares)
 
 

@@ -199,6 +199,19 @@ int cuEventRecord(void* event, void* stream) {
   return 0;
 }
 
+int cuEventQuery(void* event) {
+  Record("ask");
+  Check(static_cast<Event*>(event)->is_recorded, "an event is asked that was not recorded");
+  return 0;
+}
+
+int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, void*) {
+  Record("fill");
+  Check(!contexts.empty(), "memory is filled without a context");
+  std::memset(reinterpret_cast<void*>(to), byte, bytes);
+  return 0;
+}
+
 int cuEventSynchronize(void* event) {
   Record("wait");
   Check(static_cast<Event*>(event)->is_recorded, "an event is waited for that was not recorded");

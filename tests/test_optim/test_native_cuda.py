@@ -82,7 +82,8 @@ def test_nvrtc_compiles_it_to_operations_that_round_as_ieee_says(name: str, dtyp
     assert ".local" not in ptx  # all arrays of a thread are registers
     for entry in entries:
         (size,) = re.findall(r"\.param \.align 8 \.b8 \w+\[(\d+)\]", entry)
-        assert int(size) == cuda.argument(program).itemsize
+        of_rows = entry.startswith(cuda.row_name(program, dtype))
+        assert int(size) == (cuda.argument(program, 1).itemsize + 24 if of_rows else cuda.argument(program).itemsize)
     if any(f"{function}(" in program.code for function in ("Power", "std::exp", "std::log", "std::tanh")):
         return
     assert not re.search(r"\bfma\.|\.approx", ptx)
@@ -99,6 +100,9 @@ def test_nvrtc_compiles_the_sums_of_squares() -> None:
     assert not re.search(r"\bfma\.|\.approx", ptx)
     for dtype in cuda.TYPES:
         assert f".entry {cuda.squares_name(dtype)}(" in ptx
+        assert f".entry {cuda.table_name(dtype)}(" in ptx
+    for name in ("join", "scale"):
+        assert f".entry dtopt_squares_{name}(" in ptx
 
 
 @needs_nvrtc

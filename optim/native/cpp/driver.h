@@ -44,10 +44,12 @@ class Driver {
   CuResult (*launch)(CuFunction function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                      unsigned threads_z, unsigned shared_bytes, CuStream stream, void** arguments, void** more) = nullptr;
   CuResult (*copy)(CuAddress to, CuAddress from, size_t bytes, CuStream stream) = nullptr;
+  CuResult (*fill)(CuAddress to, unsigned char byte, size_t bytes, CuStream stream) = nullptr;
   CuResult (*host_memory)(void** memory, size_t bytes) = nullptr;  // which kernels write to, too
   CuResult (*make_event)(CuEvent* event, unsigned flags) = nullptr;
   CuResult (*record)(CuEvent event, CuStream stream) = nullptr;
   CuResult (*wait)(CuEvent event) = nullptr;
+  CuResult (*ask)(CuEvent event) = nullptr;  // 600: not yet
   CuResult (*error_text)(CuResult error, const char** text) = nullptr;
 
   // Finds the driver in a library, and whether it is one that can be used.
@@ -62,7 +64,8 @@ class Driver {
                           find("cuStreamGetCtx", &driver->stream_context) && find("cuCtxPushCurrent_v2", &driver->push) &&
                           find("cuCtxPopCurrent_v2", &driver->pop) && find("cuModuleLoadDataEx", &driver->load) &&
                           find("cuModuleGetFunction", &driver->function) && find("cuLaunchKernel", &driver->launch) &&
-                          find("cuMemcpyDtoDAsync_v2", &driver->copy) && find("cuMemAllocHost_v2", &driver->host_memory) &&
+                          find("cuMemcpyDtoDAsync_v2", &driver->copy) && find("cuMemsetD8Async", &driver->fill) &&
+                          find("cuMemAllocHost_v2", &driver->host_memory) && find("cuEventQuery", &driver->ask) &&
                           find("cuEventCreate", &driver->make_event) && find("cuEventRecord", &driver->record) &&
                           find("cuEventSynchronize", &driver->wait) && find("cuGetErrorString", &driver->error_text);
     if (!is_whole) return std::string("the CUDA driver (") + path + ") lacks functions";
@@ -140,6 +143,19 @@ class Verdict {
     is_waited_for_ = false;
     const CuResult result = driver.record(event_, stream);
     return result == 0 ? "" : driver.Text("recording an event", result);
+  }
+
+  // Whether the number is there already.
+  Problem Ask(const Driver& driver, bool* is_there) {
+    constexpr CuResult kNotReady = 600;
+    *is_there = is_waited_for_;
+    if (is_waited_for_) return "";
+    const Current current(driver, stream_);
+    if (!current.problem().empty()) return current.problem();
+    const CuResult result = driver.ask(event_);
+    if (result != 0 && result != kNotReady) return driver.Text("asking the GPU", result);
+    *is_there = is_waited_for_ = result == 0;
+    return "";
   }
 
   // Waits for all that was launched before, and for nothing after it.

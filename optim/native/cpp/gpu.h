@@ -285,6 +285,30 @@ DTOPT_FN void UpdateAll(const Launch<T, S, K, tensors>& all) {
   });
 }
 
+// The argument of a kernel of rows: one variable, of which only some rows are updated.
+template <typename T, int S, int K>
+struct RowLaunch : Launch<T, S, K, 1> {
+  int64_t given, columns;
+  const int64_t* table;  // of each of `given` gradients its row, or -1: none
+};
+
+// A warp has a row.
+template <typename Rule, typename T, typename G, int threads, int S, int K>
+DTOPT_FN void UpdateRows(const RowLaunch<T, S, K>& all) {
+  if (IsSkipped(all)) return;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x, from = thread / 32;
+  const int lane = thread % 32;
+  const int64_t to = from < all.given ? all.table[from] : -1;
+  if (to < 0) return;
+  Arrays<T, G, S, K, 1> arrays(all, 0);
+  constexpr int P = kPerThread<T>;
+  const int64_t begin = to * all.columns;
+  const int64_t packed = all.columns % P == 0 && arrays.IsAligned() ? all.columns : 0;
+  arrays.gradient += (from - to) * all.columns;
+  for (int64_t i = P * lane; i < packed; i += P * 32) arrays.template Update<Rule, P>(begin + i, all.scalars);
+  for (int64_t i = packed + lane; i < all.columns; i += 32) arrays.template Update<Rule, 1>(begin + i, all.scalars);
+}
+
 }  // namespace
 
 #ifdef DTOPT_GPU
@@ -310,5 +334,13 @@ DTOPT_FN void UpdateAll(const Launch<T, S, K, tensors>& all) {
     UpdateAll<rule##_rule, T, G, threads>(all);                                                       \
   }                                                                                                   \
   DTOPT_EMULATED_CALL(kernel, threads, kernel##_launch, UpdateAll<rule##_rule, T, G, threads>)
+
+// The same for some rows of one variable, of which the gradients are summed up.
+#define DTOPT_ROW_KERNEL(kernel, rule, T, threads, at_once, S, K)                                     \
+  using kernel##_launch = RowLaunch<T, S, K>;                                                         \
+  extern "C" __global__ void __launch_bounds__(threads, at_once) kernel(DTOPT_ARGUMENT kernel##_launch all) { \
+    UpdateRows<rule##_rule, T, Wide<T>, threads>(all);                                                \
+  }                                                                                                   \
+  DTOPT_EMULATED_CALL(kernel, threads, kernel##_launch, UpdateRows<rule##_rule, T, Wide<T>, threads>)
 
 #endif  // DTOPT_GPU_H_

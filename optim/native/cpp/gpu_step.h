@@ -143,15 +143,18 @@ inline absl::Status OwnGpuBuffer(const Gpu& gpu, tensorflow::Var* variable) {
 inline absl::Status LaunchOn(const Gpu& gpu, const GpuKernel& kernel, const std::vector<GpuVariable>& variables,
                              const GpuNumbers& numbers) {
   Gpus& all = Gpus::Get();
+  if (variables[0].given != kAllRows) {
+    for (const GpuVariable& variable : variables) {
+      const Problem problem = LaunchRows(all.driver(), all.loaded(), gpu.stream, kernel, variable, numbers);
+      if (!problem.empty()) return absl::InternalError(problem);
+    }
+    return absl::OkStatus();
+  }
   int64_t size = 0;
   for (const GpuVariable& variable : variables) size += WorkspaceOf(kernel, variable);
   tensorflow::Tensor workspace;  // freed before the kernels run, and used again by nothing but what follows on the stream
   if (size > 0) {
-    tensorflow::Allocator* allocator = gpu.allocator == nullptr ? tensorflow::cpu_allocator() : gpu.allocator;
-    workspace = tensorflow::Tensor(allocator, tensorflow::DT_DOUBLE, {size});
-    if (!workspace.IsInitialized()) {
-      return absl::ResourceExhaustedError(absl::StrCat("the GPU has no ", 8 * size, " bytes for what a step adds up"));
-    }
+    TF_RETURN_IF_ERROR(NewOn(gpu, tensorflow::DT_DOUBLE, {size}, "what a step adds up", &workspace));
   }
   double* const memory = size > 0 ? static_cast<double*>(workspace.data()) : nullptr;
   const Problem problem = LaunchStep(all.driver(), all.loaded(), gpu.stream, kernel, variables, numbers, memory);
@@ -207,6 +210,97 @@ inline absl::Status LaunchControl(const Gpu& gpu, const std::vector<const tensor
   if (problem.empty() && verdict != nullptr) problem = (*verdict)->Record(driver, gpu.stream);
   return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
 }
+
+// Rows that tables do not have, which kernels have left out: whoever adds up rows next tells of those that are known by then.
+class Outside {
+ public:
+  static Outside& Get() { static auto* it = new Outside; return *it; }
+
+  void Add(std::string table, std::shared_ptr<Verdict> verdict) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    all_.emplace_back(std::move(table), std::move(verdict));
+  }
+
+  absl::Status Tell(const Driver& driver) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    absl::Status told = absl::OkStatus();
+    for (auto at = all_.begin(); at != all_.end() && told.ok();) {
+      bool is_there;
+      const Problem problem = at->second->Ask(driver, &is_there);
+      if (!problem.empty()) return absl::InternalError(problem);
+      if (!is_there) {
+        ++at;
+        continue;
+      }
+      if (const double number = *at->second->number()) {
+        told = absl::InvalidArgumentError(absl::StrCat("in a step before, the gradient of ", at->first, " was for row ",
+                                                       static_cast<int64_t>(number < 0 ? number : number - 1), ", which it does not have, and"
+                                                       " which was left out. Check the indices of its lookups"));
+      }
+      at = all_.erase(at);
+    }
+    return told;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<std::string, std::shared_ptr<Verdict>>> all_;
+};
+
+// Sums of rows of `IndexedSlices` on a GPU, see `Table`: named and order are those of their indices, sorted.
+class TableOp : public tensorflow::OpKernel {
+ public:
+  explicit TableOp(tensorflow::OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("rows", &rows_));
+    OP_REQUIRES_OK(context, context->GetAttr("is_dense", &is_dense_));
+    OP_REQUIRES_OK(context, context->GetAttr("of", &of_));
+    OP_REQUIRES_OK(context, context->GetAttr("T", &dtype_));
+  }
+
+  void Compute(tensorflow::OpKernelContext* context) override {
+    Gpus& all = Gpus::Get();
+    const auto gpu = all.Of(context);
+    OP_REQUIRES(context, gpu != nullptr, absl::FailedPreconditionError("dtopt's kernels for GPUs are not loaded"));
+    const GpuKernel* kernel = all.Find("table", dtype_, dtype_);
+    OP_REQUIRES(context, kernel != nullptr, absl::FailedPreconditionError("the kernel of rows is not loaded"));
+    OP_REQUIRES_OK(context, Outside::Get().Tell(all.driver()));
+    const tensorflow::Tensor &values = context->input(0), &named = context->input(1), &order = context->input(2);
+    const int64_t given = named.NumElements();
+    OP_REQUIRES(context, values.dims() > 0 && values.dim_size(0) == given && order.NumElements() == given,
+                absl::InvalidArgumentError("there is not one row for each gradient"));
+    tensorflow::TensorShape shape = values.shape();
+    shape.set_dim(0, is_dense_ ? rows_ : given);
+    tensorflow::Tensor *sums, *table;
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &sums));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {is_dense_ ? 0 : given}, &table));
+    Table of = {given, given == 0 ? 0 : values.NumElements() / given, rows_, values.data(), named.flat<int64_t>().data(),
+                order.flat<int64_t>().data(), sums->data(), table->flat<int64_t>().data(), nullptr, is_dense_};
+    const Problem problem = Launch(*gpu, *kernel, of, sums->TotalBytes());
+    OP_REQUIRES(context, problem.empty(), absl::InternalError(problem));
+  }
+
+ private:
+  Problem Launch(const Gpu& gpu, const GpuKernel& kernel, Table of, int64_t bytes) {
+    Gpus& all = Gpus::Get();
+    const Driver& driver = all.driver();
+    const Current current(driver, gpu.stream);
+    if (!current.problem().empty()) return current.problem();
+    std::shared_ptr<Verdict> outside;
+    Problem problem = all.verdicts()->Take(driver, current.context(), &outside);
+    if (!problem.empty()) return problem;
+    *outside->number() = 0;
+    of.outside = outside->number();
+    problem = LaunchTable(driver, all.loaded(), gpu.stream, kernel, of, bytes);
+    if (problem.empty()) problem = outside->Record(driver, gpu.stream);
+    if (problem.empty()) Outside::Get().Add(of_, std::move(outside));
+    return problem;
+  }
+
+  int64_t rows_;
+  bool is_dense_;
+  std::string of_;
+  tensorflow::DataType dtype_;
+};
 
 inline std::vector<const tensorflow::Tensor*> InputsOf(tensorflow::OpKernelContext* context, const char* list) {
   std::vector<const tensorflow::Tensor*> tensors;

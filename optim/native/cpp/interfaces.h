@@ -112,6 +112,32 @@ REGISTER_OP("DtoptJoin")
 
 DTOPT_STEP("DtoptStep");
 
+// What `Table` says of the sums of rows of `IndexedSlices` on a GPU. named, order: their indices in ascending order, and where
+// each of them was. rows: of the table. of: its name. W: float32, or float64 if T is.
+REGISTER_OP("DtoptTable")
+    .Input("values: T")
+    .Input("named: int64")
+    .Input("order: int64")
+    .Output("sums: W")
+    .Output("table: int64")
+    .Attr("T: {float, double, bfloat16, half}")
+    .Attr("W: {float, double}")
+    .Attr("rows: int")
+    .Attr("is_dense: bool")
+    .Attr("of: string")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      int64_t rows;
+      bool is_dense;
+      TF_RETURN_IF_ERROR(context->GetAttr("rows", &rows));
+      TF_RETURN_IF_ERROR(context->GetAttr("is_dense", &is_dense));
+      tensorflow::shape_inference::ShapeHandle sums = context->input(0);
+      if (is_dense) TF_RETURN_IF_ERROR(context->ReplaceDim(sums, 0, context->MakeDim(rows), &sums));
+      context->set_output(0, sums);
+      context->set_output(1, is_dense ? context->Vector(0) : context->input(1));
+      return absl::OkStatus();
+    });
+
 // What a GPU makes of the gradients of a step for DtoptStep. numbers: what they are multiplied by, and the limit of norms or
 // 0. is_joint: whether the norm is that of all. checks: whether the step is left out if one of them is not finite. control:
 // not 0 if it is left out, then the scale of each gradient.

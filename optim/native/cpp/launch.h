@@ -15,6 +15,7 @@
 #include "driver.h"
 #include "squares.h"
 #include "sums.h"
+#include "table.h"
 
 namespace dtopt {
 
@@ -40,6 +41,8 @@ struct GpuKernel {
   bool is_whole() const { return !visits.empty(); }
 };
 
+constexpr int64_t kAllRows = -1;
+
 // Where the arrays of one variable are on the GPU, and its numbers.
 struct GpuVariable {
   const void* gradient = nullptr;
@@ -48,6 +51,9 @@ struct GpuVariable {
   int64_t size = 0;
   double scale = 1, decay = 1;
   Grid grid;  // used where a rule adds up
+  // If only some rows are updated: of each of so many gradients its row, and how large it is.
+  const int64_t* table = nullptr;
+  int64_t given = kAllRows, columns = 0;
 };
 
 // How much memory, in float64, the sums of a variable take.
@@ -150,6 +156,15 @@ class GpuArgument {
   int64_t count() const { return count_; }
   void* data() { return bytes_.data(); }
 
+  // What `RowLaunch` of gpu.h has besides.
+  void Append(const GpuVariable& of) {
+    const int64_t at = bytes_.size();
+    bytes_.resize(at + 24);
+    Put(at, of.given);
+    Put(at + 8, of.columns);
+    Put(at + 16, of.table);
+  }
+
  private:
   static constexpr int64_t kScalars = 48;     // where they begin
   static constexpr int64_t kGridNumbers = 3;  // matrices, rows and columns
@@ -233,6 +248,45 @@ inline Problem LaunchScaling(const Driver& driver, Kernels* kernels, CuStream st
   void* arguments[] = {&all};
   const CuResult result = driver.launch(function, 1, 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
   return result == 0 ? "" : driver.Text("launching the scales of gradients", result);
+}
+
+// Launches the sums of rows, and does not wait for them. kernel: of the dtype of the values.
+inline Problem LaunchTable(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
+                           const Table& of, int64_t bytes_of_sums) {
+  const Current current(driver, stream);
+  if (!current.problem().empty()) return current.problem();
+  CuFunction function;
+  const Problem missing = kernels->Find(driver, current.context(), kernel.name, *kernel.ptx, &function);
+  if (!missing.empty()) return missing;
+  if (of.is_dense && bytes_of_sums > 0) {
+    const CuResult result = driver.fill(reinterpret_cast<CuAddress>(of.sums), 0, bytes_of_sums, stream);
+    if (result != 0) return driver.Text("clearing the sums of rows", result);
+  }
+  if (of.given == 0) return "";
+  Table all = of;
+  void* arguments[] = {&all};
+  const unsigned blocks = (of.given * kLanes + kRowThreads - 1) / kRowThreads;
+  const CuResult result = driver.launch(function, blocks, 1, 1, kRowThreads, 1, 1, 0, stream, arguments, nullptr);
+  return result == 0 ? "" : driver.Text("launching the sums of rows", result);
+}
+
+// Launches the step of some rows of one variable. kernel: of one variable.
+inline Problem LaunchRows(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
+                          const GpuVariable& variable, const GpuNumbers& numbers) {
+  const Current current(driver, stream);
+  if (!current.problem().empty()) return current.problem();
+  CuFunction function;
+  const Problem missing = kernels->Find(driver, current.context(), kernel.name, *kernel.ptx, &function);
+  if (!missing.empty() || variable.given == 0 || variable.size == 0) return missing;
+  GpuArgument argument(kernel);
+  argument.Begin(numbers);
+  argument.Add(variable, nullptr);
+  argument.Divide(0);
+  argument.Append(variable);
+  void* arguments[] = {argument.data()};
+  const unsigned blocks = (variable.given * kLanes + kernel.threads - 1) / kernel.threads;
+  const CuResult result = driver.launch(function, blocks, 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
+  return result == 0 ? "" : driver.Text("launching the kernel of rows", result);
 }
 
 // Launches a step on a stream, and does not wait for it. Where it returns a problem with the first launch, or one before

@@ -247,7 +247,6 @@ REGISTER_KERNEL_BUILDER(Name("DtoptStep")
                             .HostMemory("averages")
                             .HostMemory("roundings")
                             .HostMemory("group")
-                            .HostMemory("rows")
                             .HostMemory("windows")
                             .HostMemory("meanings")
                             .HostMemory("scalars")
@@ -260,6 +259,8 @@ REGISTER_KERNEL_BUILDER(Name("DtoptStep")
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_GPU), GpuSquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_GPU).HostMemory("numbers"), ControlOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_CPU), ControlOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptTable").Device(tensorflow::DEVICE_GPU), TableOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptTable").Device(tensorflow::DEVICE_CPU), TableOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStepTogether").Device(tensorflow::DEVICE_CPU), StepTogetherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);

@@ -94,8 +94,16 @@ struct Gradient {
   Region region;
   const SortedRows* sorted = nullptr;
   bool is_mean = false;  // over several calls, of which one may have named a row and another not
+  // On a GPU: of each of `values` its row, or -1, in the GPU's memory.
+  const Tensor* table = nullptr;
 
-  bool IsDense() const { return rows == nullptr && sorted == nullptr; }
+  bool IsDense() const { return rows == nullptr && sorted == nullptr && table == nullptr; }
+
+  // Rows of a group on a GPU are read there.
+  void PutOnGpu() {
+    table = rows;
+    rows = nullptr;
+  }
   const int64_t* begin() const {
     return sorted != nullptr ? sorted->rows.data() : static_cast<const int64_t*>(rows->data());
   }
@@ -206,7 +214,8 @@ class Stepper {
   bool IsLaunched(const Group& group, const std::vector<Gradient>& gradients) const {
     bool is_plain = group.others.empty() && powers_ == 0;
     for (size_t i = 0; i < gradients.size() && is_plain; ++i) {
-      is_plain = gradients[i].IsDense() && group.IsWhole(i) && group.replicas[i].empty() && group.gpus[i] != nullptr &&
+      const bool is_known = gradients[i].IsDense() || gradients[i].table != nullptr;
+      is_plain = is_known && group.IsWhole(i) && group.replicas[i].empty() && group.gpus[i] != nullptr &&
                  KernelOf(gradients[i]) != nullptr;
     }
     return is_plain && !gradients.empty();
@@ -225,7 +234,8 @@ class Stepper {
   }
 
   const GpuKernel* KernelOf(const Gradient& gradient) const {
-    return Gpus::Get().Find(rule_, dtype_, gradient.values->dtype());
+    const std::string of_rows = gradient.table == nullptr ? "" : " rows";
+    return Gpus::Get().Find(rule_ + of_rows, dtype_, gradient.values->dtype());
   }
 
   // Launches a step, as often as there are GPUs and dtypes of gradients.
@@ -249,6 +259,11 @@ class Stepper {
       for (int64_t k = 0; k < slots_; ++k) of.slots.push_back(data(group.slots[k * count + i]));
       if (!numbers.scales.empty()) of.scale = numbers.scales[i];
       if (!numbers.decays.empty()) of.decay = numbers.decays[i];
+      if (gradients[i].table != nullptr) {
+        of.table = gradients[i].table->flat<int64_t>().data();
+        of.given = gradients[i].table->NumElements();
+        of.columns = of.given == 0 ? 0 : gradients[i].values->NumElements() / of.given;
+      }
       launches[{group.gpus[i].get(), KernelOf(gradients[i])}].push_back(std::move(of));
     }
     shared.scalars = numbers.scalars.data();
@@ -329,6 +344,13 @@ class Stepper {
     }
     if (powers_ > 0 && (gradient.sorted == nullptr || gradient.sorted->power_count != powers_)) {
       return InvalidArgument("the rule needs more of the gradient of variable ", i, " than its sum");
+    }
+    if (gradient.table != nullptr) {
+      const int64_t rows = shape.dims() == 0 ? 0 : shape.dim_size(0);
+      const int64_t columns = rows == 0 ? 0 : shape.num_elements() / rows;
+      if (values.NumElements() == gradient.table->NumElements() * columns) return absl::OkStatus();
+      return InvalidArgument("variable ", i, " has shape ", shape.DebugString(), ", the rows of its gradient ",
+                             values.shape().DebugString());
     }
     if (gradient.IsDense()) {
       if (values.shape() == shape) return absl::OkStatus();

@@ -67,6 +67,7 @@ inline absl::Status FindRows(const Group& group, int64_t held, const std::vector
     } else {
       TF_RETURN_IF_ERROR(found->OpenSorted(kDense - 1 - positions[i], &(*gradients)[i]));
     }
+    if (group.gpus[i] != nullptr && (*gradients)[i].rows != nullptr) (*gradients)[i].PutOnGpu();
     if (!group.regions.empty()) (*gradients)[i].region = group.regions[i];
   }
   return absl::OkStatus();
