@@ -262,5 +262,8 @@ def _computed(op: str, values: Sequence[np.ndarray]) -> np.ndarray | None:
     op = op.removeprefix("Resource")
     tables = {1: (_UNARY,), 2: (_BINARY, _ASSIGNED, _SCATTERED), 3: (_THREE,)}.get(len(values), ())
     function = next((table[op] for table in tables if op in table), None)
+    chosen_by = {1: "LogicalNot", 2: "LogicalAnd LogicalOr", 3: "Select SelectV2"}.get(len(values), "").split()
+    if op in chosen_by and any(each.dtype != bool for each in values[: 1 if len(values) == 3 else None]):
+        return None
     numbers = [each if each.dtype == bool else np.asarray(each, float) for each in values]
     return None if function is None else np.asarray(function(*numbers))

@@ -14,8 +14,9 @@ from typing import Any
 from migrate.algorithms.addons import BERT
 from migrate.algorithms.tf_train import CLASSES, OBJECT_SLOTS
 from migrate.graphs import schedules
+from migrate.graphs.fit import DECAY, RATE, Scalar
 from migrate.graphs.gradients import ROWS_ADDED, Gradients
-from migrate.graphs.identify import DECAY, RATE, Identifier, Identity, Scalar
+from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.rule_configs import carried

@@ -8,7 +8,8 @@ from typing import Any
 from migrate.algorithms import ALGORITHMS
 from migrate.algorithms.keras_config import PROGRAMS_OWN, lacks
 from migrate.algorithms.spec import Algorithm
-from migrate.graphs.identify import DECAY, RATE, Identity
+from migrate.graphs.fit import DECAY, RATE
+from migrate.graphs.identify import Identity
 from optim import rules
 from optim.arguments import Choice
 from optim.rule import Rule, arguments

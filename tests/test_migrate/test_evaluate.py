@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from migrate.graphs.evaluate import MOST, UnknownError, evaluate, trace
-from migrate.graphs.identify import identify
+from migrate.graphs.identify import Identifier
 from migrate.graphs.nodes import FLOAT, INT32, Nodes, Write
 from tests.test_migrate.small_graphs import small_graph
 
@@ -84,7 +84,7 @@ def test_a_cycle_and_a_huge_graph_are_unknown() -> None:
     for graph, name in ((cycle, "a"), (long, f"n{MOST + 1}")):
         with pytest.raises(UnknownError):
             trace(graph, [name], lambda _: False, {})
-        assert identify(graph, "w", {"w": [Write(name, "w", name)]}) == []
+        assert Identifier(graph, {"w": [Write(name, "w", name)]}).of("w") == []
 
 
 def test_a_constant_of_many_numbers_is_unknown() -> None:

@@ -15,8 +15,7 @@ import pytest
 import migrate
 from migrate.bytes import protos
 from migrate.errors import MissingHintError
-from migrate.graphs import saver
-from migrate.graphs.identify import Identity, identify
+from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.writers import alone_written
 from tests import next_steps
@@ -109,7 +108,7 @@ def _graph(name: str) -> Any:
 
 def _identity(proto: Any) -> list[Identity]:
     nodes = Nodes(proto.graph_def.node)
-    return identify(nodes, TRAINED[0], {name: [write] for name, write in alone_written(nodes).items()})
+    return Identifier(nodes, {name: [write] for name, write in alone_written(nodes).items()}).of(TRAINED[0])
 
 
 def _alterations(proto: Any) -> Iterator[tuple[str, Any]]:
@@ -161,7 +160,21 @@ def test_every_altered_op_of_an_update_is_noticed(name: str) -> None:
     assert count > 6
 
 
-def test_the_graphs_of_the_fixtures_are_those_that_are_read() -> None:
-    graph = saver.read(str(_source("adam")))
-    assert graph is not None
-    assert list(graph.trainable or ()) == TRAINED
+@pytest.mark.parametrize("late", [5, 2_000])
+def test_a_number_that_a_later_step_chooses_is_no_constant(late: int, tmp_path: Path) -> None:
+    """A momentum of 0.7 until some step, and of 0.5 from then on."""
+    shutil.copytree(FOLDER / "velocity" / "source", tmp_path / "source")
+    proto, nodes = _graph("velocity"), Nodes(_graph("velocity").graph_def.node)
+    momenta = [n for n in nodes.by_name if nodes.constant(n) == float(np.float32(0.7))]
+    assert len(momenta) == 3
+    for node in proto.graph_def.node:
+        node.input[:] = ["chosen" if each in momenta else each for each in node.input]
+    for name, dtype, field, number in (("late", 9, "int64_val", late), ("later", 1, "float_val", 0.5)):
+        tensor = proto.graph_def.node.add(name=name, op="Const").attr.add(key="value").value.tensor
+        tensor.dtype = dtype
+        getattr(tensor, field).append(number)
+    proto.graph_def.node.add(name="is_early", op="Less", input=["global_step/read", "late"])
+    proto.graph_def.node.add(name="chosen", op="Select", input=["is_early", momenta[0], "later"])
+    (tmp_path / "source" / "model.ckpt.meta").write_bytes(proto.SerializeToString())
+    with pytest.raises(MissingHintError):
+        migrate.read(tmp_path / "source" / "model.ckpt")
