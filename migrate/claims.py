@@ -14,7 +14,7 @@ from optim.errors import DtoptError
 FILE, GRAPH, NAME, HINT, SET, RELEASE = "file", "graph", "name", "hint", "set", "release"
 DEFAULT, COMPUTED, UNINTERPRETED = "default", "computed", "uninterpreted"
 CERTAIN = frozenset({FILE, GRAPH, NAME, HINT, SET, RELEASE})
-"""Read from the source, given by a person, or the only value that the release could have."""
+"""Read from the source, given by the user, or the only value that the release could have."""
 MEANING = {
     FILE: "read from the source",
     GRAPH: "read from the source's graph",
@@ -31,7 +31,7 @@ TRAINED = "trained variables"
 EXACT, APPROXIMATE = "exact", "approximate"
 CONFIRM, CHOOSE, SET_IT = "To confirm:", "Choose with", "Set it with"
 _OPEN = re.compile(r"=(VALUE|N)$|, if |{[.]{3}}")
-"""A value that a person has to put in."""
+"""A value that the user has to put in."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Origin:
       value: as JSON; a few words where it is an array.
       kind: one of MEANING.
       where: in the source, or why it is as it is.
-      doubt: what may be wrong with it all the same; empty if nothing may.
-      confirm: the option that settles it, `--set NAME=...`; several with ` or ` between where only a person knows
-        which, `VALUE` or `N` for what only a person knows; empty where none can.
+      doubt: what may be wrong with it anyway; empty if nothing may.
+      confirm: the option that resolves it, `--set NAME=...`; several with ` or ` between where only the user knows
+        which, `VALUE` or `N` for what only the user knows; empty if none can.
     """
 
     subject: str
@@ -67,7 +67,7 @@ class Origin:
 
     @property
     def reason(self) -> str:
-        """Why it is not certain, with what settles it."""
+        """Why it is not certain, with what resolves it."""
         text = self.open
         if not self.confirm:
             return text
@@ -144,10 +144,10 @@ MOST = 16  # reasons, each of some hundred characters
 
 
 def remembered(texts: object) -> tuple[Origin, ...]:
-    """What was not certain when dtopt wrote a file is not certain now, and only where it was read could be settled.
+    """What was not certain when dtopt wrote a file is not certain now, and only where it was read could be resolved.
 
     Args:
-      texts: a list of them; whatever else it is says nothing.
+      texts: a list of them; anything else is ignored.
     """
     found = [str(each) for each in texts] if isinstance(texts, list) else []
     return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=f"when dtopt wrote it: {t}") for t in found)

@@ -1,7 +1,7 @@
 """Options as messages name them, and how the surface that asks writes them: the command line or Python.
 
 Every message names an option as a shell takes it, `--set NAME=VALUE`. This file finds such options in a text:
-`messages` never cuts them, `evidence` joins those of several questions, and Python shows them as arguments.
+`messages` never cuts them, `claims` joins those of several questions, and Python shows them as arguments.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ WORDS = {
     "of its own": r"of (?:its|their|his|one's|somebody's|an? \w+'s|the \w+'s) own",
     "alike": r"alike",
     "apart": r"apart",
-    "none": r"none|no such",
+    "none": r"(?-i:none)|no such",
     "shall": r"shall",
     "roof": r"roofs?",
     "a person": r"(?:a|the) person|a person's|nobody|whoever",

@@ -26,7 +26,7 @@ _OPTIONS = {*HINTS, *PARTIAL, "strict", "overwrite", "dry_run"}
 
 
 class BatchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a batch. What was migrated is kept; `report` says what, and `resume` goes on from there."""
+    """Ctrl-C during a batch. What was migrated is kept; `report` says what, and `resume` continues from there."""
 
     def __init__(self, report: BatchReport):
         super().__init__("interrupted: finished targets are kept; --resume continues from there")

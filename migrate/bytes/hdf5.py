@@ -31,9 +31,9 @@ MAX_RANK = 32
 class Embedded:
     """An HDF5 file that is part of another file. `str()` of it names it in messages.
 
-    It has `size` bytes, which lie in the file `path` from `start` on; `path` is None where they are compressed there.
+    It has `size` bytes, which are in the file `path` from `start` on; `path` is None if they are compressed there.
     `open` gives a seekable file of them, which the caller closes. `check` compares all of them with their checksum and
-    has finished before a tensor is believed, or what is written of it placed.
+    has finished before a tensor is trusted, or what is written of it placed.
     """
 
     name: str

@@ -61,7 +61,7 @@ class ObjectGraph:
         self.keys: list[str | None] = []
         """Key of each object's value, None for an object that is no variable."""
         self.full_names: list[str] = []
-        """The variable's name without `:0`, empty where the object has none."""
+        """The variable's name without `:0`, empty if the object has none."""
         self.slot_variables: list[list[tuple[int, str, int]]] = []
         """(variable, slot name, slot variable) of each object: OptimizerV2's table."""
         for node in graph.nodes:
@@ -114,7 +114,7 @@ class ObjectGraph:
         return (self._at(owner), self._at(optimizer), unescape(slot)) if is_slot else self._at(owner)
 
     def _at(self, path: str) -> int | None:
-        """The object at the end of a path of escaped names from the root, None where it leads nowhere."""
+        """The object at the end of a path of escaped names from the root, None if it leads nowhere."""
         node: int | None = 0
         for part in path.split("/") if path else ():
             node = None if node is None else self.children[node].get(unescape(part))

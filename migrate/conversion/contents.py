@@ -25,8 +25,8 @@ class Contents:
       format: name of the reader.
       generation: who wrote it, one of `generations.GENERATIONS`, None if it does not say.
       evidence: how that was recognised.
-      versions: of Keras, TensorFlow and the backend, where the source says.
-      stored_config: the optimizer's config, or what the graph says of it.
+      versions: of Keras, TensorFlow and the backend, as far as the source shows them.
+      stored_config: the optimizer's config, or what the graph shows of it.
       classes: whose slots are called so; nothing is concluded from it.
       scalars: counters and hyperparameters that the source keeps for the whole optimizer, with their values.
       variables: the model's; their `slot` is empty.

@@ -53,7 +53,7 @@ class Report:
       reasons: why it is not exact.
       origins: where each value that the next step depends on came from; fidelity and reasons follow from it.
       matched: {`slot/variable`: `name`, `object graph`, `shape` or `position`}.
-      unmapped: names of what is carried without interpretation.
+      unmapped: names of what is migrated without interpretation.
       warnings: what is worth knowing and decides nothing.
       variables: how many model variables there are.
       slots: how many arrays all slots have together.
@@ -110,10 +110,10 @@ def read(
     Args:
       source: a file, a folder, or the prefix of a TensorFlow checkpoint.
       format: name of a reader, or `auto`.
-      optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not say.
+      optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not show.
       variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names; of others patterns, too.
       generation: one of `generations.GENERATIONS`, for sources that cannot say.
-      overrides: name -> value of what is taken whatever the source says, or confirmed; `class_name`, `generation`,
+      overrides: name -> value of what is taken whatever the source shows, or confirmed; `class_name`, `generation`,
         `iterations` and the names of the optimizer's config.
       optimizer_path: which optimizer, where a checkpoint holds several, as the error that lists them calls it.
 
@@ -188,7 +188,7 @@ def contents(
     optimizer_path: str | None = None,
     stats: bool = False,
 ) -> _contents.Contents | None:
-    """What `source` holds in its own terms, where `inspect` raises as it does not say everything; None where that is of
+    """What `source` holds in its own terms, where `inspect` raises as it does not say everything; None if that is of
     dtopt's own making, and says all.
 
     Args:
@@ -250,7 +250,7 @@ def _write(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more
 
 
 def _check_apart(source: str, dest: str) -> None:
-    """Refuse a target that is the source, holds it or lies in it: a source is never changed."""
+    """Refuse a target that is the source, holds it or is in it: a source is never changed."""
     target = files.canonical(dest)
     names = [source] if files.exists(source) else [source + ".index"]
     for path in map(files.canonical, names):
@@ -302,7 +302,7 @@ def migrate_checkpoint(
 
     Raises:
       StrictError: `strict`, and the conversion is not exact. TargetExistsError: also where `dest` is the source, holds
-        it or lies in it. Otherwise as `read` and `write`.
+        it or is in it. Otherwise as `read` and `write`.
     """
     path, source_path = argument_types.path("dest", dest), argument_types.path("source", source)
     check_hints(hints, weights_only=weights_only)

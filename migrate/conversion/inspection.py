@@ -49,16 +49,16 @@ class Inspection:
       format: name of the reader.
       generation: who wrote it, one of `generations.GENERATIONS`.
       evidence: how that was recognised.
-      versions: of Keras, TensorFlow and the backend, where the source says.
+      versions: of Keras, TensorFlow and the backend, as far as the source shows them.
       optimizer: name of the class of `optim`.
-      stored_config: the optimizer's config as the source, or the hint, has it, without what nobody says.
+      stored_config: the optimizer's config as the source, or the hint, has it, without defaults.
       hyperparameters: keyword arguments of the `optim` class that continues the training.
       iterations: steps taken.
-      iterations_source: where that number stands.
+      iterations_source: where that number is stored.
       slots: one row for each slot of each variable.
       unmade: names of the slots that the optimizer keeps, where it has taken no step and made none yet.
       variables: name, shape, dtype and whether it is trained, of each model variable.
-      unmapped: {name: shape} of what would be carried without interpretation.
+      unmapped: {name: shape} of what would be migrated without interpretation.
       fidelity: `exact` or `approximate`.
       reasons: why it is not exact.
       origins: where every value came from that the next step depends on; fidelity and reasons follow from it.

@@ -114,7 +114,7 @@ def _names_another(given: Mapping[str, Any]) -> bool:
 
 
 def _flagged(variable: StoredVariable) -> StoredVariable:
-    """With a flag also where the source does not say what is trained."""
+    """With a flag also if the source does not show what is trained."""
     if variable.trainable is not None:
         return variable
     return replace(variable, trainable=not is_statistic(variable.name))

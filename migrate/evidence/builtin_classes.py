@@ -1,4 +1,4 @@
-"""Which classes are Keras's own: a program may call one of its own likewise."""
+"""Which classes are Keras's own: a custom class may have the same name."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def with_name(stored: Stored, configuration: Configuration) -> Configuration:
 
 
 def _is_expected(stored: Stored, configuration: Configuration, called: str | None) -> bool:
-    """Whether a name is one that the class has, or tells nothing."""
+    """Whether a name is one that the class has, or shows nothing."""
     mine = configuration.algorithm.name
     own = _folded(configuration.called.rpartition(">")[2].rpartition(".")[2])
     if called is None or _folded(called) in (own, _folded(mine), *_NO_NAME):
@@ -76,7 +76,7 @@ def _exchanged(stored: Stored, configuration: Configuration, called: str | None)
 
 
 def _summed(stored: Stored, configuration: Configuration, called: str | None) -> list[Origin] | None:
-    """A doubt where the name, and not the class, is one of Horovod's; None where it is none of these."""
+    """A doubt where the name, and not the class, is one of Horovod's; None if it is none of these."""
     name = next((each for each in (called, configuration.config.get("name")) if addons.summed(each)), None)
     if name is None or addons.summed((stored.optimizer_config or {}).get("class_name")):
         return None
@@ -86,7 +86,7 @@ def _summed(stored: Stored, configuration: Configuration, called: str | None) ->
 
 
 def _called(stored: Stored) -> str | None:
-    """What the names in an optimizer's list call it, None where they say nothing."""
+    """What the names in an optimizer's list call it, None if they say nothing."""
     names = [name.split(":")[0] for name, _ in stored.weights or ()]
     counter = next((n for n in names if "/" in n and n.rpartition("/")[2] in COUNTERS), None)
     if counter is not None:

@@ -1,6 +1,6 @@
-"""Class and config of the optimizer, put together from what the file, its graph and a person say.
+"""Class and config of the optimizer, put together from what the file, its graph and the user say.
 
-A hint adds what the source does not say. What both say must agree: else one of them is wrong, nobody can tell which,
+A hint adds what the source does not show. What both say must agree: else one of them is wrong, nothing shows which,
 and both values are shown. Only `--set` overrides, on purpose.
 """
 
@@ -53,7 +53,7 @@ class _Said:
     raw: Mapping[str, Any]
     """The config as that side has it."""
     doubt: str = ""
-    """Why the class need not have the rule that it is taken for."""
+    """Why the class may have another rule."""
 
 
 def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> Configuration:
@@ -134,7 +134,7 @@ def _beside_counter(stored: Stored) -> list[tuple[str, LazyArray]]:
 
 
 def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: bool) -> list[_Said]:
-    """`told`: the class that a person says besides; it is that of a config which names none."""
+    """`told`: the class that the user says besides; it is that of a config which names none."""
     named: tuple[tuple[Mapping[str, Any] | None, str, str], ...] = (
         (stored.optimizer_config, FILE, "the optimizer's config in the source"),
         (stored.graph_config, GRAPH, "the source's graph"),
@@ -343,7 +343,7 @@ def _open(
 
 
 def _decided(origins: Mapping[str, Origin]) -> bool:
-    """Whether a person has said on purpose how gradients are clipped."""
+    """Whether the user has said on purpose how gradients are clipped."""
     return any(key in origins and origins[key].kind in (SET, GRAPH) for key in LIMITS)
 
 

@@ -1,4 +1,4 @@
-"""What the state itself proves, or denies: names, which slots there are, and hyperparameters kept as variables."""
+"""What the state itself proves, or contradicts: names, which slots there are, and hyperparameters kept as variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from migrate.matching.slot_table import SlotTable
 from migrate.state import Stored, StoredVariable
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
-"""Slot -> the option that it stands and falls with, and what that is where there is no such slot."""
+"""Slot -> the option that it depends on, and what that is where there is no such slot."""
 MOMENTUM = {"SGD": "m", "RMSprop": "momentum", "LARS": "m"}
 HYPERPARAMETERS = {name for algorithm in ALGORITHMS for name in algorithm.scalars}
 STATES = {alias for a in ALGORITHMS for name, aliases in a.state_scalars for alias in (name, *aliases)}
@@ -107,11 +107,11 @@ _SAID_APART = (
     *(keras_config.AVERAGED, keras_config.LAZY),
 )
 SHARED = frozenset({*keras_config.SHARED, *keras_config.NO_EFFECT, *_SAID_APART, "epsilon", "beta"})
-"""Arguments that classes take besides their own."""
+"""Arguments that classes take other than their own."""
 
 
 def with_slots(stored: Stored, configuration: Configuration, table: SlotTable) -> Configuration:
-    """Resolve from the slots what the source does not say.
+    """Resolve from the slots what the source does not show.
 
     Raises:
       ContradictionError: momentum is 0, and there are slots of it.
@@ -178,7 +178,7 @@ def _resolved(configuration: Configuration, option: str, off: Any, why: str) -> 
 
 
 def _idle(stored: Stored, configuration: Configuration, arrays: Sequence[LazyArray]) -> Configuration:
-    """Check slots of momentum that no step reads: some releases keep them all the same.
+    """Check slots of momentum that no step reads: some releases keep them anyway.
 
     From 2.11 on SGD of Keras 2 makes and moves them whatever `momentum` is (`optimizers/sgd.py` 2.11, `build`; not
     2.9 and 2.10), so that they do not deny a hint, and what the source says of itself holds. A graph shows the kernel

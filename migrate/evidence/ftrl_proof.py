@@ -35,11 +35,11 @@ def ftrl(
     """Find out whether `linear` is multiplied by the learning rate, if a state of Ftrl shows it.
 
     A constraint changes a variable after the step: such a one need not follow from its slots, and with them makes the
-    next step all the same. Where no model says whether there are constraints, and others follow, it is doubted.
+    next step anyway. Where no model shows whether there are constraints, and others follow, it is doubted.
 
     Raises:
       ContradictionError: the variables are not what the slots make of them, so that a hyperparameter is wrong.
-      MissingHintError: likewise, where nobody says how they are regularized.
+      MissingHintError: the same, if nothing shows how they are regularized.
     """
     rate = arguments.values.get("learning_rate")
     certain = arguments.origins.get("learning_rate")

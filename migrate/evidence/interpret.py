@@ -54,10 +54,10 @@ def interpret(
     """Optimizer state in `optim`'s terms. Arrays stay in the file until they are read.
 
     Args:
-      optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not say.
+      optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not show.
       variables: `[{"name", "shape"}, ...]` in optimizer order, for sources that do not name them.
       generation: one of `generations.GENERATIONS`, for sources that cannot say.
-      overrides: name -> value, taken whatever the source says.
+      overrides: name -> value, taken whatever the source shows.
 
     Raises:
       MissingHintError, AmbiguousError, ContradictionError, MismatchError, DamagedFileError, UnsupportedError.
@@ -99,7 +99,7 @@ def _table(known: Known) -> SlotTable:
 
 
 def _why_slots_differ(error: Exception, stored: Stored, configuration: Configuration) -> str | None:
-    """From what the class keeps, if the source says more of it than the error does."""
+    """From what the class keeps, if the source shows more of it than the error does."""
     around = wrappers.unknown(configuration.wrappers)
     if around and not isinstance(error, AmbiguousError):
         return (

@@ -1,4 +1,4 @@
-"""What the program did around the optimizer, and nobody says with which numbers."""
+"""What the program did around the optimizer, with numbers that nothing shows."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _is_known_rule(stored: Stored, configuration: Configuration) -> bool:
 def _doubt(
     what: str, outside: Mapping[str, str], configuration: Configuration, known: Mapping[str, Origin]
 ) -> Origin | None:
-    """None where a person or the source has settled it."""
+    """None if the user or the source has resolved it."""
     how = outside[what]
     if what.startswith(MOVING):
         return _moving(what.removeprefix(MOVING), how, known)
@@ -142,7 +142,7 @@ def _doubt(
 
 
 def _moving(key: str, how: str, known: Mapping[str, Origin]) -> Origin | None:
-    """None where it is a schedule that somebody said, or has a doubt already as nobody said it."""
+    """None if the user gives a schedule, or the value is a default, which has its own doubt."""
     own = known.get(key)
     if own is None or own.kind == DEFAULT or isinstance(own.value, Mapping):
         return None
@@ -156,7 +156,7 @@ def _moving(key: str, how: str, known: Mapping[str, Origin]) -> Origin | None:
 
 
 def _is_settled(what: str, configuration: Configuration, own: Origin | None, limit: Origin | None) -> bool:
-    """Whether a person or the source says it after all, or another doubt does, or it does not come into play."""
+    """Whether the user or the source shows it after all, or another doubt does, or it does not come into play."""
     if what == "clipping" and limit is not None and limit.kind in (SET, GRAPH, FILE):
         return True
     if what == SPARSE_CLIPPING and (limit is None or limit.kind == SET):

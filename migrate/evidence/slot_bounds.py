@@ -1,7 +1,7 @@
 """What slots of one run cannot be: bounds that every history of gradients keeps.
 
 With m = (1-b1)·Σ b1^i·g_i and v = (1-b2)·Σ b2^i·g_i² over the same gradients, from zero, Cauchy and Schwarz give
-m² <= v·(1-b1)²/(1-b2)·Σ (b1²/b2)^i, where the sum has a term for each step taken. With u = max(b2·u, |g|) likewise
+m² <= v·(1-b1)²/(1-b2)·Σ (b1²/b2)^i, where the sum has a term for each step taken. With u = max(b2·u, |g|) also
 |m| <= u·(1-b1)·Σ (b1/b2)^i. The mean of gradients squared is at most the mean of their squares (Jensen). Slots that a
 failed restore has left at zero, of another run, or of other betas break these; they prove nothing where they hold.
 """
@@ -35,7 +35,7 @@ LOST = 1e-34
 
 @dataclass(frozen=True)
 class Limit:
-    """`is_broken(slot, by)` of flat arrays says whether the first is more than the second allows, `text` says so."""
+    """`is_broken(slot, by)` of flat arrays shows whether the first is more than the second allows, `text` says so."""
 
     slot: str
     by: str
@@ -101,7 +101,7 @@ def is_apart(state: OptimizerState, name: str) -> bool:
 
 
 def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) -> Iterator[Origin]:
-    """What denies the step counter, or says that slots were lost.
+    """What contradicts the step counter, or shows that slots were lost.
 
     Args:
       sizes: variable -> slot -> the largest absolute value in it.

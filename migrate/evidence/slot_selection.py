@@ -24,13 +24,13 @@ ASKED = {
     ACCUMULATED.name: ("gradient_accumulation_steps", "gradient_accumulation_steps=N"),
     SLOW.name: ("lookahead", """'lookahead={"sync_period": N, "slow_step_size": VALUE}'"""),
 }
-"""Slot -> the option that it stands and falls with, and how a person says it."""
+"""Slot -> the option that it depends on, and how the user says it."""
 WRAPPED = (
     "average_decay=VALUE, of a MovingAverage that has neither start_step nor dynamic_decay, --set"
     """ 'stochastic_average={"start_averaging": N, "average_period": N}', of SWA, or give the wrapper's whole config"""
     " in --optimizer-config"
 )
-"""How a person says it of averages that a wrapper of TensorFlow Addons keeps."""
+"""How the user says it of averages that a wrapper of TensorFlow Addons keeps."""
 
 
 @dataclass(frozen=True)

@@ -25,17 +25,17 @@ TWINS, IN_SOURCE, AS_NAMED = "slot_order", "source", "variables"
 ORDER = "order of variables"
 """The subject of origins that tell whose slots by position are."""
 WITH_FLAGS = ("h5", "keras")
-"""Formats that list slots by position, next to a config that says which layers are frozen."""
+"""Formats that list slots by position, next to a config that shows which layers are frozen."""
 
 
 def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[Origin]:
-    """Whose the slots are that neither names nor shapes tell apart.
+    """Whose the slots are that neither names nor shapes distinguish.
 
     Args:
-      named: whether a person named the trained variables.
+      named: whether the user named the trained variables.
 
     Raises:
-      AmbiguousError: their order in the source does not tell it either. HyperparameterError: no order that is known.
+      AmbiguousError: their order in the source does not show it either. HyperparameterError: no order that is known.
     """
     said = overrides.get(TWINS, IN_SOURCE)
     if said not in (IN_SOURCE, AS_NAMED) or (said == AS_NAMED and not named):
@@ -64,14 +64,14 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[
 
 
 def of_several(stored: Stored, named: NamedVariables | None) -> list[Origin]:
-    """A doubt where AdamOptimizers cannot be told apart, and nobody said which variables one of them trains."""
+    """A doubt if AdamOptimizers cannot be distinguished, and the user does not name the variables of one."""
     powers = tf_train.of_several(stored.scalars) if stored.generation == "tf1" and named is None else []
     text = f"{some(powers)} are of several Adam optimizers: name the variables of the one meant in --variables"
     return [Origin("optimizer", powers, UNINTERPRETED, doubt=text)] if powers else []
 
 
 def of_order(configuration: Configuration, table: SlotTable, named: NamedVariables | None) -> list[Origin]:
-    """A person's order of variables that is another than that of the model in the source, where slots have no names.
+    """The user's order of variables that is another than that of the model in the source, where slots have no names.
 
     `compile` hands a model's variables to its optimizer in the model's order; a loop of one's own need not.
     """
@@ -105,7 +105,7 @@ def of_late(stored: Stored, table: SlotTable, configuration: Configuration, hint
     """Variables that the source calls trainable and that have no slots although others have.
 
     Raises:
-      ContradictionError: a person calls one untrained that has slots.
+      ContradictionError: the user calls one untrained that has slots.
     """
     owned, untrained = set(table.order), _untrained(stored, configuration)
     if owned & untrained:
@@ -127,7 +127,7 @@ def _untrained(stored: Stored, configuration: Configuration) -> frozenset[str]:
 
 
 def with_untrained(stored: Stored, configuration: Configuration) -> Stored:
-    """The source with the flags of the variables that a person calls untrained."""
+    """The source with the flags of the variables that the user calls untrained."""
     untrained = _untrained(stored, configuration)
     if not untrained:
         return stored

@@ -1,7 +1,7 @@
 """Whether a state can be continued at all: hyperparameters in their ranges, dtypes that fit, numbers that are numbers.
 
 Ranges and slots are those that `optim`'s rules declare. What no optimizer could go on with is refused before anything
-is written; numbers that a run has spoiled, or that no run can leave (`bounds`), are carried as they are, said, and
+is written; numbers that a run has spoiled, or that no run can leave (`slot_bounds`), are migrated as they are, said, and
 never called exact.
 """
 
@@ -48,7 +48,7 @@ OPTIONS: dict[str, Any] = {
 SHOWN = 4
 AT_ONCE = 1 << 16
 """Numbers of each array that are looked at together: they stay in the processor's cache, and what is computed of them
-takes no memory that the system would fetch anew each time."""
+takes no memory that the system would fetch again each time."""
 SIDE_BY_SIDE = 2
 """Variables whose arrays are looked at together, each in a thread: reading and numpy leave Python to the other."""
 WORTH_THREADS = 1 << 22
@@ -153,7 +153,7 @@ def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
 
 
 def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]:
-    """NaN and infinities, squares below zero, a largest value that is not the largest, and what `bounds` denies."""
+    """NaN and infinities, squares below zero, a largest value that is not the largest, and what `slot_bounds` contradicts."""
     found: dict[str, list[str]] = {}
     moved: dict[str, dict[str, float]] = {}
     for name, (texts, largest) in _looked_at(state, _slots(state, rule)).items():

@@ -38,7 +38,7 @@ class Resolved:
     """A list cut up by one order: scalars by name, and for each slot one array per variable, in order.
 
     `stages`: shapes of the variables, cut where variables joined the optimizer later than others (usually
-    one stage). An array is None where a variable of that shape has no such slot.
+    one stage). An array is None if a variable of that shape has no such slot.
     """
 
     order: FlatOrder
@@ -268,7 +268,7 @@ def _cut_some(
 
 
 def plausible(resolved: Resolved, algorithm: Algorithm, *, whole: bool) -> bool:
-    """Whether no sum of squares has a negative number (NaN is carried as it is).
+    """Whether no sum of squares has a negative number (NaN is migrated as it is).
 
     Args:
       whole: whether to look at all of each array; the beginnings of another slot's arrays show as much.

@@ -1,7 +1,7 @@
 """Slots of one rule as those of another: which differences between rules an exact change of the numbers makes up for.
 
 - SGD and RMSprop: the learning rate inside the momentum or outside, a factor while it is constant.
-- Ftrl: `linear` multiplied by the learning rate or not, likewise.
+- Ftrl: `linear` multiplied by the learning rate or not, the same.
 - Adagrad: an epsilon inside the root or none at all, an offset of the accumulator: √(a + ε) = √((a + ε − ε′) + ε′).
 - Nadam's product of momenta follows from the steps taken, for any schedule.
 
@@ -35,7 +35,7 @@ class Plan:
 
 
 def plan(source: Rule, live: Rule, found: Differences, iterations: int, slots: frozenset[str]) -> Plan:
-    """What to do with the slots of `source` so that `live` goes on as `source` would.
+    """What to do with the slots of `source` so that `live` continues as `source` would.
 
     Args:
       found: as `comparison.compare` gives it. iterations: steps taken. slots: names of those in the source.

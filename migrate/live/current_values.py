@@ -24,7 +24,7 @@ MOST_DIMS = 5
 
 @dataclass(frozen=True)
 class Held:
-    """A stored variable, the live one that is taken for it, and in which order that one has its numbers.
+    """A stored variable, the live one that is assumed to be it, and in which order that one has its numbers.
 
     `value` gives the live one's numbers, in float64.
     """
@@ -35,14 +35,14 @@ class Held:
 
 
 def reasons(rows: Iterable[Held], stored: Sequence[StoredVariable], restores: bool) -> list[str]:
-    """Why a restoration is not exact, whose live variables get the stored values over others that deny it.
+    """Why a restoration is not exact, whose live variables get the stored values over others that contradict it.
 
     Args:
       stored: all variables of the source, also those for which no live one is given.
       restores: whether they get the values. If so and the mapping is right, they prove it when it is used again.
 
     Raises:
-      MismatchError: they keep values that deny it.
+      MismatchError: they keep values that contradict it.
     """
     rows = list(rows)
     found = list(against(rows, stored))

@@ -92,7 +92,7 @@ class Differences:
         yield from self._dtype_reasons()
 
     def _position_reasons(self) -> Iterator[str]:
-        """Where only the order of a sequence says which variable is which."""
+        """Where only the order of a sequence shows which variable is which."""
         weak = [f"{p.live.name} = {p.stored.name}" for p in self._trained if not p.proven]
         if weak:
             yield (

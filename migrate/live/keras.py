@@ -131,7 +131,7 @@ def scaling(wrapper: Any) -> Scaling | None:
 
 
 def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: str, names: Sequence[str]) -> list[str]:
-    """Why the library's handling of sparse gradients is none that `optim` knows; empty where it is one."""
+    """Why the library's handling of sparse gradients is none that `optim` knows; empty if it is one."""
     told = Arguments()
     lazy_rows.put_in(
         told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names

@@ -27,7 +27,7 @@ from optim.errors import MismatchError
 class Order:
     """In which order a parameter has the numbers of its variable: with dims transposed, or as an array of places says.
 
-    `is_told`: whether a person said it.
+    `is_told`: whether the user said it.
     """
 
     axes: tuple[int, ...] = ()
@@ -170,7 +170,7 @@ def _advice(
     others: Mapping[str, Any],
     choice: Choice,
 ) -> str:
-    """The call in which what is new starts fresh; empty where nothing is."""
+    """The call in which what is new starts fresh; empty if nothing is."""
     new = [*unfit, *(name for name, place in others.items() if place in lacking)]
     nameless = len(lacking) - sum(place in lacking for place in others.values())
     if not new and not nameless:
@@ -217,7 +217,7 @@ def _order(stored: tuple[int, ...], shape: tuple[int, ...], told: Any, may_grow:
     """How an array of the stored shape gets the parameter's, or the shape of its first part.
 
     Args:
-      told: axes; or a function of an array, which rearranges it; None where nothing was said.
+      told: axes; or a function of an array, which rearranges it; None if nothing was said.
 
     Raises:
       ValueError: it does not get that shape, or not each number once.

@@ -32,7 +32,7 @@ COUNT = "count"
 class Optax:
     """An optax transformation, for `migrate.restore`, which puts new values into `state` and `params`.
 
-    JAX's arrays cannot be assigned to, so go on with the attributes:
+    JAX's arrays cannot be assigned to, so continue with the attributes:
 
         training = migrate.Optax(tx, params)
         migrate.restore(source, training, {"dense/kernel": "Dense_0/kernel"}, restore_variables=True)

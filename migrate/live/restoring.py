@@ -103,7 +103,7 @@ def restore(
       told: `format`, `optimizer_config`, `generation`, `optimizer_path` and `overrides`, as for `read`.
 
     Returns:
-      What was done. `fidelity` is `exact` where the live optimizer goes on as the source would have; hyperparameters
+      What was done. `fidelity` is `exact` where the live optimizer continues as the source would have; hyperparameters
       that differ keep their live values, and are among the `reasons` why it is then `approximate`.
 
     Raises:
@@ -168,7 +168,7 @@ def _read(
 def _read_with_flags(
     path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[variable_matching.Given], told: SourceHints
 ) -> OptimizerState:
-    """As `read`; of a file of weights alone, which does not store what was frozen, the live variables tell it."""
+    """As `read`; of a file of weights alone, which does not store what was frozen, the live variables show it."""
     try:
         return read(path, variables=hint, **told)
     except AmbiguousError:

@@ -113,7 +113,7 @@ def _advised(
     ordered: bool,
     restores: bool,
 ) -> str:
-    """The call with which the rest is restored, tried; empty where patterns alone do not do."""
+    """The call with which the rest is restored, tried; empty if patterns alone do not do."""
     names, are_grown = [g.name for g in given], error.are_grown
     found = choice
     for _ in range(TRIES):

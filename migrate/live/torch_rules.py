@@ -60,7 +60,7 @@ class Kind:
     """One class: the class of `optim` with its rule, its arguments there, its state by slot, and its scalars.
 
     `coupled`: whether `weight_decay` is added to the gradient. `differs`: (group, steps taken) -> why a step is not
-    quite that of the class of `optim`; empty where it is.
+    quite that of the class of `optim`; empty if it is.
     """
 
     algorithm: str
@@ -105,7 +105,7 @@ KINDS = {
 }
 """By the name of the class in `torch.optim`."""
 NEEDED_BY = {"vhat": "amsgrad", "momentum": "momentum", "average_gradient": "centered"}
-"""Slot -> the option with which torch takes no step without it: where a source has none, it begins anew."""
+"""Slot -> the option with which torch takes no step without it: where a source has none, it begins again."""
 
 
 def rule_of(kind: Kind, group: Group) -> Rule:

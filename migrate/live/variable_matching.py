@@ -112,7 +112,7 @@ def pairs(
 
 
 def trained(live: Sequence[Given], stored: Sequence[StoredVariable], ordered: bool) -> list[StoredVariable] | None:
-    """The stored variables that the live model trains, for a source that does not store which those are; None where no
+    """The stored variables that the live model trains, for a source that does not store which those are; None if no
     live variable is known to be one of them."""
     every = [replace(g, trainable=True) for g in live]
     flags = {g.name: g.trainable for g in live}

@@ -1,7 +1,7 @@
 """Whose the slots of a Keras 3 `.h5` are by their names, which join path and slot: `adam/dense_kernel_momentum`.
 
 An `_` of the path is one like any other, so that a name may read in several ways. The list has an order as well, that
-in which the optimizer was handed its variables: where the two contradict each other, nothing says which is right.
+in which the optimizer was handed its variables: where the two contradict each other, nothing shows which is right.
 Upstream: `base_optimizer.py::add_variable_from_reference`, `legacy_h5_format.py` of Keras 3.0 - 3.15.
 """
 
@@ -63,7 +63,7 @@ def _is_within(path: str, name: str) -> bool:
 
 
 def allowed(names: Read, resolved: Resolved) -> list[set[str]]:
-    """The variables that the names at each position of a list mean, none where the names say nothing.
+    """The variables that the names at each position of a list mean, none where the names show nothing.
 
     Raises:
       ContradictionError: a name means another slot than the order, or another variable than its neighbours.
@@ -88,10 +88,10 @@ def in_order(meant: Sequence[set[str]], variables: Sequence[StoredVariable], hin
     """The variables of a list whose names leave one at each position.
 
     Args:
-      hinted: whether a person named the variables that are trained, which are the first.
+      hinted: whether the user named the variables that are trained, which are the first.
 
     Raises:
-      ContradictionError: the model, or the person, has them in another order.
+      ContradictionError: the model, or the user, has them in another order.
     """
     names = [name for each in meant for name in each]
     said = [v.name for v in variables if v.name in names and (v.trainable or not hinted)]

@@ -89,7 +89,7 @@ class _Search:
         return self.known[key]
 
     def own(self, variables: Sequence[LayerVariable], start: int) -> Ways:
-        """A layer's own variables, all of those that can be trained, or none where the source does not say."""
+        """A layer's own variables, all of those that can be trained, or none if the source does not show."""
         trained = [v for v in variables if v.trainable is not False]
         end = start + len(trained)
         ways: Ways = {}

@@ -16,7 +16,7 @@ def owners(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], wher
     """Who has the last slot, for an algorithm that keeps it of some variables only, else None.
 
     Raises:
-      AmbiguousError: names do not tell it, or tell it of an order that the source does not say.
+      AmbiguousError: names do not show it, or show it of an order that the source does not show.
     """
     blocks = [b for blocks in algorithm.blocks(stored.generation or "", config) for b in blocks]
     slot = next((b.slots[-1] for b in blocks if not isinstance(b, str) and b.last_of_some), None)
@@ -49,7 +49,7 @@ def check(
     """Whether none of those that have a slot, `having`, should not, by its name, its shape and the config.
 
     Raises:
-      AmbiguousError: the names do not tell it. ContradictionError: one has it, and should not.
+      AmbiguousError: the names do not show it. ContradictionError: one has it, and should not.
     """
     for name, shape in shapes.items():
         has = algorithm.has(config, slot, shape, name)

@@ -61,11 +61,11 @@ class SlotTable:
 def slot_table(
     stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], named: NamedVariables | None = None
 ) -> SlotTable:
-    """Whose each tensor is, by name where names say it, else by order and shape.
+    """Whose each tensor is, by name where names show it, else by order and shape.
 
     Args:
       config: as `keras_config.completed` returns it.
-      named: the trained variables as a person named them, which must all have slots.
+      named: the trained variables as the user named them, which must all have slots.
     """
     if stored.weights is None:
         return _keyed(
@@ -77,7 +77,7 @@ def slot_table(
 
 
 def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]) -> SlotTable:
-    """A source whose slots are keyed by slot and variable; `names`: `optim`'s, where the algorithm does not tell."""
+    """A source whose slots are keyed by slot and variable; `names`: `optim`'s, where the algorithm does not show."""
     pairs: dict[tuple[str, str], LazyArray] = {}
     methods: dict[tuple[str, str], str] = {}
     unmapped, warnings = dict(stored.unmapped), dict[str, None]()
@@ -116,7 +116,7 @@ def _owners_of(pairs: Iterable[tuple[str, str]], stored: Stored) -> list[str]:
 
 
 def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTable | None:
-    """A list whose names say slot and variable, None if they do not."""
+    """A list whose names show slot and variable, None if they do not."""
     weights = stored.weights or ()
     if stored.generation not in ("optimizer_v2", "optimizer"):
         return None
@@ -224,7 +224,7 @@ _Problem = MismatchError | AmbiguousError | ContradictionError
 
 @dataclass(frozen=True)
 class _Owners:
-    """What tells whose the slots of a list are, besides its order: its names, the model, and a person."""
+    """What tells whose the slots of a list are, other than its order: its names, the model, and the user."""
 
     stored: Stored
     where: str
@@ -254,11 +254,11 @@ class _Owners:
 
 
 def _candidates(named: NamedVariables) -> Sequence[StoredVariable]:
-    """All variables where a person has them in the order of the source, as some that are not named may have slots;
+    """All variables where the user has them in the order of the source, as some that are not named may have slots;
     in another order those that are named, which then are all that have.
 
     Raises:
-      ContradictionError: the source says in which order they were trained, and it is another.
+      ContradictionError: the source shows in which order they were trained, and it is another.
     """
     if named.denied:
         first, second = named.denied
@@ -293,7 +293,7 @@ def _by_layers(stored: Stored, resolved: orders.Resolved, where: str) -> list[St
 
 
 def _identity(resolved: orders.Resolved, owners: Sequence[StoredVariable]) -> Any:
-    """What a reading says, to tell it from another."""
+    """What a reading says, to distinguish it from another."""
     pairs = {
         (slot, v.name, id(a))
         for slot, arrays in resolved.slots.items()
@@ -341,7 +341,7 @@ BUILT_WITH: Mapping[str, tuple[Any, str]] = {
     "amsgrad": (True, "true"),
     "centered": (True, "true"),
 }
-"""Options that make slots when an optimizer is built: a value with which they do, and how a person says it."""
+"""Options that make slots when an optimizer is built: a value with which they do, and how the user says it."""
 
 
 def _built_otherwise(

@@ -1,4 +1,4 @@
-"""Which variable a slot belongs to: by name where names say it, else by shape and position, and never by
+"""Which variable a slot belongs to: by name where names show it, else by shape and position, and never by
 guess."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def by_name(
     optimizer_name: str,
     slot_last: bool,
 ) -> tuple[Pairs, list[tuple[str, LazyArray]], list[tuple[str, LazyArray]]]:
-    """Slots by the variable that their stored names say.
+    """Slots by the variable that their stored names show.
 
     Args:
       optimizer_name: `name` in the optimizer's config, the usual prefix.
@@ -61,7 +61,7 @@ def by_name(
         later).
 
     Returns:
-      The pairs found, the weights whose names say nothing, and those that no step reads. All names are read with
+      The pairs found, the weights whose names show nothing, and those that no step reads. All names are read with
       one prefix where one fits them all, since a layer may be called `Adam/m`; names with several prefixes come
       from training in stages.
 
@@ -238,7 +238,7 @@ def another_choice(
 
 
 def usable(variables: Sequence[StoredVariable]) -> list[StoredVariable]:
-    """Those that may have been trained, whatever their flags say by now."""
+    """Those that may have been trained, whatever their flags show by now."""
     return [v for v in variables if v.trainable is not False or not v.name.endswith(NOT_STATE)]
 
 

@@ -1,6 +1,6 @@
-"""Loss and metrics with which a model was compiled, as another Keras takes them: stock ones are carried, by name.
+"""Loss and metrics with which a model was compiled, as another Keras takes them: stock ones are migrated, by name.
 
-Training goes on only with the same loss; metrics measure and change nothing.
+Training continues only with the same loss; metrics measure and change nothing.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ SEEDED = ("Dropout", "SpatialDropout1D", "GaussianNoise", "GaussianDropout", "Al
 OWN_MASKS = ("query_mask", "value_mask", "key_mask")
 """Arguments in which Keras 3.0 to 3.9 writes the masks that a MultiHeadAttention's inputs have anyway."""
 PASSED_OVER = ("training",)
-"""Arguments of a call that a model of Keras 3 gives anew whenever it is called, see `calls`."""
+"""Arguments of a call that a model of Keras 3 gives again whenever it is called, see `training_flag`."""
 ORTHOGONAL = "OrthogonalInitializer"
 """What Keras 3 called `Orthogonal` until 3.6."""
 ONLY_3 = (
@@ -209,7 +209,7 @@ def _says_nothing(value: Any) -> bool:
 
 
 def _named(args: list[Any], end: _Ends) -> dict[str, list[Any]] | None:
-    """What a model is called with, by the names of its inputs; None where it is not called so."""
+    """What a model is called with, by the names of its inputs; None if it is not called so."""
     if len(args) != 1 or not isinstance(args[0], Mapping):
         return None
     found = {str(key): each for key, value in args[0].items() if (each := end(value)) is not None}

@@ -109,7 +109,7 @@ def _layer(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _held(config: Mapping[str, Any], known: Sequence[str], kind: str) -> dict[str, Any]:
-    """The layer in a wrapper. Bidirectional passes over its own `trainable`; slots, which each optimizer has, tell."""
+    """The layer in a wrapper. Bidirectional ignores its own `trainable`; slots, which each optimizer has, tell."""
     inner = config.get("layer")
     if not isinstance(inner, Mapping) or inner.get("class_name") not in known:
         held = inner.get("class_name") if isinstance(inner, Mapping) else inner

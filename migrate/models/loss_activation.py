@@ -55,7 +55,7 @@ def _unfit(last: Last, loss: Any) -> str:
 
 
 def _of_each(loss: Any, outputs: Sequence[str]) -> list[Any]:
-    """The loss of each output, None where nothing tells it."""
+    """The loss of each output, None if nothing shows it."""
     several = isinstance(loss, list) or (isinstance(loss, Mapping) and "class_name" not in loss)
     if not several:
         return [loss] * len(outputs)

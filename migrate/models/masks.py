@@ -14,7 +14,7 @@ from migrate.models.layers import MERGING, MODELS
 from migrate.models.normalized_config import Layer, layer_name, node_shifts
 
 Mask = frozenset[str] | None
-"""Of a tensor: the layers whose masks are combined in it; None where it has none."""
+"""Of a tensor: the layers whose masks are combined in it; None if it has none."""
 Meeting = tuple[str, str]
 """(kind, name of the layer)."""
 OUTPUT, MERGED, HANDED, VALUED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, SOFTMAX, CONCATENATED, GIVEN, STATED = (

@@ -1,6 +1,6 @@
 """What of a model its files do not hold, Keras 3's above all.
 
-Found by calling `get_config` of every class of Keras 3.0 to 3.15 and comparing with its arguments. What nothing tells
+Found by calling `get_config` of every class of Keras 3.0 to 3.15 and comparing with its arguments. What nothing shows
 and only few models have is in docs/exact.md.
 """
 
@@ -82,7 +82,7 @@ def losses(training: Any) -> list[str]:
 
 
 def paddings(config: Any) -> list[str]:
-    """Transposed convolutions whose `output_padding` could be another than the default, and nothing tells."""
+    """Transposed convolutions whose `output_padding` could be another than the default, and nothing shows."""
     names = _names(config, _unpadded)
     if not names:
         return []
@@ -93,7 +93,7 @@ def paddings(config: Any) -> list[str]:
 
 
 def scalings(config: Any) -> list[str]:
-    """Layers that have one weight, which does not tell how it is used."""
+    """Layers that have one weight, which does not show how it is used."""
     names = _names(config, _unscaled)
     if not names:
         return []

@@ -108,7 +108,7 @@ def _plain(item: Any) -> Any:
 
 
 def own_class(model: Mapping[str, Any]) -> str | None:
-    """The class of a Sequential or a graph of layers that is a program's own; None where it is Keras's."""
+    """The class of a Sequential or a graph of layers that is a program's own; None if it is Keras's."""
     config, name = model.get("config"), str(model.get("class_name"))
     if not isinstance(config, Mapping) or not isinstance(config.get("layers"), list):
         return None

@@ -161,7 +161,7 @@ def _possible(
 
 def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
     """Whether a `.keras` of Keras 3 becomes one. Its slots are in the order in which Keras trains the model that it
-    loads; another order, that of a person's `--variables`, has to be brought into that of the model."""
+    loads; another order, that of the user's `--variables`, has to be brought into that of the model."""
     assert state.source is not None
     of_keras3 = state.source.format == keras_zip.NAME and state.source.generation == "keras3"
     return of_keras3 and tuple(families) == (keras_targets.KERAS3,) and not trained_layers.is_named(state)

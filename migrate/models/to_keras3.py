@@ -35,7 +35,7 @@ WITH_STATE = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", 
 
 @dataclass
 class Translation:
-    """What came of a translation besides the config."""
+    """What came of a translation other than the config."""
 
     notes: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)

@@ -124,7 +124,7 @@ def trained(state: OptimizerState) -> list[str]:
     """Names of the variables that tf_keras will train, in its order: layer after layer, as the groups list them.
 
     Raises:
-      UnsupportedError: the source does not tell whether something without slots is trained, or its config does not
+      UnsupportedError: the source does not show whether something without slots is trained, or its config does not
         train what its optimizer does.
     """
     assert state.source is not None

@@ -192,8 +192,8 @@ def _order(document: dict[str, Any], places: Mapping[Place, str]) -> list[str]:
 
 
 def _of_thawed(state: OptimizerState, note: str) -> list[Origin]:
-    """A doubt where layers are written as trainable again that a person has not named: of generations that ask at each
-    compile, nothing says whether the last one was before or after they were frozen."""
+    """A doubt where layers are written as trainable again that the user has not named: of generations that ask at each
+    compile, nothing shows whether the last one was before or after they were frozen."""
     generation = state.source.generation if state.source is not None else None
     if is_named(state) or generation in NATIVE:
         return []

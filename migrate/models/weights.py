@@ -58,7 +58,7 @@ def settle_input(document: Layer, found: Mapping[Place, str], shapes: Shapes) ->
       found: as `assign` returns it. shapes: of the source's variables.
 
     Raises:
-      UnsupportedError: layers between that Embedding and a Flatten change the length, which nothing says.
+      UnsupportedError: layers between that Embedding and a Flatten change the length, which nothing shows.
     """
     if document["class_name"] == "Sequential":
         _settle_adapted(document["config"]["layers"][:2], found, shapes)
@@ -144,7 +144,7 @@ def _normal(place: str) -> str:
 def _by_name(
     members: Sequence[tuple[str, str]], inside: Sequence[Leaf], keras_1: bool, ordered: bool
 ) -> dict[Place, str]:
-    """Weights whose names say layer and role; layers of one name get theirs in turn. `ordered`: as in the file."""
+    """Weights whose names show layer and role; layers of one name get theirs in turn. `ordered`: as in the file."""
     weighted = [leaf for leaf in inside if KINDS[leaf.class_name].weights(leaf.config)]
     found: dict[Place, str] = {}
     rest: list[tuple[str, str]] = []

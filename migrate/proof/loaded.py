@@ -89,7 +89,7 @@ def _named_code(item: Any) -> Iterator[str]:
 
 
 def _asked(source: OptimizerState, path: str) -> tuple[str, str]:
-    """The library that loads the source's model, empty where it is not asked; and a note on that."""
+    """The library that loads the source's model, empty if it is not asked; and a note on that."""
     stored = source.source
     if stored is None or stored.model is None or stored.format not in model_target.FORMATS or not os.path.isfile(path):
         return "", ""
@@ -134,7 +134,7 @@ def _run(*words: str) -> str:
 
 
 def _left(folder: str, name: str) -> dict[str, Any]:
-    """What the program found, empty where it did not come so far."""
+    """What the program found, empty if it did not come so far."""
     try:
         with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as file:
             return dict(json.load(file))

@@ -151,7 +151,7 @@ def _prints(state: OptimizerState) -> dict[str, dict[str, Print]]:
 
 
 def _trains(state: OptimizerState, name: str) -> bool | None:
-    """Whether the source trains a variable; None where it may, and has no slots for it though it has others."""
+    """Whether the source trains a variable; None if it may, and has no slots for it though it has others."""
     if any(name in per for per in state.slots.values()):
         return True
     flag = next(v.trainable for v in state.variables if v.name == name)

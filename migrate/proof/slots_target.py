@@ -153,9 +153,9 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
 
 
 def _provenance_differences(state: OptimizerState, said: Mapping[str, Any]) -> Iterator[str]:
-    """Where it says otherwise what it was made of, which is believed when it is migrated again.
+    """Where it says otherwise what it was made of, which is trusted when it is migrated again.
 
-    Reasons that its numbers gave are not asked for here: they are found anew in the same numbers.
+    Reasons that its numbers gave are not asked for here: they are found again in the same numbers.
     """
     wanted: dict[str, Any] = {"iterations_from": state.iterations_source}
     if state.source is not None:

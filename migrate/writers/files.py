@@ -45,7 +45,7 @@ def write_datasets(
 
 
 def write_into(file: h5py.File, tensors: Mapping[str, LazyArray], progress: Progress | None, sink: Sink) -> None:
-    """Each tensor through one small buffer where its bytes lie in one piece of the source, else as a whole."""
+    """Each tensor through one small buffer where its bytes are in one piece of the source, else as a whole."""
     total, done = sum(map(_size, tensors.values())), 0
     buffer = np.empty(CHUNK, np.uint8)
     for name, array in tensors.items():
@@ -75,7 +75,7 @@ def _reserved(file: h5py.File, name: str, array: LazyArray) -> int:
 
 
 def _stored(dtype: str) -> np.dtype:
-    """As Keras 3 writes it: bfloat16 as two bytes of an unknown kind, with `_mark` beside them."""
+    """As Keras 3 writes it: bfloat16 as two bytes of an unknown kind, with `_mark` next to them."""
     return np.dtype("V2") if dtype == "bfloat16" else numpy_dtype(dtype)
 
 

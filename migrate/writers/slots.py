@@ -37,7 +37,7 @@ def write(
     """Write `state` as a slot-variable checkpoint.
 
     Memory is bounded by the largest tensor. Until the last rename `dest` is what it was before, whatever
-    happens; scratch files lie beside it.
+    happens; scratch files lie next to it.
 
     Args:
       dest: the folder to create; with `overwrite` it may be a slot-variable checkpoint or an empty folder.
@@ -166,7 +166,7 @@ def _write_bundle(
     settle: Callable[[OptimizerState], OptimizerState],
     told: _Told,
 ) -> None:
-    """Each tensor that lies in one piece is written when it is read first, by `settle` or else here."""
+    """Each tensor that is in one piece is written when it is read first, by `settle` or else here."""
     with BundleWriter(prefix) as bundle, bundle.syncing():
         rooms: dict[str, Room] = {}
 

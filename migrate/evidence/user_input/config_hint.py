@@ -20,7 +20,7 @@ from optim.errors import HyperparameterError
 
 WHERE = "--optimizer-config"
 AROUND_CONFIG = {"module", "registered_name", "build_config", "compile_config", "shared_object_id", "name"}
-"""What Keras writes beside class and config, which say all."""
+"""What Keras writes next to class and config, which say all."""
 LEGACY = "is_legacy_optimizer"
 """From TF 2.11 on configs say with it which generation of Keras 2 they are of."""
 LEGACY_IS = {"optimizer": False, "optimizer_v2": True}
@@ -33,7 +33,7 @@ OF_WRAPPERS: Mapping[str, Collection[str]] = {
     wrappers.STOCHASTIC: ("start_averaging", "average_period", *LIMITS),
     **dict.fromkeys(wrappers.LOSS_SCALE, ("initial_scale", "dynamic", "dynamic_growth_steps", "loss_scale", *SHARED)),
 }
-"""Members of the configs of wrappers, besides the optimizer in them."""
+"""Members of the configs of wrappers, other than the optimizer in them."""
 RANGES = {key: kind for key, kind in OPTIONS.items() if key in (*LIMITS, "ema_momentum")}
 DECAYING = (*addons.OWNERS[addons.PER_STEP], *addons.OWNERS[addons.PER_RATE])
 SHOWN = 12
@@ -41,11 +41,11 @@ SHOWN = 12
 
 
 def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any] | None) -> None:
-    """Refuse members that nothing reads, and a wrapper that the source's own config denies.
+    """Refuse members that nothing reads, and a wrapper that the source's own config contradicts.
 
     Args:
       document: the hint, if there is one.
-      stored: what the source says, if it says anything.
+      stored: what the source shows, if it says anything.
 
     Raises:
       HyperparameterError: with what there may be. ContradictionError: with both.

@@ -22,7 +22,7 @@ Variables = Sequence[Mapping[str, Any] | str]
 
 
 class SourceHints(TypedDict, total=False):
-    """What the user may say of a source, besides its variables; `migrate.read` explains each."""
+    """What the user may say of a source, other than its variables; `migrate.read` explains each."""
 
     format: str
     optimizer_config: Mapping[str, Any] | None

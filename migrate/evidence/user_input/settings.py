@@ -30,7 +30,7 @@ OPTIM_ONLY = ("learning_rate_in_linear", "new_delta_in_step")
 CLIP_ORDER = "clip_order"
 """One of every optimizer."""
 OF_PROGRAM = "program"
-"""What `gradients` is set to where the program itself goes on doing what it did to them."""
+"""What `gradients` is set to where the program itself continues doing what it did to them."""
 OF_THE_SOURCE = {
     *(CLASS, GENERATION, foreign.OWN_RULE, REPEATED, CHANGED, GATHERED),
     *("iterations", "untrained", "slot_order", "zero_slots"),
@@ -43,7 +43,7 @@ BECOMES = {
     addons.PER_RATE: ("weight_decay",),
     addons.LAZY: (LAZY_ROWS,),
 }
-"""Names in configs -> those in `optim` under which generations before Keras 2.9 are carried."""
+"""Names in configs -> those in `optim` under which generations before Keras 2.9 are migrated."""
 
 
 def with_one_rate(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def with_hints(
     """Put the hints on generation and variables into a source.
 
     Raises:
-      MissingHintError: something is still missing. ContradictionError: the source says otherwise.
+      MissingHintError: something is still missing. ContradictionError: the source contradicts it.
     """
     stored, origin = with_generation(stored, generation, overrides)
     named = None
@@ -98,7 +98,7 @@ def _spelled_out(stored: Stored, given: Variables | None) -> Sequence[Mapping[st
 
 
 def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariables:
-    """What a person said of a source's variables, beside what the source says.
+    """What the user said of a source's variables, next to what the source shows.
 
     Optimizers before OptimizerV2 were handed the model's variables by `compile`; later ones take any order in a loop.
     """
@@ -203,7 +203,7 @@ def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tup
 
 
 def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
-    """Name, shape and, where it is said, dtype of a variable that is trained; what else a row has says nothing of it.
+    """Name, shape and, where it is said, dtype of a variable that is trained; what else a row has is ignored.
 
     Raises:
       HyperparameterError: anything else, or a variable that is not trained.
@@ -244,7 +244,7 @@ def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
 
 
 def _told_apart(stored: Stored, order: Sequence[str]) -> Stored:
-    """A source with the slots of variables that are alike under those that a person names, in the optimizer's order.
+    """A source with the slots of variables that are alike under those that the user names, in the optimizer's order.
 
     Raises:
       ContradictionError: a variable that the slots do name stands elsewhere in that order.
@@ -274,7 +274,7 @@ def _with_owners(stored: Stored, names: Mapping[str, str]) -> Stored:
 
 
 def _named(stored: Stored, given: Sequence[Mapping[str, Any]]) -> Stored:
-    """A source that knows its variables by their positions alone, with the names that a person gives in that order.
+    """A source that knows its variables by their positions alone, with the names that the user gives in that order.
 
     Raises:
       MismatchError: other variables than the source has.
