@@ -161,19 +161,13 @@ class Jax(Backend):
         return self._layout(layout, [specs[d] for d in dims])
 
     def _zero1(self, own: Layout, shape: Sequence[int]) -> Layout:
-        """See `sharding.zero1_specs`; a dim that several axes divide stays as it is."""
-        specs = _padded(own.spec, len(shape))
-        taken = {axis for spec in specs if isinstance(spec, tuple) for axis in spec}
-        axes = {name: size for name, size in own.mesh.shape.items() if name not in taken}
-        names = [sharding.UNSHARDED if spec is None else spec if isinstance(spec, str) else "+" for spec in specs]
-        found = sharding.zero1_specs(names, axes, list(shape))
-        return self._layout(
-            own,
-            [
-                old if new == "+" else None if new == sharding.UNSHARDED else new
-                for old, new in zip(specs, found, strict=True)
-            ],
-        )
+        """See `sharding.zero1_axes`; JAX divides a dim over several axes, too."""
+        taken = [
+            spec if isinstance(spec, tuple) else () if spec is None else (spec,)
+            for spec in _padded(own.spec, len(shape))
+        ]
+        found = sharding.zero1_axes(taken, own.mesh.shape, list(shape))
+        return self._layout(own, [dim if len(dim) > 1 else dim[0] if dim else None for dim in found])
 
     def _layout(self, like: Layout, specs: Sequence[Any]) -> Layout:
         return self._jax.sharding.NamedSharding(like.mesh, self._jax.sharding.PartitionSpec(*specs))

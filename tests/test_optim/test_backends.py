@@ -20,11 +20,14 @@ from tests.breadth import broad
 from tests.test_optim.cases import FEW, FIRST, ROWS
 
 ROOT = Path(__file__).parents[2]
-CHECKS = [
-    line.split("(")[0].removeprefix("def ")
-    for line in Path(__file__).with_name("backend_checks.py").read_text(encoding="utf-8").splitlines()
-    if line.startswith("def check_")
-]
+
+
+def checks_of(module: str) -> list[str]:
+    """The names of the checks of a program of this folder."""
+    lines = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8").splitlines()
+    return [line.split("(")[0].removeprefix("def ") for line in lines if line.startswith("def check_")]
+
+
 QUICK = [*(FIRST[name].name for name in FEW), "adam-amsgrad+everything", "lamb+around"]
 WAYS = {"jax": ("eager", "compiled"), "torch": ("eager",)}
 
@@ -91,7 +94,7 @@ def results(backend: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("backend", WAYS)
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", checks_of("backend_checks"))
 def test_fit(check: str, backend: str) -> None:
     """Each check of `backend_checks.py`, without TensorFlow."""
     assert not results(backend)[check]
@@ -107,3 +110,15 @@ def test_a_file_of_another_backend_goes_on_here(backend: str) -> None:
     x, y = (random.random((32, n)).astype(np.float32) for n in (4, 2))
     found = model.fit(x, y, 8, epochs=3, shuffle=False, verbose=0).history["loss"]
     np.testing.assert_allclose(found, json.loads((path / "losses.json").read_text()), rtol=1e-5)
+
+
+@functools.cache
+def mesh_results() -> dict[str, str]:
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    return {each["check"]: each["error"] for each in program("jax", "mesh_checks", **devices)}
+
+
+@pytest.mark.parametrize("check", checks_of("mesh_checks"))
+def test_slots_on_a_mesh(check: str) -> None:
+    """Each check of `mesh_checks.py`, on eight CPU devices."""
+    assert not mesh_results()[check]
