@@ -1,8 +1,8 @@
 """Whether a state can be continued at all: hyperparameters in their ranges, dtypes that fit, numbers that are numbers.
 
 Ranges and slots are those that `optim`'s rules declare. What no optimizer could go on with is refused before anything
-is written; numbers that a run has spoiled, or that no run can leave (`slot_bounds`), are migrated as they are, said, and
-never called exact.
+is written. Numbers that a run has spoiled, or that no run can leave (`slot_bounds`), are migrated as they are, with a
+reason why the result is not exact.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
 
 
 def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]:
-    """NaN and infinities, squares below zero, a largest value that is not the largest, and what `slot_bounds` contradicts."""
+    """NaN and infinities, squares below zero, a largest value that is not the largest, and what `slot_bounds` refutes."""
     found: dict[str, list[str]] = {}
     moved: dict[str, dict[str, float]] = {}
     for name, (texts, largest) in _looked_at(state, _slots(state, rule)).items():

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from optim import slot_layout
+from optim.algorithm import Group
 from optim.devices import call, vector, wait_for_pending
 from optim.executors.plan import Plan, Selection, Shard
-from optim.executors.work import Group, Work
+from optim.executors.work import Work
 from optim.native import direct, gpu, library
 from optim.native.direct import Held
 from optim.native.generate import Program, program_for, why_none

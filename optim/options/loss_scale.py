@@ -9,20 +9,25 @@ Keras 3, it never falls below 1 nor grows beyond float32.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.experimental import dtensor
 
-from optim import slot_layout
+from optim import lazy, slot_layout
 from optim.arguments import count
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.hyperparameters import to_number
-from optim.layouts import placement
 from optim.options.part import Option, Part
 from optim.precision import constant
-from optim.state.state import State
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.experimental import dtensor
+
+    from optim.layouts import placement
+    from optim.state.state import State
+else:
+    tf, dtensor, placement = lazy.modules("tensorflow", "tensorflow.experimental.dtensor", "optim.layouts.placement")
 
 DYNAMIC = "dynamic"
 INITIAL_SCALE = 2.0**15
@@ -68,8 +73,8 @@ class LossScale(Part):
         self.loss_scale_growth_steps = _parse_growth_steps(growth_steps, self.loss_scale)
         self._state = state
         if self._is_dynamic:
-            state.new_scalar(slot_layout.LOSS_SCALE, INITIAL_SCALE, tf.float32, "loss_scale")
-            state.new_scalar(slot_layout.FINITE_STEPS, 0, tf.int64, "finite_steps")
+            state.new_scalar(slot_layout.LOSS_SCALE, INITIAL_SCALE, "float32", "loss_scale")
+            state.new_scalar(slot_layout.FINITE_STEPS, 0, "int64", "finite_steps")
 
     @property
     def is_used(self) -> bool:

@@ -15,7 +15,7 @@ from optim.devices import is_for_xla, on_host, wait_for_pending
 from optim.errors import HyperparameterError, MismatchError
 from optim.hyperparameters import to_number
 from optim.layouts import meshes, placement
-from optim.layouts.placement import Placement
+from optim.layouts.policies import Placement
 from optim.native import gpu
 from optim.state import weights
 from optim.state.counter import Counter
@@ -106,7 +106,7 @@ class State:
         if self.scalars.pop(key, None) is not None:
             self._owner._delete_tracking(key)
 
-    def new_scalar(self, key: str, value: Any, dtype: tf.DType, name: str) -> tf.Variable:
+    def new_scalar(self, key: str, value: Any, dtype: Any, name: str) -> tf.Variable:
         """Make and keep a scalar: replicated on the mesh, or plain."""
         layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, 0)
         with tf.init_scope(), tf.name_scope(""), _on_host(layout):

@@ -32,7 +32,7 @@ from tests.reference.rmsprop import RMSprop
 from tests.reference.schedule_free_adamw import ScheduleFreeAdamW
 from tests.reference.sgd import SGD
 from tests.reference.yogi import Yogi
-from tests.test_optim.support import MODES
+from tests.test_optim.values import MODES
 
 RATE = 0.05
 WHOLE = ("Adafactor", "ConditionalGradient", "Lamb", "LARS", "Muon", "NovoGrad")
