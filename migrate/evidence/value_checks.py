@@ -153,7 +153,7 @@ def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
 
 
 def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]:
-    """NaN and infinities, squares below zero, a largest value that is not the largest, and what `slot_bounds` refutes."""
+    """NaN and infinities, squares below zero, a maximum that is none, and what `slot_bounds` refutes."""
     found: dict[str, list[str]] = {}
     moved: dict[str, dict[str, float]] = {}
     for name, (texts, largest) in _looked_at(state, _slots(state, rule)).items():
