@@ -42,14 +42,17 @@ def needs_nvrtc(test: Any) -> Any:
 
 
 @cache
-def emulated_path(*programs: Program) -> Path:
+def emulated_path(*programs: Program, has_lanes: bool = False) -> Path:
     """The library of kernels with an emulated launch, of these programs or all built-in elementwise ones, compiled once
-    for all processes."""
+    for all processes. `has_lanes`: lanes of a warp exchange numbers, as they do on a GPU."""
     chosen = programs or tuple(PROGRAMS.values())
     kernels = itertools.chain(*(cuda.kernels(program, dtype) for program in chosen for dtype in cuda.TYPES))
     text = "\n".join((cuda.SQUARES, cuda.HEADER, *(cuda.functions(program) for program in chosen), *kernels, ""))
     flags = ("-std=c++17", "-fPIC", "-w", "-O0", "-ffp-contract=off", f"-I{build.SOURCES}")
-    key = build.digest(text, *map(build.text, build.GPU_SOURCES), *flags[:-1])
+    if has_lanes:
+        flags = ("-DDTOPT_HAS_LANES", f"-I{SOURCES}", *flags)
+    lanes = (SOURCES / "lanes.h").read_text() if has_lanes else ""
+    key = build.digest(text, lanes, *map(build.text, build.GPU_SOURCES), *flags[-5:-1])
     recipe = Recipe("emulated", key, ((text, ()),), flags)
     return compiling.compile_into(recipe, build.cached(recipe))
 

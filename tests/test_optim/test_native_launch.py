@@ -13,6 +13,7 @@ import tensorflow as tf
 from optim.native import cuda
 from tests.emulated_gpu import (
     PROGRAMS,
+    SUMS,
     Case,
     Options,
     Step,
@@ -182,7 +183,8 @@ def test_a_failure_is_named_and_changes_nothing(module: str, fails_at: int, prob
 
 
 @pytest.mark.parametrize("dtype", cuda.TYPES)
-def test_squares_are_added_up_as_on_the_cpu(dtype: str) -> None:
+@pytest.mark.parametrize("has_lanes", [False, True])
+def test_squares_are_added_up_as_on_the_cpu(has_lanes: bool, dtype: str) -> None:
     """More tensors than one launch takes, runs of all lengths, and none."""
     rng = np.random.default_rng(5)
     sizes = [0, 1, 31, 32, 33, 4096, 4097, 50_000, *([3] * 1700)]
@@ -192,7 +194,7 @@ def test_squares_are_added_up_as_on_the_cpu(dtype: str) -> None:
     problem = library("gpu_steps").squares(
         str(compiled("fake_cuda")).encode(),
         cuda.squares_name(dtype).encode(),
-        str(emulated_path()).encode(),
+        str(emulated_path(*SUMS.values(), has_lanes=True) if has_lanes else emulated_path()).encode(),
         ctypes.c_void_p(STREAM),
         ctypes.c_int64(len(sizes)),
         (ctypes.c_void_p * len(sizes))(*(tensor.ctypes.data for tensor in tensors)),

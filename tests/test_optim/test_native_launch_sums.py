@@ -26,7 +26,7 @@ ROW = 4096
 
 @dataclass
 class Step:
-    """A step of a rule in float32 on variables with values of a seed, and what it makes of them."""
+    """A step of a rule on variables with values of a seed, and what it makes of them."""
 
     program: Program
     shapes: Sequence[tuple[int, int, int]] = field(default_factory=lambda: SHAPES)
@@ -34,6 +34,8 @@ class Step:
     on_device: bool = False
     """Whether scales are in device memory, next to whether the step is left out."""
     is_left_out: bool = False
+    dtype: str = "float32"
+    has_lanes: bool = False
     problem: str = ""
 
     def arrays(self) -> list[list[np.ndarray]]:
@@ -43,7 +45,7 @@ class Step:
         for matrices, rows, columns in self.shapes:
             sizes = {0: matrices * rows * columns, 1: matrices * rows, 2: matrices * columns, 3: 1}
             slots = [shape for shape, count in enumerate(program.shapes) for _ in range(count)]
-            made = [rng.standard_normal(sizes[shape]).astype(np.float32) for shape in (0, 0, *slots)]
+            made = [rng.standard_normal(sizes[shape]).astype(self.dtype) for shape in (0, 0, *slots)]
             arrays.append([*made[:2], *map(np.abs, made[2:])])
         return arrays
 
@@ -54,12 +56,12 @@ class Step:
             [of[0].ctypes.data, of[1].ctypes.data, 0, 0, *(slot.ctypes.data for slot in of[2:])] for of in arrays
         ]
         flat = [*itertools.chain(*addresses)]
-        launches, passes = [*cuda.launches(program, "float32", "float32")], cuda.passes(program)
+        launches, passes = [*cuda.launches(program, self.dtype, self.dtype)], cuda.passes(program)
         counts = (
             program.shapes[0],
             len(program.scalars),
             cuda.most_tensors(program),
-            cuda.shape(program, "float32").threads,
+            cuda.shape(program, self.dtype).threads,
         )
         scalars, count = np.linspace(0.1, 0.9, len(program.scalars)), len(self.shapes)
         grids = self.shapes if cuda.is_by_rows(program) else [(1, -(-of[1].size // ROW), ROW) for of in arrays]
@@ -71,8 +73,8 @@ class Step:
             library("gpu_steps")
             .whole_step(
                 str(compiled("fake_cuda")).encode(),
-                cuda.name(program, "float32", "float32").encode(),
-                str(emulated_path(*SUMS.values())).encode(),
+                cuda.name(program, self.dtype, self.dtype).encode(),
+                str(emulated_path(*SUMS.values(), has_lanes=self.has_lanes)).encode(),
                 _int64s((*counts, sum(program.shapes[1:]), len(passes), len(launches))),
                 _int64s([*itertools.chain(*passes)]),
                 (ctypes.c_char_p * len(launches))(*(launch.name.encode() for launch in launches)),
@@ -146,6 +148,15 @@ def test_the_order_of_threads_does_not_matter(name: str) -> None:
         assert _bytes(Step(SUMS[name])) == found
     finally:
         goes_backwards.value = False
+
+
+@pytest.mark.parametrize("program", [LAMB, NOVOGRAD, BATCHED], ids=lambda program: program.name)
+def test_lanes_of_a_warp_exchange_numbers_as_they_should(program: Program) -> None:
+    """Elsewhere one thread does what the lanes of its warp do."""
+    _reset()
+    expected = _bytes(Step(program, dtype="float64"))
+    _reset()
+    assert _bytes(Step(program, dtype="float64", has_lanes=True)) == expected
 
 
 def test_more_variables_than_one_launch_takes() -> None:

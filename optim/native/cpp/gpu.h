@@ -9,6 +9,7 @@
 
 #ifdef __CUDACC_RTC__
 #define DTOPT_GPU
+#define DTOPT_HAS_LANES  // a thread is a lane of a warp; else the first one does what all lanes do
 #define DTOPT_FN __device__ __forceinline__
 #define DTOPT_ARGUMENT const __grid_constant__
 
@@ -77,7 +78,25 @@ inline uint32_t Bits(float x) {
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
 }
+
+#ifndef DTOPT_HAS_LANES
+// Calls a kernel for each thread of each block.
+template <typename Call>
+void RunThreads(unsigned blocks, unsigned threads, const Call& call) {
+  const uint64_t count = static_cast<uint64_t>(blocks) * threads;
+  for (uint64_t n = 0; n < count; ++n) {
+    const uint64_t at = dtopt_goes_backwards ? count - 1 - n : n;
+    blockIdx.x = at / threads;
+    threadIdx.x = at % threads;
+    call();
+  }
+}
+#endif
 }  // namespace
+
+#ifdef DTOPT_HAS_LANES
+#include "lanes.h"  // of tests
+#endif
 
 #endif
 
@@ -316,13 +335,7 @@ DTOPT_FN void UpdateRows(const RowLaunch<T, S, K>& all) {
 #else
 #define DTOPT_EMULATED_CALL(kernel, threads, argument, ...)                                           \
   extern "C" __attribute__((visibility("default"))) void kernel##_emulated(const void* launch, unsigned blocks) { \
-    const uint64_t count = static_cast<uint64_t>(blocks) * threads;                                   \
-    for (uint64_t n = 0; n < count; ++n) {                                                            \
-      const uint64_t at = dtopt_goes_backwards ? count - 1 - n : n;                                   \
-      blockIdx.x = at / threads;                                                                      \
-      threadIdx.x = at % threads;                                                                     \
-      __VA_ARGS__(*static_cast<const argument*>(launch));                                             \
-    }                                                                                                 \
+    RunThreads(blocks, threads, [=] { __VA_ARGS__(*static_cast<const argument*>(launch)); });         \
   }
 #endif
 #define DTOPT_EMULATED(kernel, threads, argument) DTOPT_EMULATED_CALL(kernel, threads, argument, kernel)

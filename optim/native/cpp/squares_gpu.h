@@ -14,7 +14,7 @@ constexpr int kSquaresThreads = 256;
 // `SumInLanes` by the lanes of a warp, for lane 0.
 template <typename Number>
 DTOPT_FN double SumOfWarp(int count, int lane, const Number& number) {
-#ifdef DTOPT_GPU
+#ifdef DTOPT_HAS_LANES
   double sum = 0;
 #pragma unroll 4
   for (int i = lane; i < count; i += kLanes) sum += number(i);

@@ -122,7 +122,7 @@ DTOPT_FN double* OfColumn(const Variable<Plan, T>& of, int k, int64_t matrix, in
 // Adds up what add(k, sums) adds for each k below `size`; sums[n] is that of lane 0.
 template <int count, typename Add>
 DTOPT_FN void AddUp(int lane, int64_t size, double* sums, const Add& add) {
-#ifdef DTOPT_GPU
+#ifdef DTOPT_HAS_LANES
 #pragma unroll 4
   for (int64_t k = lane; k < size; k += kWarp) add(k, sums);
 #pragma unroll
@@ -147,11 +147,11 @@ DTOPT_FN double InOrder(int lane, const double* values, int64_t count, int64_t e
   double sum = 0, group = 0;
   int64_t left = every;
   for (int64_t begin = 0; begin < count; begin += kWarp) {
-#ifdef DTOPT_GPU
+#ifdef DTOPT_HAS_LANES
     const double mine = begin + lane < count ? values[begin + lane] : 0;
 #endif
     for (int k = 0; k < kWarp && begin + k < count; ++k) {
-#ifdef DTOPT_GPU
+#ifdef DTOPT_HAS_LANES
       group += __shfl_sync(0xffffffffu, mine, k);
 #else
       if (lane == 0) group += values[begin + k];
