@@ -58,6 +58,21 @@ class NothingToCheckError(Exception):
     """Why a check was skipped."""
 
 
+class Replaced:
+    """What pytest's monkeypatch does, without pytest."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def setattr(self, owner: Any, name: str, value: Any) -> None:
+        self._before.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        while self._before:
+            setattr(*self._before.pop())
+
+
 class Device:
     """Where the checks run: a GPU, or a CPU with emulated launches."""
 
@@ -69,7 +84,7 @@ class Device:
         status = library.status()
         if status.path is None:
             raise BuildError(f"dtopt's kernel of the CPU, which others are compared with, is missing: {status.reason}")
-        self._gpus = gpu.Gpus(status.path) if emulated else None
+        self._gpus = emulated_gpu.all_kernels() if emulated else None
 
     @contextmanager
     def launching(self, *cases: Case) -> Iterator[None]:
@@ -78,20 +93,17 @@ class Device:
             yield
             return
         for case in cases:
-            self._add(case)
+            for program, module in emulated_gpu.modules(case.make()._algorithm.updating_rule).items():
+                for dtype in cuda.TYPES:
+                    self._gpus.add(program, dtype, module)
         emulated_gpu.library("fake_cuda").fake_reset(12010, -1)
-        self._gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
+        replaced = Replaced()
         try:
+            emulated_gpu.pretend(self._gpus, replaced)
             yield
         finally:
+            replaced.undo()
             self._gpus.close()
-
-    def _add(self, case: Case) -> None:
-        if self._gpus is None:
-            return
-        for program, module in emulated_gpu.modules(case.make()._algorithm.updating_rule).items():
-            for dtype in cuda.TYPES:
-                self._gpus.add(program, dtype, module)
 
     def why_not_used(self, optimizer: Any) -> str:
         """Why variables on the device are not updated by a kernel; empty if they are."""
@@ -101,16 +113,20 @@ class Device:
         return reason
 
 
+def programs_of(case: Case) -> set[Any]:
+    """What updates the variables of a case, by their ranks; None for what nothing of dtopt's updates."""
+    return {program_for(case.make()._algorithm.updating_rule, np.ndim(value)) for value in start_values().values()}
+
+
 def has_kernel(case: Case) -> bool:
-    """Whether there is a kernel for GPUs of a case's rule."""
-    program = program_for(case.make()._algorithm.updating_rule)
-    return program is not None and cuda.has_kernel(program)
+    """Whether there are kernels for GPUs of a case's rule."""
+    return all(program is not None and cuda.has_kernel(program) for program in programs_of(case))
 
 
 def is_exact(case: Case) -> bool:
     """Whether a case gives the same bits on every device."""
-    program = program_for(case.make()._algorithm.updating_rule)
-    is_ieee = program is not None and not any(function in program.code for function in INEXACT)
+    code = "".join(program.code for program in programs_of(case) if program is not None)
+    is_ieee = not any(function in code for function in INEXACT)
     return is_ieee and has_kernel(case) and not any(case.arguments.get(option) for option in NORMS)
 
 
@@ -346,7 +362,7 @@ def check_rows(device: Device) -> tuple[bool, str]:
 
 
 def check_placements(device: Device) -> tuple[bool, str]:
-    """A mesh of one device, and a strategy: what has no kernel there has the same meaning on TensorFlow's ops."""
+    """A mesh of one device, on TensorFlow's ops, and a strategy, whose replicas launch kernels."""
     from tensorflow.experimental import dtensor
 
     mesh = dtensor.create_mesh([("x", 1)], devices=[device.name])
@@ -359,8 +375,10 @@ def check_placements(device: Device) -> tuple[bool, str]:
             if where == "mesh":
                 found = _on_mesh(case, mesh, values, calls)
             else:
-                with strategy.scope():
+                with device.launching(case), strategy.scope():
                     found = _in_replicas(case, strategy, values, calls)
+                    if reason := device.why_not_used(found.optimizer):
+                        wrong.append(f"{case.name} under a strategy is not updated by the kernel: {reason}")
             expected = replace(found, variables={n: tf.constant(found.variables[n]) for n in values})
             off = max(
                 float(np.max(np.abs(np.asarray(v, np.float64) - reference.values[n]), initial=0))
