@@ -87,8 +87,7 @@ def describe(
     several = next((changed_by[name] for name in trained if len(changed_by.get(name, ())) > 1), None)
     if several is not None:
         outside["updates"] = f"{several[-1]!r} changes a variable that {several[0]!r} changes, too"
-    of_rules = ((name, each) for name, rule in moving.items() for each in rule.gradients)
-    owners = {gradient: owner for owner, gradient in (*_gradients(nodes, slots, assigned), *of_rules)}
+    owners = {gradient: name for name, rule in moving.items() for gradient in rule.gradients}
     found = [_limits(nodes, owner, gradient, is_of_all) for gradient, owner in owners.items()]
     limits = found[0][0] if found and all(each == found[0][0] for each, _ in found) else {}
     changed = next((made for _, made in found if _is_changed(nodes, made)), "")
@@ -154,30 +153,7 @@ def _is_changed(nodes: Nodes, made: str) -> bool:
     return not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES
 
 
-def _gradients(nodes: Nodes, slots: Sequence[str], assigned: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(slot, what its update takes for the gradient). Adadelta takes the square of its own step in the place of one."""
-    found = [(slot, _gradient(nodes, slot, assigned[slot])) for slot in slots if slot in assigned]
-    return [(slot, each) for slot, each in found if each and nodes.variables_behind(each).isdisjoint(slots)]
-
-
 _GRADIENT = Anything("gradient")
-
-
-def _gradient(nodes: Nodes, slot: str, value: str) -> str | None:
-    """What the update of a slot takes for the gradient, None where it is none of these updates."""
-    own = Variable(slot)
-    kept = ("Mul", _ANY, own)
-    updates: tuple[Pattern, ...] = (
-        (ADD, kept, ("Mul", _ANY, ("Square", _GRADIENT))),
-        (ADD, kept, ("Mul", _ANY, _GRADIENT)),
-        ("Sub", kept, ("Mul", _ANY, _GRADIENT)),
-        (ADD, own, ("Square", _GRADIENT)),
-    )
-    for update in updates:
-        found = Found()
-        if match(nodes, value, update, found):
-            return found.nodes["gradient"]
-    return None
 
 
 def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[dict[str, float | None], str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from migrate.graphs.candidates import alone_written
+from migrate.graphs.writers import alone_written
 
 from migrate.bytes import protos
 from migrate.facts.clipping import ALL, NORM
