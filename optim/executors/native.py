@@ -11,7 +11,7 @@ import tensorflow as tf
 from optim import slot_layout
 from optim.algorithm import Group
 from optim.devices import call, vector, wait_for_pending
-from optim.executors.plan import Plan, Selection, Shard
+from optim.executors.plan import Plan, Selection, Shard, step_layout
 from optim.executors.work import Work
 from optim.native import direct, gpu, library
 from optim.native.direct import Held
@@ -74,7 +74,7 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
     if any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
         return f"a slot of {tracked} has another dtype"
     if on_gpu(tracked):
-        return _why_not_on_gpu(program, tracked, slots)
+        return _why_not_on_gpu(rule, program, tracked, slots)
     return why_not_here(tracked) or library.why_no_program(program)
 
 
@@ -94,12 +94,14 @@ def device_of(tracked: Tracked) -> str:
     return variable.device or ""
 
 
-def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str:
+def _why_not_on_gpu(rule: Rule | None, program: Program, tracked: Tracked, slots: SlotTable) -> str:
     """Why no launch of dtopt's updates a variable on a GPU; empty if one does."""
     if not gpu.is_on():
         return gpu.why_not(program, tracked.variable.dtype.name)
-    if tracked.mesh is not None:
-        return f"dtopt's kernels for GPUs do not update variables of meshes yet, as {tracked} is"
+    if tracked.mesh is not None and (rule is None or not rule.elementwise):
+        return f"dtopt's kernels for GPUs add up nothing on meshes, where {tracked} is"
+    if tracked.mesh is not None and step_layout(rule, tracked, slots) != tracked.layout:
+        return f"dtopt's kernels for GPUs update whole shards, and slots of {tracked} are sharded further"
     if tracked.variable.dtype not in DTYPES:
         return f"it does not compute in {tracked.variable.dtype.name}"
     if not status().available:
@@ -134,8 +136,13 @@ def square_sums(held: Held, sources: Sequence[int], batches: Batches | None = No
 
 
 def adds_up_on(tracked: Tracked) -> bool:
-    """Whether a kernel adds up squares of gradients on the GPU that a variable is on."""
-    if not gpu.is_on() or not on_gpu(tracked) or tracked.mesh is not None:
+    """Whether a kernel adds up squares of gradients on the GPU, of no mesh, that a variable is on."""
+    return tracked.mesh is None and adds_up_parts(tracked)
+
+
+def adds_up_parts(tracked: Tracked) -> bool:
+    """Whether kernels add up squares of what each GPU has of a gradient."""
+    if not gpu.is_on() or not on_gpu(tracked):
         return False
     return tracked.variable.dtype in DTYPES and status().available and not gpu.why_no_squares()
 
@@ -156,7 +163,7 @@ def decides_there(work: Work, gradients: Sequence[Any]) -> bool:
         return False
     if work.loss_scale is not None and any(gradient.dtype == tf.float64 for gradient in gradients):
         return False
-    return all(map(adds_up_on, work.tracked))
+    return all(adds_up_parts(t) and (t.mesh is None or t.mesh.size == 1) for t in work.tracked)
 
 
 class Batch:

@@ -61,6 +61,8 @@ def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
         return False
     if tracked.mesh is not None and (tf.executing_eagerly() or not is_divided_well(rule, tracked, slots)):
         return False  # eagerly the local executor is there
+    if tracked.mesh is not None and native.on_gpu(tracked):
+        return False  # DTensor has all that the op is given on the GPU, of which it takes much on the host
     return not native.why_not(rule, tracked, slots, each)
 
 

@@ -230,7 +230,7 @@ class ShardGradients:
         return [math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts) for parts in sums]
 
     def _squares_of(self, placed: Sequence[tuple[int, Shard]]) -> list[tuple[int, float]]:
-        if all(native.adds_up_on(shard.tracked) for _, shard in placed):  # the host waits once, not for each
+        if all(native.adds_up_parts(shard.tracked) for _, shard in placed):  # the host waits once, not for each
             parts = [self.parts[i][shard.part] for i, shard in placed]
             sums = native.squares_on_gpu(parts, placed[0][1].variable.device).numpy().tolist()
             return list(zip((i for i, _ in placed), sums, strict=True))

@@ -108,7 +108,7 @@ class Execution:
         assert rule is not None
         program = native.program_of(rule, item, slots)
         if program is None or not native.adds_up_on(item):
-            return gpu.why_no_squares() or "no kernel adds up its rows"
+            return gpu.why_no_squares() or f"no kernel adds up rows on a mesh, where {item} is"
         if settings.accumulation.is_used:
             return "sums over several calls are kept whole on a GPU"
         if settings.averages.is_used:
