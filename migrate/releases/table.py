@@ -14,6 +14,8 @@ from migrate import generations
 from migrate.releases.versions import TENSORFLOW, Number, version_tuple
 
 KERAS, TF_KERAS = "keras", "tf_keras"
+TF_KERAS_FAMILY = "tf.keras"
+NEVER = (99,)
 GRAPH, DTENSOR = "graph", "dtensor"
 """Modes of a step besides the usual one: in a graph that `fit` made, and of an optimizer of DTensor."""
 
@@ -150,6 +152,22 @@ class Release:
         return self.package.name == KERAS
 
     @property
+    def is_before_tf_keras(self) -> bool:
+        """Whether it is Keras 1 or 2."""
+        return self.generation in generations.STANDALONE
+
+    @property
+    def family(self) -> str:
+        """For people: Keras 1 or 2, tf.keras or Keras 3."""
+        return "Keras 3" if self.is_keras_3 else "Keras 1 or 2" if self.is_before_tf_keras else TF_KERAS_FAMILY
+
+    def since(self, tf: Number = NEVER, keras3: Number = (3,), alone: bool = False) -> bool:
+        """Whether it does what came with these versions of its family; `alone`: whether Keras 1 and 2 did."""
+        if self.is_before_tf_keras:
+            return alone
+        return self.keras_number >= (keras3 if self.is_keras_3 else tf)
+
+    @property
     def name(self) -> str:
         """For people, without the TensorFlow that it ran on."""
         if self.package.name == TENSORFLOW:
@@ -174,6 +192,26 @@ STANDALONE_SINCE: dict[str, Number] = {
 }
 
 
+DEFAULTS = (((1, 14), generations.OPTIMIZER_V2), ((2, 11), generations.OPTIMIZER))
+"""The TensorFlow from which on `tf.keras.optimizers` are of a generation; before they are OPTIMIZER_V1,
+from 2.16 on Keras 3's."""
+
+
+def default_generation(package: str, version: str) -> str:
+    """The generation of the optimizers that a release has under their plain names."""
+    number = version_tuple(version if "." in version else f"{version}.0") or ()
+    if package == TENSORFLOW and number >= (2, 16):
+        return generations.KERAS3
+    if package == KERAS and not (2, 4) <= number < (3,):
+        return [generations.KERAS1, *(name for name, since in STANDALONE_SINCE.items() if since <= number)][-1]
+    return [generations.OPTIMIZER_V1, *(name for since, name in DEFAULTS if since <= number)][-1]
+
+
+def row(package: str, version: str) -> Package | None:
+    """The row of a minor release."""
+    return next((p for p in PACKAGES if p.name == package and p.minor == (version_tuple(version) or ())[:2]), None)
+
+
 def _of_tensorflow() -> Iterator[Release]:
     for generation, (first, last) in BY_TENSORFLOW.items():
         for package in TENSORFLOWS:
@@ -196,10 +234,7 @@ def _modes(generation: str, tensorflow: Number) -> tuple[str, ...]:
 
 def _of_keras() -> Iterator[Release]:
     for package in (*STANDALONE, *KERAS_3):
-        number = version_tuple(package.version) or ()
-        generation = max(
-            (name for name, since in STANDALONE_SINCE.items() if since <= number), key=STANDALONE_SINCE.__getitem__
-        )
+        generation = default_generation(KERAS, package.version)
         if generation == generations.KERAS3:
             yield from (
                 Release(generation, package, (), package.keras[0], backend) for backend in (TENSORFLOW, "jax", "torch")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from migrate import facts
 from migrate.generations import GENERATIONS
-from migrate.releases import table
+from migrate.releases import narrowing, table
 from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 
@@ -43,6 +44,37 @@ def test_backends_and_modes_narrow_as_well() -> None:
     assert {r.mode for r in candidates("optimizer_v2", Versions(graph_mode=True))} == {table.GRAPH}
     assert {r.mode for r in candidates("experimental", Versions(dtensor="perhaps"))} == {"", table.DTENSOR}
     assert min(r.tensorflow for r in candidates("keras2", Versions("2.2.5", "tensorflow"))) == (1, 13)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "generation"),
+    [
+        ("keras", "1.2.2", "keras1"),
+        ("keras", "2.2.4", "keras2"),
+        ("keras", "2.3.1", "keras2.3"),
+        ("keras", "2.6.0", "optimizer_v2"),
+        ("keras", "3.5", "keras3"),
+        ("tensorflow", "1.13.2", "optimizer_v1"),
+        ("tensorflow", "2.10", "optimizer_v2"),
+        ("tensorflow", "2", "optimizer_v2"),
+        ("tensorflow", "2.15.1", "optimizer"),
+        ("tensorflow", "2.16.2", "keras3"),
+        ("tf_keras", "2.16.0", "optimizer"),
+    ],
+)
+def test_what_a_release_has_under_plain_names(package: str, version: str, generation: str) -> None:
+    assert table.default_generation(package, version) == generation
+
+
+def test_a_new_release_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CONTRIBUTING.md says so: readers find it, and each fact answers for it."""
+    new = table.Package("keras", "3.99.0", ("3.99.0",))
+    monkeypatch.setattr(table, "KERAS_3", (*table.KERAS_3, new))
+    monkeypatch.setattr(narrowing, "RELEASES", (*table._of_keras(), *table._of_tensorflow()))
+    found = candidates.__wrapped__("keras3", Versions("3.99.1", "jax"))
+    assert [(release.package, release.backend) for release in found] == [(new, "jax")]
+    for fact in facts.EVERY:
+        assert fact.way(found[0]) in {None, *fact.answers}, fact.question
 
 
 def test_a_contradiction_leaves_releases() -> None:
