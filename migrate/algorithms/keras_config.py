@@ -391,7 +391,7 @@ def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generatio
     for key, value in config.items():
         told = out.origins.get(key)
         if told is not None and told.kind == SET:
-            continue  # `operations.overriding` sees to those
+            continue  # `user_input.used` checks those
         lacking = told is not None and told.kind == FILE and lacks(key, algorithm, generation)
         had = (key in known or key in out.values) and not lacking
         if had or value in (None, False, 0, 0.0) or (told is not None and told.doubt):

@@ -80,11 +80,11 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
     if not algorithms.is_known(state.algorithm):
         own = "" if state.algorithm in optim.__all__ else f", custom_objects={{{state.algorithm!r}: YourClass}}"
         return f"Migrate to slots (--to slots), and continue with optim.load_checkpoint(...{own})"
-    made = "compiled"
+    compiled = "compiled"
     early = state.hyperparameters.get("stacks")  # Muon of Keras 3.10 to 3.12, of which later ones have only the name
     if early or not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):
-        made = f"compiled with optim.for_keras(optim.{state.algorithm}({_arguments(state)}))"
-    begins = f"With the model built and {made} in today's code as `model`: "
+        compiled = f"compiled with optim.for_keras(optim.{state.algorithm}({_arguments(state)}))"
+    begins = f"With the model built and {compiled} in today's code as `model`: "
     room = messages.LONGEST - SAID_FIRST - len(begins)
     return begins + restore_call(source, hints, min(LONGEST, room))
 
@@ -94,5 +94,5 @@ def _arguments(state: OptimizerState) -> str:
     known = inspect.signature(getattr(optim, state.algorithm)).parameters
     alike = ALIKE if state.algorithm in comparison.RECTIFIED else (*ALIKE, "float32_powers")
     values = {name: value for name, value in state.hyperparameters.items() if name not in alike}
-    told = {n: v for n, v in values.items() if not comparison.same(v, known[n].default if n in known else None)}
-    return ", ".join(f"{name}={comparison.as_written(value)!r}" for name, value in told.items())
+    changed = {n: v for n, v in values.items() if not comparison.same(v, known[n].default if n in known else None)}
+    return ", ".join(f"{name}={comparison.as_written(value)!r}" for name, value in changed.items())

@@ -311,23 +311,24 @@ def migrate_checkpoint(
     if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     choice = Choice.of(fresh, grown, weights_only)
-    told = {**hints, **{name: value for name, value in vars(choice).items() if value}}
-    options = {"to": to, "order": order, "strict": strict, "dry_run": dry_run, "overwrite": overwrite, **told}
+    chosen = {**hints, **{name: value for name, value in vars(choice).items() if value}}
+    options = {"to": to, "order": order, "strict": strict, "dry_run": dry_run, "overwrite": overwrite, **chosen}
     typed = functools.partial(calls, "migrate.migrate_checkpoint", (repr(source_path), repr(path)))
     with error_boundary.reading(source_path), answered(functools.partial(typed, options)):
-        state = held = read_part(source, to, choice, hints)
+        state = in_target = read_part(source, to, choice, hints)
         value_checks.check_settings(state)  # before anything is written
 
         def settle(state: OptimizerState) -> OptimizerState:
-            """The state with what its numbers say, which makes it `held` in the target."""
-            nonlocal held
+            """The state with what its numbers say, which the target then holds."""
+            nonlocal in_target
             state = value_checks.checked(state)
-            held = _for_target_or_advice(
-                state, to, order, functools.partial(instead, state, to, os.fspath(source), told)
+            in_target = _for_target_or_advice(
+                state, to, order, functools.partial(instead, state, to, os.fspath(source), chosen)
             )
-            if strict and held.fidelity != "exact":
-                text = f"refused by --strict, as the conversion is {held.fidelity}: {'; '.join(held.kept_reasons)}"
-                raise asking(StrictError(text), held.questions)
+            if strict and in_target.fidelity != "exact":
+                why = "; ".join(in_target.kept_reasons)
+                text = f"refused by --strict, as the conversion is {in_target.fidelity}: {why}"
+                raise asking(StrictError(text), in_target.questions)
             return state
 
         if to == "slots" and not dry_run and (state.fidelity == "exact" or not strict):
@@ -339,9 +340,9 @@ def migrate_checkpoint(
                 state.check_unchanged()
             else:
                 write(state, path, to=to, order=order, overwrite=overwrite, progress=progress)
-    made = _report(held, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
-    confirm, choices = typed({**options, "overwrite": overwrite or not dry_run}, made.questions)
-    return replace(made, confirm_command=confirm, choice_commands=choices)
+    report = _report(in_target, urls.shown(os.fspath(source)), urls.shown(path), to, written=not dry_run)
+    confirm, choices = typed({**options, "overwrite": overwrite or not dry_run}, report.questions)
+    return replace(report, confirm_command=confirm, choice_commands=choices)
 
 
 def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> OptimizerState:

@@ -77,16 +77,18 @@ def _cut(state: OptimizerState, parts: Sequence[str], wanted: Shapes, axis: int)
     new = [_variable(old[0], name, whole, bounds[name], axis) for name in wanted]
     slots = {}
     for slot, per in state.slots.items():
-        held = [per[name] for name in parts if name in per]
+        arrays_of_parts = [per[name] for name in parts if name in per]
         slots[slot] = {name: array for name, array in per.items() if name not in parts}
-        if not held:
+        if not arrays_of_parts:
             continue
-        if len(held) < len(parts) or any(a.shape != v.shape for a, v in zip(held, old, strict=False)):
+        if len(arrays_of_parts) < len(parts) or any(
+            a.shape != v.shape for a, v in zip(arrays_of_parts, old, strict=False)
+        ):
             raise UnsupportedError(
                 f"slot {slot} of {parts[0]} has another shape than its variable, or is not there for all parts, so that"
                 " it cannot be joined; keep the parts as they are in the source, or start the table fresh"
             )
-        slots[slot] |= {name: _piece(_joined(held, axis), bounds[name], axis) for name in wanted}
+        slots[slot] |= {name: _piece(_joined(arrays_of_parts, axis), bounds[name], axis) for name in wanted}
     place = state.variables.index(old[0])
     variables = [v for v in state.variables if v.name not in parts]
     variables[place:place] = new

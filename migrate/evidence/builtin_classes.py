@@ -47,8 +47,8 @@ def check(document: Mapping[str, Any], generation: str | None) -> None:
     if "registered_name" in document and module is None:
         other = True  # Keras writes module: null for classes that were registered, and its own module otherwise
     if other:
-        told = registered or (f"{module}.{plain}" if module else class_name)
+        registration = registered or (f"{module}.{plain}" if module else class_name)
         raise UnsupportedError(
-            f"the optimizer is {told!r}, which is not a class of Keras, although it may have the name of one: its"
-            f" rule is not known here, and its state is not migrated under another name; {foreign.HOW}"
+            f"the optimizer is {registration!r}, which is not a class of Keras, although it may have the name of one:"
+            f" its rule is not known here, and its state is not migrated under another name; {foreign.HOW}"
         )

@@ -234,8 +234,10 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
 
 def _check_known(sides: Sequence[_Said], name: str, called: str) -> None:
     """Refuse to take the slots of one class whose rule is known for those of another, whose slots hold other things."""
-    told = (side for side in sides if side.kind in (FILE, GRAPH) and algorithms.is_known(_plain(side.class_name)))
-    own = next(told, None)
+    known_sides = (
+        side for side in sides if side.kind in (FILE, GRAPH) and algorithms.is_known(_plain(side.class_name))
+    )
+    own = next(known_sides, None)
     if own is not None and algorithms.is_known(_plain(name)) and _plain(name) != _plain(own.class_name):
         raise ContradictionError(
             f"{own.where} specifies {own.called}, and {confirming(CLASS, called)} is another class, whose slots hold"
@@ -336,8 +338,8 @@ def _open(
         return [Origin(n, None, GRAPH, "the graph has nothing before the optimizer") for n in missing]
     if whole is not None and generation not in (*generations.NEW, "tf1"):
         missing = ["decay"] if "decay" in missing and keras_config.always_says_decay(algorithm, generation) else []
-        told = [name for name in known if name not in named and name not in missing]
-        off = [Origin(name, None, whole.kind, f"{whole.where} names it where it is used") for name in told]
+        named_elsewhere = [name for name in known if name not in named and name not in missing]
+        off = [Origin(name, None, whole.kind, f"{whole.where} names it where it is used") for name in named_elsewhere]
         return [*off, *(_unsaid(name) for name in missing)]
     return [_unsaid(name) for name in missing]
 

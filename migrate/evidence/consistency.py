@@ -236,13 +236,13 @@ def check_kept(stored: Stored, configuration: Configuration, kept: Collection[st
     ):
         return
     decayed = [addons.PER_STEP] if called.rpartition(">")[2] in (*addons.DECAYED, addons.EXTENDED) else []
-    settled = {
+    known_settings = {
         *kept,
         "beta",
         *(key for key, origin in configuration.origins.items() if origin.kind not in (HINT, DEFAULT)),
     }
     lacking = [
-        key for key in (*configuration.algorithm.scalars, *decayed) if key not in settled
+        key for key in (*configuration.algorithm.scalars, *decayed) if key not in known_settings
     ]  # beta came with TF 2.5
     if lacking:
         raise ContradictionError(

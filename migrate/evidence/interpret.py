@@ -100,10 +100,11 @@ def _table(known: Known) -> SlotTable:
 
 def _why_slots_differ(error: Exception, stored: Stored, configuration: Configuration) -> str | None:
     """From what the class keeps, if the source shows more of it than the error does."""
-    around = wrappers.unknown(configuration.wrappers)
-    if around and not isinstance(error, AmbiguousError):
+    wrapper_names = wrappers.unknown(configuration.wrappers)
+    if wrapper_names and not isinstance(error, AmbiguousError):
         return (
-            f"{around[0]} wraps the optimizer and is not supported: restart from the weights, with the optimizer in it"
+            f"{wrapper_names[0]} wraps the optimizer and is not supported: restart from the weights, with the"
+            " optimizer in it"
         )
     lost = missing_settings.adapted(stored.model) if isinstance(error, MismatchError) else []
     lost += missing_settings.adapted_kernels(stored) if isinstance(error, MismatchError) and not lost else []

@@ -58,8 +58,8 @@ def origins(
     """
     _check_words(configuration.overrides)
     outside = {**_of_model(stored), **stored.outside}
-    told = {what: how for what, how in outside.items() if what != NO_KERNEL or _is_known_rule(stored, configuration)}
-    found = (_doubt(what, told, configuration, known) for what in told)
+    effects = {what: how for what, how in outside.items() if what != NO_KERNEL or _is_known_rule(stored, configuration)}
+    found = (_doubt(what, effects, configuration, known) for what in effects)
     beside = (*_scaled(stored, configuration, unmapped), *_of_rates(stored, known))
     return [*(origin for origin in found if origin is not None), *beside, *stored.doubts]
 
@@ -78,8 +78,8 @@ def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str,
     scale alone, until 3.10 took the factor off. On JAX Nadam's product is no variable that a step could change
     (`loss_scale_optimizer.py`, `nadam.py` of Keras 3.0 to 3.15).
     """
-    around = not {*map(wrappers.plain, configuration.wrappers)}.isdisjoint(wrappers.LOSS_SCALE)
-    if stored.generation != "keras3" or not (around or loss_scale.kept(unmapped)):
+    is_wrapped = not {*map(wrappers.plain, configuration.wrappers)}.isdisjoint(wrappers.LOSS_SCALE)
+    if stored.generation != "keras3" or not (is_wrapped or loss_scale.kept(unmapped)):
         return []
     found, factor = [], configuration.config.get("loss_scale_factor")
     scales = [name for name in map(wrappers.plain, configuration.wrappers) if name in wrappers.LOSS_SCALE]
@@ -189,8 +189,8 @@ def _of_rates(stored: Stored, known: Mapping[str, Origin]) -> list[Origin]:
     if stored.generation != "tf1" or stored.graph_config is not None or rate is None or rate.kind == SET:
         return []
     called = (v for v in stored.variables if v.shape == () and v.name.rpartition("/")[2] in RATES)
-    held = ((v.name, v.array.number()) for v in called if v.array is not None)
-    other = next(((name, number) for name, number in held if not same(number, rate.value)), None)
+    numbers = ((v.name, v.array.number()) for v in called if v.array is not None)
+    other = next(((name, number) for name, number in numbers if not same(number, rate.value)), None)
     if other is None or isinstance(rate.value, Mapping):
         return []
     text = f"learning_rate is {rate.value!r}, and no graph shows the use of {other[0]!r}, which is {other[1]:.9g}"

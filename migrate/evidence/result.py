@@ -79,10 +79,10 @@ def _whole_config(known: Known) -> Mapping[str, Any]:
     is_all = not configuration.overrides and hint is None and stored.graph_config is None
     if is_all and stored.optimizer_config is not None:
         return stored.optimizer_config
-    said = next((each for each in documents if each is not None), {})
-    around = said if configuration.wrappers else {}
+    document = next((each for each in documents if each is not None), {})
+    outer = document if configuration.wrappers else {}
     inner = {"class_name": configuration.algorithm.name, "config": dict(configuration.config)}
-    if not around:
+    if not outer:
         return inner
     limits = {key: configuration.config.get(key) for key in LIMITS}
-    return {**around, "config": {**around.get("config", {}), **limits, "inner_optimizer": inner}}
+    return {**outer, "config": {**outer.get("config", {}), **limits, "inner_optimizer": inner}}

@@ -47,8 +47,8 @@ def of(state: OptimizerState) -> list[Limit]:
     """The bounds between slots of one variable that this algorithm keeps."""
     if not is_wide(state):
         return []
-    told, steps = state.hyperparameters, _counted(state)
-    b1, b2 = (told.get(name, told.get(f"adam_{name}")) for name in ("beta_1", "beta_2"))
+    settings, steps = state.hyperparameters, _counted(state)
+    b1, b2 = (settings.get(name, settings.get(f"adam_{name}")) for name in ("beta_1", "beta_2"))
     found = []
     if isinstance(b1, float) and isinstance(b2, float) and 0 < b1 < 1 and 0 < b2 < 1:
         with_betas = f"with beta_1 {b1:g} and beta_2 {b2:g}" + (f" in {steps} steps" if steps else "")
@@ -109,12 +109,12 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
     moved: dict[str, bool] = {}
     for held in sizes.values():
         moved |= {slot: size != 0 or moved.get(slot, False) for slot, size in held.items()}
-    told = state.hyperparameters
+    settings = state.hyperparameters
     count = next((o for o in state.origins if o.subject == "iterations"), None)
     counted = count is not None and count.kind in (FILE, GRAPH, HINT)
     steps, generation = state.iterations, state.source.generation if state.source else None
     own = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
-    used = {slot: m for slot, m in own.items() if told.get(IDLE.get((state.algorithm, slot), ""), 1)}
+    used = {slot: m for slot, m in own.items() if settings.get(IDLE.get((state.algorithm, slot), ""), 1)}
     zero = [slot for slot, is_moved in used.items() if not is_moved]
     counts = _counts_each(state)
     said = (zero if steps else list(used) if counts else []) if counted else []
@@ -136,8 +136,8 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
         others = "and the others are not" if len(zero) < len(used) else "as before the first"
         text = f"slot {' and slot '.join(zero)}: all zero after {steps} steps, {others}; lost, or never restored"
         yield Origin(f"slot {zero[0]}", None, UNINTERPRETED, doubt=text, confirm=f"--set iterations={steps}")
-    starts = [slot for slot in used if not _is_new(slot, sizes, generation, told)]
-    if not steps and starts and not told.get("gradient_accumulation_steps") and counts:
+    starts = [slot for slot in used if not _is_new(slot, sizes, generation, settings)]
+    if not steps and starts and not settings.get("gradient_accumulation_steps") and counts:
         text = f"iterations is 0, and slot {' and slot '.join(starts)} is not as it is before the first step"
         yield Origin("iterations", 0, UNINTERPRETED, doubt=text, confirm="--set iterations=0")
 
@@ -151,10 +151,10 @@ def _counts_each(state: OptimizerState) -> bool:
 
 
 def _is_new(
-    slot: str, sizes: Mapping[str, Mapping[str, float]], generation: str | None, told: Mapping[str, Any]
+    slot: str, sizes: Mapping[str, Mapping[str, float]], generation: str | None, settings: Mapping[str, Any]
 ) -> bool:
     """Whether a slot may be as it is before the first step."""
-    start = told.get("initial_accumulator_value") if slot == "accumulator" and generation not in NATIVE else 0.0
+    start = settings.get("initial_accumulator_value") if slot == "accumulator" and generation not in NATIVE else 0.0
     if not isinstance(start, (int, float)) or slot not in (*FROM_ZERO, *STARTS):
         return True
     return all(abs(held[slot] - start) <= 1e-6 * start for held in sizes.values() if slot in held)

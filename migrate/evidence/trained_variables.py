@@ -88,15 +88,15 @@ def of_order(configuration: Configuration, table: SlotTable, named: NamedVariabl
         own = slot_table(replace(source, variables=flagged), configuration.algorithm, configuration.config)
     except DtoptError:  # it does not tell the order
         return []
-    apart = next(((a, b) for a, b in zip(table.order, own.order, strict=True) if a != b), None)
+    difference = next(((a, b) for a, b in zip(table.order, own.order, strict=True) if a != b), None)
     open_ = {origin.subject for origin in of_flags(source, own, configuration)}
-    if apart is None or ORDER in open_:
+    if difference is None or ORDER in open_:
         return []
     if configuration.overrides.get(TWINS) == AS_NAMED:
         return [Origin(ORDER, list(table.order), SET, "that of --variables")]
     text = (
-        f"--variables assigns slots to {apart[0]} that belong to {apart[1]} by the order of the model in the source,"
-        " which is the order that compile gives to an optimizer"
+        f"--variables assigns slots to {difference[0]} that belong to {difference[1]} by the order of the model in the"
+        " source, which is the order that compile gives to an optimizer"
     )
     return [Origin(ORDER, list(table.order), HINT, doubt=text, confirm=f"--set {TWINS}={AS_NAMED}")]
 

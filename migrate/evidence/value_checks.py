@@ -153,7 +153,7 @@ def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
 
 
 def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]:
-    """NaN and infinities, squares below zero, a maximum that is none, and what `slot_bounds` refutes."""
+    """NaN and infinities, squares below zero, largest values that are not, and what `slot_bounds` refutes."""
     found: dict[str, list[str]] = {}
     moved: dict[str, dict[str, float]] = {}
     for name, (texts, largest) in _looked_at(state, _slots(state, rule)).items():
@@ -174,13 +174,13 @@ def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str,
     values = {v.name: v.array for v in state.variables}
 
     def look(name: str) -> Seen:
-        held = {slot: owners[name] for slot, owners in state.slots.items() if name in owners}
+        arrays = {slot: owners[name] for slot, owners in state.slots.items() if name in owners}
         variable = values.get(name)
         if variable is not None:
-            held[slot_bounds.VARIABLE] = variable
-        streamed = all(array.extent is not None for array in held.values())
+            arrays[slot_bounds.VARIABLE] = variable
+        streamed = all(array.extent is not None for array in arrays.values())
         with nullcontext() if streamed else alone:
-            return _of_one(held, declared, [] if slot_bounds.is_apart(state, name) else limits)
+            return _of_one(arrays, declared, [] if slot_bounds.is_apart(state, name) else limits)
 
     names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))
     if sum(array.size for owners in state.slots.values() for array in owners.values()) < WORTH_THREADS:
@@ -192,12 +192,12 @@ def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str,
             pool.shutdown(cancel_futures=True)
 
 
-def _of_one(held: Mapping[str, LazyArray], declared: Mapping[str, Slot], limits: Sequence[slot_bounds.Limit]) -> Seen:
+def _of_one(arrays: Mapping[str, LazyArray], declared: Mapping[str, Slot], limits: Sequence[slot_bounds.Limit]) -> Seen:
     """What the arrays of one variable show."""
     found: dict[str, None] = {}
     moved: dict[str, float] = {}
-    for shape in dict.fromkeys(array.shape for array in held.values()):
-        for part in _parts({slot: array for slot, array in held.items() if array.shape == shape}):
+    for shape in dict.fromkeys(array.shape for array in arrays.values()):
+        for part in _parts({slot: array for slot, array in arrays.items() if array.shape == shape}):
             for slot, values in part.items():
                 least, most = float(values.min()), float(values.max())
                 largest = max(abs(least), abs(most))
@@ -228,15 +228,15 @@ def _at_least(declared: Mapping[str, Slot]) -> Iterator[slot_bounds.Limit]:
             yield slot_bounds.Limit(slot.name, slot.at_least, text, _lies_below)
 
 
-def _parts(held: Mapping[str, LazyArray]) -> Iterator[Part]:
+def _parts(arrays: Mapping[str, LazyArray]) -> Iterator[Part]:
     """Arrays of one shape together, flat and a part at a time: the whole of them need not be in memory.
 
     Raises:
       DamagedFileError: at the end, if one has another checksum than its source says.
     """
-    sides = [_flat(array) for array in held.values()]
+    sides = [_flat(array) for array in arrays.values()]
     for parts in zip(*sides, strict=True):
-        yield dict(zip(held, parts, strict=True))
+        yield dict(zip(arrays, parts, strict=True))
 
 
 def _flat(array: LazyArray) -> Iterator[np.ndarray]:

@@ -28,7 +28,7 @@ class Differences:
 
     Args:
       trainable: the live variables that are trained; pairs: of live and stored variables.
-      denied: what the values that the live variables have say against these, see `held`.
+      denied: what the values that the live variables have say against these, see `current_values`.
 
     Attributes:
       source_rule, rule: of the source, of the live optimizer; plan: from one to the other.

@@ -55,18 +55,18 @@ def rule_of(
     if unknown is not None:
         config["learning_rate"] = PLACEHOLDER_RATE
     full, _ = keras_config.completed(config, algorithm, generation)
-    told = keras_config.arguments(full, {}, algorithm, generation, Versions(version), dtypes)
-    own = (o for o in told.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
+    arguments = keras_config.arguments(full, {}, algorithm, generation, Versions(version), dtypes)
+    own = (o for o in arguments.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
     reasons = list(claims.reasons(own))
     reasons += [*replaced(optimizer), *_transformed(optimizer)]
     if not stock:
         reasons.append(f"{type(optimizer).__name__} is a class of your own: its rule was not compared")
     return comparison.Rule(
         algorithm.name,
-        comparison.spelled_out(algorithm.name, told.values),
+        comparison.spelled_out(algorithm.name, arguments.values),
         unknown,
         tuple(reasons),
-        tuple(told.warnings),
+        tuple(arguments.warnings),
         _called(rate) if unknown is not None else None,
     )
 
@@ -99,11 +99,11 @@ def _plain(schedule: Mapping[str, Any]) -> dict[str, Any]:
 
 def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> str:
     """What becomes of the rows of a variable of that name that sparse gradients leave out, see `step_answers.lazy`."""
-    told = Arguments()
+    arguments = Arguments()
     lazy_rows.put_in(
-        told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, [name]
+        arguments, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, [name]
     )
-    return lazy(told.values, name)
+    return lazy(arguments.values, name)
 
 
 def asks(algorithm: Algorithm, generation: str, values: Callable[[], Mapping[str, Any]]) -> dict[str, Ask]:
@@ -132,11 +132,11 @@ def scaling(wrapper: Any) -> Scaling | None:
 
 def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: str, names: Sequence[str]) -> list[str]:
     """Why the library's handling of sparse gradients is none that `optim` knows; empty if it is one."""
-    told = Arguments()
+    arguments = Arguments()
     lazy_rows.put_in(
-        told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names
+        arguments, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names
     )
-    return list(claims.reasons(o for o in told.origins.values() if o.subject != repeated_rows.REPEATED))
+    return list(claims.reasons(o for o in arguments.origins.values() if o.subject != repeated_rows.REPEATED))
 
 
 def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any]]:

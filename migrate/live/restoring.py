@@ -73,7 +73,7 @@ def restore(
     weights_only: bool = False,
     source_variables: Sequence[Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
-    **told: Unpack[SourceHints],
+    **hints: Unpack[SourceHints],
 ) -> Restoration:
     """Put the optimizer state of `source` into a live optimizer: all of it, or none.
 
@@ -112,7 +112,7 @@ def restore(
         variables are then what they were before; slots that did not exist may have been made, with initial values.
     """
     path = argument_types.path("source", source)
-    check_hints(told, weights_only=weights_only)
+    check_hints(hints, weights_only=weights_only)
     argument_types.check(source_variables=source_variables)
     argument_types.check_variables(variables)
     choice = Choice.of(fresh, grown, weights_only)
@@ -122,7 +122,7 @@ def restore(
         "strict": strict,
         "source_variables": source_variables,
         **vars(choice),
-        **told,
+        **hints,
     }
     ask = functools.partial(calls, RESTORE, (repr(path), "optimizer", "variables"), options)
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
@@ -130,7 +130,7 @@ def restore(
     live, note = (None, "") if restored else adapt(optimizer)
     given = [] if restored else variable_matching.given(variables)
     with answered(ask):
-        state = _read(path, source_variables, given, told, choice)
+        state = _read(path, source_variables, given, hints, choice)
     with watching(state.opened), answered(ask):
         if restored:
             mapped = restored(state, optimizer, variables, restores, choice)
@@ -150,36 +150,36 @@ def _read(
     path: str,
     hint: Sequence[Mapping[str, Any]] | None,
     given: Sequence[variable_matching.Given],
-    told: SourceHints,
+    hints: SourceHints,
     choice: Choice,
 ) -> OptimizerState:
     """The state of a source, checked whole; the live variables name those of a list where nobody else does."""
     with error_boundary.reading(path):
         if choice.weights_only:
-            return model_weights.of_source(path, {**told, **({"source_variables": hint} if hint else {})})
+            return model_weights.of_source(path, {**hints, **({"source_variables": hint} if hint else {})})
         is_same = not choice.is_partial
-        if hint is None and given and is_same and readers.detect(path, told.get("format", "auto")).name == "list":
+        if hint is None and given and is_same and readers.detect(path, hints.get("format", "auto")).name == "list":
             hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
-        state = _read_with_flags(path, hint, given, told)
+        state = _read_with_flags(path, hint, given, hints)
         state.finish_checks()
         return value_checks.checked(state)
 
 
 def _read_with_flags(
-    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[variable_matching.Given], told: SourceHints
+    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[variable_matching.Given], hints: SourceHints
 ) -> OptimizerState:
     """As `read`; of a file of weights alone, which does not store what was frozen, the live variables show it."""
     try:
-        return read(path, variables=hint, **told)
+        return read(path, variables=hint, **hints)
     except AmbiguousError:
-        reader = readers.detect(path, told.get("format", "auto"))
-        found = reader.read(path, told.get("generation"), told.get("optimizer_path"))
+        reader = readers.detect(path, hints.get("format", "auto"))
+        found = reader.read(path, hints.get("generation"), hints.get("optimizer_path"))
         if hint is not None or not isinstance(found, Stored) or all(v.trainable is not None for v in found.variables):
             raise
         names = variable_matching.trained(given, found.variables, ordered=True)
         if not names:
             raise
-        state = read(path, variables=[{"name": v.name, "shape": v.shape} for v in names], **told)
+        state = read(path, variables=[{"name": v.name, "shape": v.shape} for v in names], **hints)
         trained = [v.name for v in names]
         doubt = (
             f"{some(trained)}: the source does not store which variables were trained, so that those are taken which"

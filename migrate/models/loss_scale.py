@@ -49,10 +49,13 @@ def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     held = settings.get("loss_scale")
     if not isinstance(held, Mapping):
         return settings
-    told = held.get("config", {})
+    settings = held.get("config", {})
     if held.get("class_name") == "FixedLossScale":
-        return {"dynamic": False, "initial_scale": told.get("loss_scale_value")}
-    return {"initial_scale": told.get("initial_loss_scale"), "dynamic_growth_steps": told.get("increment_period")}
+        return {"dynamic": False, "initial_scale": settings.get("loss_scale_value")}
+    return {
+        "initial_scale": settings.get("initial_loss_scale"),
+        "dynamic_growth_steps": settings.get("increment_period"),
+    }
 
 
 def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:

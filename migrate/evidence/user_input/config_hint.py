@@ -50,18 +50,18 @@ def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any]
     Raises:
       HyperparameterError: with what there may be. ContradictionError: with both.
     """
-    around = wrappers.unwrapped(document)[1]
-    said = wrappers.unwrapped(stored)[1] if stored else around
-    if around and [*map(wrappers.plain, around)] != [*map(wrappers.plain, said)]:
-        has = f"has {' of '.join(said)} around it" if said else "has no wrapper"
+    hinted = wrappers.unwrapped(document)[1]
+    stored_wrappers = wrappers.unwrapped(stored)[1] if stored else hinted
+    if hinted and [*map(wrappers.plain, hinted)] != [*map(wrappers.plain, stored_wrappers)]:
+        has = f"has {' of '.join(stored_wrappers)} around it" if stored_wrappers else "has no wrapper"
         raise ContradictionError(
-            f"{WHERE} has the optimizer in {' of '.join(around)}, and the optimizer's config in the source {has}."
+            f"{WHERE} has the optimizer in {' of '.join(hinted)}, and the optimizer's config in the source {has}."
             " Remove the wrong wrapper from the hint"
         )
     layers = wrappers.layers(document)
     for each in layers:
         _check_members(each)
-    for each, name in zip(layers, around, strict=False):  # all but the optimizer itself
+    for each, name in zip(layers, hinted, strict=False):  # all but the optimizer itself
         _check_wrapper(wrappers.plain(name), each["config"])
 
 
@@ -91,11 +91,11 @@ def _check_wrapper(name: str, config: Mapping[str, Any]) -> None:
             raise refused(key, value, f"{name} takes a number, or true or false, for it")
 
 
-def check_legacy(said: Any, generation: str) -> None:
+def check_legacy(value: Any, generation: str) -> None:
     """Raises: ContradictionError: it is of the other generation of Keras 2."""
-    if isinstance(said, bool) and generation in LEGACY_IS and said != LEGACY_IS[generation]:
+    if isinstance(value, bool) and generation in LEGACY_IS and value != LEGACY_IS[generation]:
         raise ContradictionError(
-            f"{LEGACY} is {said!r} in {WHERE}, and the source is of generation {generation}: one of the two is from"
+            f"{LEGACY} is {value!r} in {WHERE}, and the source is of generation {generation}: one of the two is from"
             " another run"
         )
 

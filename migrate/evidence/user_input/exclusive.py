@@ -27,12 +27,12 @@ def check_given(config: Mapping[str, Any], overrides: Collection[str], generatio
       HyperparameterError: with both values, and what leaves one of them out.
     """
     for one, other, why in (*exclusive.EXCLUSIVE, *_of_generation(generation)):
-        said = [key for key in (one, other) if key in overrides]
-        if not said or not (exclusive.is_on(config.get(one)) and exclusive.is_on(config.get(other))):
+        given = [key for key in (one, other) if key in overrides]
+        if not given or not (exclusive.is_on(config.get(one)) and exclusive.is_on(config.get(other))):
             continue
         if generation in generations.NATIVE and (one, other) == LIMITS[:2] and same(config[one], config[other]):
             continue  # no such release has global_clipnorm: it says what clipnorm limits
-        left = [key for key in (one, other) if key not in said]
+        left = [key for key in (one, other) if key not in given]
         how = f"leave {left[0]} out with {confirming(left[0], None)}" if left else "give one of them"
         raise HyperparameterError(
             f"{one} = {brief(config[one])} and {other} = {brief(config[other])} exclude each other: {why}; {how}"
@@ -59,10 +59,10 @@ def check_state(algorithm: str, hyperparameters: Mapping[str, Any], rule: type[R
     if rule is None:
         return
     try:
-        made, _ = made_from(rule, hyperparameters)
+        instance, _ = made_from(rule, hyperparameters)
     except HyperparameterError as error:
         raise UnsupportedError(f"{error}; give the right value with --set NAME=VALUE") from error
-    if hyperparameters.get(LAZY_ROWS) and not made.elementwise:
+    if hyperparameters.get(LAZY_ROWS) and not instance.elementwise:
         raise UnsupportedError(
             f"{LAZY_ROWS} = {brief(hyperparameters[LAZY_ROWS])}: a step of {algorithm} cannot leave single rows out."
             f" Use {confirming(LAZY_ROWS, [])}"

@@ -89,21 +89,21 @@ def needs_value(key: str, algorithm: Algorithm, generation: str) -> bool:
     return key == CLIP_ORDER or (isinstance(declared, Choice) and declared.default not in (None, ()))
 
 
-def acts(key: str, value: Any, algorithm: Algorithm, generation: str, carried: Collection[str]) -> bool:
+def acts(key: str, value: Any, algorithm: Algorithm, generation: str, names: Collection[str]) -> bool:
     """Whether a hyperparameter is one of those that are migrated, or rightly says that something is off.
 
     Args:
       carried: names of the hyperparameters and scalars of the state.
     """
-    acting = {*carried, *algorithm.defaults(generation)}
-    acting |= {"decay"} if generation == "optimizer_v2" and "schedule_decay" in carried else set()  # its name in Nadam
+    acting = {*names, *algorithm.defaults(generation)}
+    acting |= {"decay"} if generation == "optimizer_v2" and "schedule_decay" in names else set()  # its name in Nadam
     becomes = {} if generation in generations.NEW else BECOMES
     if key in acting or acting.intersection(becomes.get(key, ())):
         return True
     return key in known() and (value is None or value is False or value == 0 or value in ([], ()))
 
 
-def check_owner(said: str, key: str, value: Any, algorithm: Algorithm, called: str, generation: str) -> None:
+def check_owner(text: str, key: str, value: Any, algorithm: Algorithm, called: str, generation: str) -> None:
     """Refuse an option that only other classes have: it would make another rule of this one.
 
     Args:
@@ -121,7 +121,7 @@ def check_owner(said: str, key: str, value: Any, algorithm: Algorithm, called: s
     has = f"{some(owners)} {'have' if len(owners) > 1 else 'has'} it"
     how = f"; if it is one of these, add {confirming('class_name', owners[0])}"
     raise HyperparameterError(
-        f"{said}: {called} of generation {generation} has no {key}; {has}"
+        f"{text}: {called} of generation {generation} has no {key}; {has}"
         + (how if generation in addons.GENERATIONS else ", which no program of that generation had")
     )
 

@@ -33,13 +33,13 @@ class Migrated:
     def acts(self, key: str, value: Any, names: Collection[str]) -> bool:
         return settings.acts(key, value, self.algorithm, self.generation, names)
 
-    def check_owner(self, said: str, key: str, value: Any) -> None:
-        settings.check_owner(said, key, value, self.algorithm, self.called, self.generation)
+    def check_owner(self, text: str, key: str, value: Any) -> None:
+        settings.check_owner(text, key, value, self.algorithm, self.called, self.generation)
 
-    def has_no(self, said: str, key: str, names: Collection[str]) -> HyperparameterError:
+    def has_no(self, text: str, key: str, names: Collection[str]) -> HyperparameterError:
         has = some([name for name in names if name != "name"], SHOWN)
         return HyperparameterError(
-            f"{said} has no effect: {self.algorithm.name} of generation {self.generation} has no {key}; it has {has}"
+            f"{text} has no effect: {self.algorithm.name} of generation {self.generation} has no {key}; it has {has}"
         )
 
 
@@ -64,10 +64,10 @@ def _check_overrides(overrides: Mapping[str, Any], migrated: Migrated) -> None:
             raise HyperparameterError(f"--set {key}=none gives it no value. Give one, or remove it")
     names = [*migrated.arguments, *migrated.state]
     for key, value in overrides.items():
-        said = confirming(key, value)
-        migrated.check_owner(said, key, value)
+        text = confirming(key, value)
+        migrated.check_owner(text, key, value)
         if key not in (*settings.OF_THE_SOURCE, "name") and not migrated.acts(key, value, names):
-            raise migrated.has_no(said, key, names)
+            raise migrated.has_no(text, key, names)
 
 
 def _check_hint(hint: Mapping[str, Any], migrated: Migrated) -> None:
@@ -77,13 +77,13 @@ def _check_hint(hint: Mapping[str, Any], migrated: Migrated) -> None:
         if key in NO_EFFECT:
             config_hint.check_without_effect(key, value)
             continue
-        said = f"{key} = {value!r} in {WHERE}"
+        text = f"{key} = {value!r} in {WHERE}"
         config_hint.check_number(key, value)
-        migrated.check_owner(said, key, value)
+        migrated.check_owner(text, key, value)
         if lacks(key, algorithm, generation) and value != algorithm.defaults(generation).get(key, value):
             why = f"{algorithm.name} of generation {generation} has no such argument. Remove it"
             raise config_hint.refused(key, value, why)
         if algorithm.is_foreign or migrated.acts(key, value, migrated.arguments):
             continue
         if not config_hint.is_written(key, migrated.called, generation, hint):
-            raise migrated.has_no(said, key, migrated.arguments)
+            raise migrated.has_no(text, key, migrated.arguments)

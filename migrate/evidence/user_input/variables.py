@@ -64,9 +64,9 @@ def with_hints(
         _check_known(stored, hinted)
         named = _as_named(stored, hinted)
         stored = _told_apart(replace(stored, variables=hinted, layers=None), named.order)
-    said = (optimizer_config, stored.optimizer_config, stored.graph_config)
-    told = any(document is not None and document.get("class_name") for document in said)
-    missing = _missing(stored, told or "class_name" in overrides, optimizer_config)
+    documents = (optimizer_config, stored.optimizer_config, stored.graph_config)
+    has_class = any(document is not None and document.get("class_name") for document in documents)
+    missing = _missing(stored, has_class or "class_name" in overrides, optimizer_config)
     if missing:
         why = f", as {stored.outside[OTHERS_GRAPH]}" if OTHERS_GRAPH in stored.outside else ""
         text = f"the source ({stored.format}) does not contain everything{why}; add {'; '.join(missing)}"
@@ -128,13 +128,13 @@ def with_generation(stored: Stored, generation: str | None, overrides: Mapping[s
     return replace(stored, generation=generation), Origin("generation", generation, HINT, "--generation")
 
 
-def _missing(stored: Stored, told: bool, optimizer_config: Mapping[str, Any] | None) -> list[str]:
+def _missing(stored: Stored, has_class: bool, optimizer_config: Mapping[str, Any] | None) -> list[str]:
     missing = []
-    if not told and _is_bare(stored):
+    if not has_class and _is_bare(stored):
         _refuse_bare(stored)
-    if not told and optimizer_config is not None:
+    if not has_class and optimizer_config is not None:
         missing.append(f"{CLASS}, as --optimizer-config does not name the class")
-    elif not told:
+    elif not has_class:
         missing.append(
             f"{CLASS} with the optimizer's class{_likely(stored)}, or --optimizer-config FILE with class"
             f" and config, as JSON: {CONFIG_FORM}"
@@ -231,11 +231,11 @@ def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
     Raises:
       ContradictionError: with the names that the source has.
     """
-    held = {v.name for v in stored.variables if v.array is not None}
-    held = held or {name for owners in stored.slots.values() for name in owners}
-    strange = [v.name for v in hinted if v.trainable and v.name not in held]
-    if held and strange:
-        others = some(sorted(held - {v.name for v in hinted if v.trainable}) or sorted(held), SHOWN)
+    stored_names = {v.name for v in stored.variables if v.array is not None}
+    stored_names = stored_names or {name for owners in stored.slots.values() for name in owners}
+    strange = [v.name for v in hinted if v.trainable and v.name not in stored_names]
+    if stored_names and strange:
+        others = some(sorted(stored_names - {v.name for v in hinted if v.trainable}) or sorted(stored_names), SHOWN)
         raise ContradictionError(
             f"--variables names {some(strange, SHOWN)}, which the source does not have; its own, as `dtopt migrate"
             f" inspect` shows them, are {others}; where they are new in a new model, add"
@@ -256,12 +256,12 @@ def _told_apart(stored: Stored, order: Sequence[str]) -> Stored:
         return replace(stored, twins=None)
     alike = {name: group for group in twins.groups for name in group}
     slotted = [name for name in order if name in alike or name in twins.order]
-    for i, (said, held) in enumerate(zip_longest(slotted, twins.order, fillvalue="")):
-        fit = alike.get(held, (held,))
-        if said not in fit or not said:
+    for i, (documents, stored_names) in enumerate(zip_longest(slotted, twins.order, fillvalue="")):
+        fit = alike.get(stored_names, (stored_names,))
+        if documents not in fit or not documents:
             raise ContradictionError(
                 f"the optimizer's slots at position {i} are of {' or '.join(fit) or 'no variable'}, and --variables has"
-                f" {said or 'no variable'} there; it takes all variables that the optimizer trains, in its order"
+                f" {documents or 'no variable'} there; it takes all variables that the optimizer trains, in its order"
             )
     names = dict(zip(twins.order, slotted, strict=True))
     return replace(_with_owners(stored, names), twins=None)
