@@ -28,7 +28,7 @@ from optim.keras_differences import KERAS_3
 from optim.lazy import is_tensor
 from optim.native.trace import unknown_function
 from optim.options import rate as rates
-from optim.options.clipping import clip
+from optim.options.clipping import by_norms, clip
 from optim.options.loss_scale import DYNAMIC
 from optim.options.master_copies import LOW_PRECISION
 from optim.options.settings import OPTIONS, Settings
@@ -81,6 +81,9 @@ class Gradients:
     def clip_values(self, limit: float) -> Gradients:
         xp = self._xp
         return Gradients(xp, [xp.maximum(xp.minimum(g, limit), -limit) for g in self.arrays])
+
+    def clip_norms(self, limit: float, is_joint: bool) -> Gradients:
+        return by_norms(self, limit, is_joint)  # type: ignore[return-value]
 
     def squared_norms(self) -> list[Any]:
         return [self._xp.reduce_sum(self._xp.square(g)) for g in self.arrays]
@@ -577,7 +580,7 @@ class AnyBackend(Configured):
                 store[key] = self._keras.ops.convert_to_numpy(variable.value)
 
     def load_own_variables(self, store: Any) -> None:
-        """Read what `save_own_variables` wrote, on any backend; slots wait for `build` if there are none yet.
+        """Read what `save_own_variables` wrote, on any backend; before `build`, slots wait for it.
 
         Raises:
           CheckpointError: other slots, or other shapes. Then nothing was assigned.
