@@ -90,7 +90,7 @@ class Optimizer:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         raise AttributeError(
-            f"{type(self).__name__} has no {name!r} of its own, as Keras runs on another backend than TensorFlow."
+            f"{type(self).__name__} has no {name!r} here, because Keras runs on another backend than TensorFlow."
             " optim.for_keras(optimizer) gives an optimizer that steps; to step TensorFlow's variables, import"
             " tensorflow before optim is used"
         )

@@ -580,7 +580,7 @@ class AnyBackend(Configured):
                 store[key] = self._keras.ops.convert_to_numpy(variable.value)
 
     def load_own_variables(self, store: Any) -> None:
-        """Read what `save_own_variables` wrote, on any backend; slots wait for `build` if there are none yet.
+        """Read what `save_own_variables` wrote, on any backend; before `build`, slots wait for it.
 
         Raises:
           CheckpointError: other slots, or other shapes. Then nothing was assigned.

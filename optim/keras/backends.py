@@ -28,7 +28,7 @@ class Backend:
     name: str
     _modules: Sequence[str]
     _spelled: Mapping[str, str]
-    """Functions that the framework calls otherwise."""
+    """Functions that have another name in the framework."""
 
     def __init__(self) -> None:
         self._homes = [import_module(module) for module in (*self._modules, "keras.ops")]
@@ -264,7 +264,7 @@ BACKENDS: Mapping[str, type[Backend]] = {kind.name: kind for kind in (Jax, Torch
 
 
 def check_rule(backend: Backend, functions: Sequence[str]) -> None:
-    """Raises HyperparameterError: the backend has none of these functions that a rule calls."""
+    """Raises HyperparameterError: the backend lacks one of these functions that a rule calls."""
     for name in functions:
         if name not in ELEMENTWISE:
             getattr(backend, name)

@@ -13,7 +13,7 @@ from optim.lazy import uses_tensorflow
 PACKAGE = "dtopt"
 NAME = "KerasOptimizer"
 ORDER, BY_VARIABLE = "variables", "by variable"
-"""What a config says of the order of lists of weights. Earlier ones say nothing: those lists went slot by slot."""
+"""The order of lists of weights in a config. Earlier configs have no such key: their lists are slot by slot."""
 
 
 class Configured:

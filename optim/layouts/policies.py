@@ -1,6 +1,6 @@
-"""Policies of `slot_placement`: like the variable, sharded further (ZeRO-1), or wherever a callable says.
+"""Policies of `slot_placement`: like the variable, sharded further (ZeRO-1), or where a callable puts it.
 
-`placement` carries them out on DTensor's meshes, `optim/keras/backends.py` on those of Keras.
+`placement` applies them to DTensor's meshes, `optim/keras/backends.py` to those of Keras.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check(placement: Any) -> Placement:
 
 
 def to_config(placement: Placement) -> Any:
-    """A JSON value. A callable becomes `{"callable": name}`, which tells a reader what to pass again."""
+    """A JSON value. A callable becomes `{"callable": name}`, so that a reader knows what to pass again."""
     if isinstance(placement, str):
         return placement
     return {"callable": f"{placement.__module__}.{getattr(placement, '__qualname__', type(placement).__name__)}"}
