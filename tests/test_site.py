@@ -19,6 +19,7 @@ import migrate
 import optim
 from optim import errors
 from optim.legacy import v1, v2
+from tools import site_hooks
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,6 +79,12 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert sorted(written + ALGORITHMS) == sorted([*NAMES, "bench.peers.own"])
 
 
+@pytest.mark.parametrize("name", site_hooks.algorithms())
+def test_the_example_of_an_optimizer_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(site_hooks.example(name), {})
+    assert capsys.readouterr().out.endswith(" 3\n")
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Any]:
     """Every page of the site, parsed, by its file."""
@@ -129,10 +136,8 @@ def test_the_reference_shows_each_signature_and_command(site: dict[Path, Any]) -
     text = {
         f"{path.parent.name}/{path.name}": " ".join("".join(page.itertext()).split()) for path, page in site.items()
     }
-    assert "Adam( learning_rate=0.001, beta_1=0.9, beta_2=0.999" in text["reference/optim.html"]
+    assert "Adam( learning_rate=0.001, beta_1=0.9, beta_2=0.999" in text["optim/Adam.html"]
     marks = {e.get("id") for page in site.values() for e in page.iter()}
     assert marks >= set(NAMES)
     assert "dtopt migrate checkpoint [OPTIONS]" in text["reference/commands.html"]
-    assert any(
-        "The commands below are typed with" in page for name, page in text.items() if name.endswith("/index.html")
-    )
+    assert any("dtopt migrates optimizer state" in page for name, page in text.items() if name.endswith("/index.html"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from bench.forecast.row import Row
 from bench.page.section import Bars, Section
 from bench.page.tables import Table
-from bench.page.words import size
+from bench.page.words import duration, size
 from bench.results.document import Result
 
 MOST_PLANS = 20
@@ -50,6 +50,6 @@ def sections(result: Result) -> Iterator[Section]:
 
 def _plan_cells(row: Row) -> tuple[str, ...]:
     sizes = (row.parameter_bytes, row.gradient_bytes, sum(row.slot_bytes.values()), row.device_bytes, row.sent_bytes)
-    step = "-" if row.step_seconds is None else f"{row.step_seconds * 1e3:.3g} ms"
+    step = "-" if row.step_seconds is None else duration(row.step_seconds)
     words = ["best"] * row.recommended + ([] if row.fits is None else ["fits" if row.fits else "does not fit"])
     return (row.mesh, row.layout, row.placement, *map(size, sizes), step, ", ".join(words))

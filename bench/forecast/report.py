@@ -10,7 +10,7 @@ from bench.forecast.devices import device
 from bench.forecast.footprint import OF_OPTIM
 from bench.forecast.row import Row
 from bench.page import terminal
-from bench.page.words import short_mesh, size, three_digits
+from bench.page.words import duration, short_mesh, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,11 +74,7 @@ def _short(row: Row) -> str:
 
 def _time(row: Row) -> str:
     seconds = row.step_seconds
-    return "?" if seconds is None else _seconds(seconds)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(seconds * 1e3)} ms"
+    return "?" if seconds is None else duration(seconds)
 
 
 def _answer(rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -120,15 +116,15 @@ def _parts(row: Row) -> str:
         return ""
     computed = "forward and backward (not known), "
     if row.compute_seconds is not None:
-        computed = f"{_seconds(row.compute_seconds)} of forward and backward, "
-    return f": {computed}{_seconds(row.exchange_seconds)} of exchange, {_seconds(row.update_seconds)} of update"
+        computed = f"{duration(row.compute_seconds)} of forward and backward, "
+    return f": {computed}{duration(row.exchange_seconds)} of exchange, {duration(row.update_seconds)} of update"
 
 
 def _runners_up(chosen: Row, others: Sequence[Row]) -> Iterator[str]:
-    for row in others:
+    for row in sorted(others, key=lambda row: row.step_seconds or 0.0):
         if chosen.step_seconds is not None and row.step_seconds is not None:
             more = row.step_seconds / chosen.step_seconds - 1
-            why = f"{more:+.1%} of the time{_parts(row)}" if abs(more) > 0.01 else "as fast, but more is sharded"
+            why = f"{more:+.1%} time{_parts(row)}" if abs(more) > 0.01 else "as fast, but more is sharded"
             if more < -0.01:
                 why = "quicker in what is known, but what it sends for the split model is not"
         else:

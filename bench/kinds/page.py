@@ -12,7 +12,7 @@ from bench.kinds import KINDS
 from bench.page import tables
 from bench.page.section import Section
 from bench.page.style import STYLE
-from bench.page.words import size
+from bench.page.words import duration, size
 from bench.results.document import KIND_PREFIX, Result
 from bench.results.records import plain
 
@@ -65,9 +65,16 @@ def _document(title: str, parts: Sequence[tuple[Section, str] | str]) -> str:
         '<meta name="color-scheme" content="light dark">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
-        f'<header><h1>{TITLE}</h1>\n<nav aria-label="Sections"><ul>\n{chr(10).join(links)}\n</ul></nav></header>\n'
+        f"<header><h1>{TITLE}</h1>\n{_contents(links)}</header>\n"
         f"<main>\n{chr(10).join(body)}\n</main>\n</body>\n</html>\n"
     )
+
+
+def _contents(links: Sequence[str]) -> str:
+    """Links to the sections, of more than one."""
+    if len(links) < 2:
+        return ""
+    return f'<nav aria-label="Sections"><ul>\n{chr(10).join(links)}\n</ul></nav>'
 
 
 def _title(results: Named) -> str:
@@ -95,7 +102,7 @@ def _section(section: Section, anchor: str, name: str, figures: Sequence[str]) -
 
 def _context(name: str, result: Result) -> str:
     lines = "\n".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in _said(result))
-    warning = "<p><strong>The machine had other work during the run: milliseconds are too long.</strong></p>"
+    warning = "<p><strong>Other programs were running, so the times in ms are too high.</strong></p>"
     busy = warning if result.context.get("busy") else ""
     return f'<section class="context">\n<h3>The run of {escape(name)}</h3>\n{busy}<dl>\n{lines}\n</dl>\n</section>'
 
@@ -103,15 +110,48 @@ def _context(name: str, result: Result) -> str:
 def _said(result: Result) -> Iterator[tuple[str, str]]:
     """The context in words."""
     for key, value in result.context.items():
-        if isinstance(value, Mapping):
-            value = ", ".join(f"{name} {item}" for name, item in value.items())
-        if value not in (None, ""):
-            shown = (
-                size(value) if key.endswith("_bytes") else f"{value:.3f}" if isinstance(value, float) else str(value)
-            )
-            yield key.removesuffix("_bytes").replace("_", " "), shown
+        if value not in (None, "", [], {}):
+            yield LABELS.get(key, key.removesuffix("_bytes").replace("_", " ")), _fact(key, value)
     if result.interrupted:
         yield "interrupted", "yes, by Ctrl-C"
+
+
+LABELS = {
+    "cpus": "CPUs",
+    "cpu": "CPU",
+    "cpus_allowed": "CPUs that the run could use",
+    "threads": "threads of each peer",
+    "governor": "CPU frequency governor",
+    "memory_bytes": "memory",
+    "last_level_cache_bytes": "last-level cache",
+    "load": "load before the run",
+    "load_after": "load after the run",
+    "busy": "other programs were running",
+    "python": "Python",
+    "identity": "machine, as a hash",
+    "variables": "environment variables",
+    "started": "started at",
+    "seconds": "duration",
+    "starts": "how processes started",
+    "order_seed": "seed of the order",
+    "source": "dtopt's sources",
+}
+"""Members of a result's context whose names do not say enough."""
+
+
+def _fact(key: str, value: Any) -> str:
+    """A value of the context in words."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_fact('', item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(_fact("", item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if key.endswith("_bytes"):
+        return size(value)
+    if key == "seconds":
+        return duration(value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def markdown(results: Named) -> str:

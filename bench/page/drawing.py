@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 from bench.page.section import Bars, Figure, Lines, Ratios, alternative
-from bench.page.words import plain_number
+from bench.page.words import plain_number, speed
 from optim.errors import UnsupportedError
 
 INK = "#010203"
@@ -35,6 +35,8 @@ VERDICTS = {
 
 MARKERS = "os^Dvpx+"
 WIDTH = 4.6
+BELOW_AXIS = 0.6
+"""Inches from an axis to the legend under its name."""
 TEXT, SMALL_TEXT = 13, 12.5
 """Points; `_for_a_page` lets no screen make them smaller than 11 pixels."""
 
@@ -114,9 +116,8 @@ def _ratios(axes: Any, figure: Ratios) -> None:
         if low is not None and high is not None:
             axes.plot((low, high), (place, place), color=colour, linewidth=3, alpha=0.6, solid_capstyle="butt")
         axes.plot((middle,), (place,), color=colour, marker=sign, markersize=9, linestyle="none")
-        shown = figure.baseline if verdict == "baseline" else f"{middle:.2f}x  {verdict}"
         axes.annotate(
-            "baseline" if verdict == "baseline" else shown,
+            _judgement(middle, verdict),
             (max(middle, high or middle), place),
             (8, 0),
             textcoords="offset points",
@@ -129,9 +130,16 @@ def _ratios(axes: Any, figure: Ratios) -> None:
     axes.set_ylim(len(figure.labels) - 0.4, -0.6)
     edges = [edge for value in figure.values for edge in value if edge is not None]
     axes.set_xscale("log")
-    axes.set_xlim(min(edges) / 1.3, max(edges) * 2.6)  # room for the words behind the longest interval
+    axes.set_xlim(min(edges) / 1.3, max(edges) * 3.6)  # room for the words behind the longest interval
     _plain_ticks(axes, min(edges) / 1.3, max(edges) * 1.3)
-    axes.set_xlabel(f"time over that of {figure.baseline}: left is faster")
+    axes.set_xlabel(f"time compared with {figure.baseline} (left is faster)")
+
+
+def _judgement(ratio: float, verdict: str) -> str:
+    """What stands next to an interval: the ratio alone where it says which is faster."""
+    if verdict == "baseline":
+        return verdict
+    return speed(ratio) if verdict in ("faster", "slower") else f"{speed(ratio)}, {verdict}"
 
 
 def _plain_ticks(axes: Any, low: float, high: float) -> None:
@@ -177,7 +185,8 @@ def _bars(axes: Any, figure: Bars, colours: Colours) -> None:
         axes.margins(x=0.15)
     axes.set_xlabel(figure.unit)
     if len(figure.series) > 1 or figure.line:
-        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=1, fontsize=SMALL_TEXT)
+        below = -BELOW_AXIS / (axes.get_position().height * axes.figure.get_figheight())
+        axes.legend(loc="upper left", bbox_to_anchor=(0.0, below), ncols=2, fontsize=SMALL_TEXT)
 
 
 def _write_values(axes: Any, places: list[float], values: Sequence[float | None], spans: Sequence[Any]) -> None:
@@ -216,6 +225,8 @@ def _for_a_page(text: str, number: int, words: str) -> str:
     rest = re.sub(r'\bid="', f'id="f{number}-', rest)
     rest = rest.replace("url(#", f"url(#f{number}-").replace('href="#', f'href="#f{number}-')
     rest = rest.replace(INK, "currentColor")
+    for place, colour in enumerate(PALETTE):  # the page's style makes them lighter in dark mode
+        rest = rest.replace(colour, f"var(--c{place}, {colour})")
     # No narrower than that its text has 11 pixels: the figure scrolls instead.
     width = float(box[0].split()[2]) if box else 0.0
     least = f'style="min-width:{width * 11 / SMALL_TEXT:.0f}px"'

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.page.tables import Table
-from bench.page.words import plain_number
+from bench.page.words import plain_number, speed
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def alternative(figure: Figure) -> str:
         return f"{figure.title}. Curves of {figure.y} over {figure.x}: {', '.join(figure.series)}."
     if isinstance(figure, Ratios):
         parts = zip(figure.labels, figure.values, figure.verdicts, strict=True)
-        said = "; ".join(f"{label} {value[0]:.2f} ({word})" for label, value, word in parts)
-        return f"{figure.title}, time over that of {figure.baseline}: {said}."
+        said = "; ".join(f"{label} {speed(value[0])} ({word})" for label, value, word in parts)
+        return f"{figure.title}, compared with {figure.baseline}: {said}."
     name = next(iter(figure.series))
     values = zip(figure.labels, figure.series[name], strict=True)
     shown = "; ".join(f"{label} {plain_number(value)}" for label, value in values if value is not None)

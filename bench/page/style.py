@@ -2,7 +2,9 @@
 
 STYLE = """\
 :root { color-scheme: light dark; --line: #0003; --soft: #0000000a; --link: #0b57b0; --under: Canvas; --card: #f5f5f5; }
-@media (prefers-color-scheme: dark) { :root { --line: #fff4; --soft: #ffffff12; --link: #8ab8ff; --card: #222; } }
+/* Palette of the plots: the colours of drawing.PALETTE, and lighter ones on black. */
+@media (prefers-color-scheme: dark) { :root { --line: #fff4; --soft: #ffffff12; --link: #8ab8ff; --card: #222;
+  --c0: #5cb8f2; --c1: #ffc04d; --c2: #35d6a4; --c3: #f0a3cc; --c4: #8fd3ff; --c5: #ff8b45; --c6: #c4c4c4; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 72rem; padding: 1rem; font: 1rem/1.5 system-ui, sans-serif; background: Canvas;
   color: CanvasText; overflow-wrap: anywhere; }
@@ -27,6 +29,10 @@ th.number, td.number { text-align: right; }
 figure { --under: var(--card); margin: 1rem 0; padding: 0.5rem; border-radius: 0.5rem; display: flex;
   flex-direction: column-reverse; justify-content: flex-end; min-width: 0; }
 figure svg { width: 100%; max-width: 40rem; height: auto; }
+/* A card is as wide as its plot; three stand side by side or one below the other, so that none leaves a hole. */
+figure:only-child, section > figure { max-width: 41rem; }
+@media (min-width: 60rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: repeat(3, 1fr); } }
+@media (max-width: 60rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: minmax(0, 41rem); } }
 figcaption { font-weight: 600; padding: 0.25rem; }
 pre { overflow-x: auto; padding: 0.75rem; background: var(--soft); border-radius: 0.5rem; white-space: pre-wrap; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.1rem 1rem; font-size: 0.9rem; }

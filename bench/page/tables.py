@@ -38,7 +38,8 @@ def _line(cells: Sequence[str]) -> str:
 
 def html(table: Table) -> str:
     """A table in a box of its own that scrolls sideways on narrow screens, also by keyboard."""
-    head = "".join(f'<th scope="col"{_kind(table, i)}>{escape(cell)}</th>' for i, cell in enumerate(table.headings))
+    named = (cell or "remarks" for cell in table.headings)
+    head = "".join(f'<th scope="col"{_kind(table, i)}>{escape(cell)}</th>' for i, cell in enumerate(named))
     body = "\n".join(f"<tr>{_cells(table, row)}</tr>" for row in table.rows)
     caption = f"<span>{escape(table.caption)}</span>"
     kind = "scroll wide" if len(table.headings) >= WIDE else "scroll"

@@ -26,6 +26,31 @@ def three_digits(value: float) -> str:
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
+def duration(seconds: float) -> str:
+    """`12.3 ms`, `1.23 s`, `12.3 min`, `2.31 h`."""
+    if seconds < 1:
+        return f"{three_digits(seconds * 1e3)} ms"
+    for unit, factor in (("s", 1), ("min", 60), ("h", 3600)):
+        if seconds < 600 * factor or unit == "h":
+            return f"{three_digits(seconds / factor)} {unit}"
+    return ""
+
+
+def speed(ratio: float) -> str:
+    """A ratio of times: `4.2x as fast` for less time, `1.3x the time` for more."""
+    return f"{_two_digits(1 / ratio)}x as fast" if ratio < 1 else f"{_two_digits(ratio)}x the time"
+
+
+def of_the_time(ratio: float, low: float | None, high: float | None) -> str:
+    """`24% [12%, 40%] of the time`."""
+    return f"{with_interval(ratio, low, high, '{:.0%}')} of the time"
+
+
+def _two_digits(value: float) -> str:
+    """`1.02`, `1.3`, `4.2`, `42`: two digits, and three where they are needed to differ from one."""
+    return f"{value:.{2 if value < 1.2 else 1 if value < 10 else 0}f}"
+
+
 def plain_number(value: float) -> str:
     """`0.00123`, `12.3`, `1,234`."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

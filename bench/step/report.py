@@ -9,7 +9,7 @@ from bench.cases.workloads import summary
 from bench.measuring import stats
 from bench.measuring.rounds import Pace
 from bench.page import terminal
-from bench.page.words import three_digits, with_interval
+from bench.page.words import of_the_time, three_digits
 from bench.results.document import Result
 from bench.results.records import Roof
 from bench.step.agreement import Agreement
@@ -188,14 +188,14 @@ def _others(ratios: Sequence[stats.Ratio]) -> str:
     if len(ratios) <= FEW:
         return ", ".join(f"{ratio.baseline} ({_times(ratio)})" for ratio in ratios)
     medians = [ratio.median for ratio in ratios]
-    return f"{len(ratios)} peers ({three_digits(min(medians))} to {three_digits(max(medians))}x the time)"
+    return f"{len(ratios)} peers ({min(medians):.0%} to {max(medians):.0%} of the time)"
 
 
 FEW = 3
 
 
 def _times(ratio: stats.Ratio) -> str:
-    return with_interval(ratio.median, ratio.low, ratio.high) + "x the time"
+    return of_the_time(ratio.median, ratio.low, ratio.high)
 
 
 def _comparisons(rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -204,8 +204,8 @@ def _comparisons(rows: Sequence[Row]) -> Iterator[RenderableType]:
 
     ours = sorted((row for row in _measured(rows) if row.beside), key=lambda row: row.median or 0.0)
     for row in ours[: len(ours) if len(ours) <= FEW else 1]:
-        parts = (f"{with_interval(r.median, r.low, r.high, '{:.0%}')} of {r.baseline}" for r in row.beside)
-        yield escape(f"{row.peer} takes of the time: {'; '.join(parts)}.")
+        parts = (f"{of_the_time(r.median, r.low, r.high)} of {r.baseline}" for r in row.beside)
+        yield escape(f"{row.peer} takes {'; '.join(parts)}.")
     for why in dict.fromkeys(r.why for row in rows for r in (*row.beside, row.ratio) if r and r.why):
         yield f"[yellow]No verdict:[/] {why}."
 
@@ -317,11 +317,11 @@ def _run(result: Result) -> Iterator[RenderableType]:
         yield "[yellow]Memory cannot be compared:[/] some processes were forked from one, others started afresh."
     if processes == 1:
         yield (
-            "What processes of one peer differ by was not seen: intervals count a tenth for it. More --processes, or a"
-            " --budget with time for them, show it."
+            "With one process per peer, process-to-process variation is unknown; intervals assume 10%. To measure it,"
+            " use more --processes or a longer --budget."
         )
     if context["busy"]:
-        yield "[yellow]The machine had other work during the run:[/] milliseconds are too long."
+        yield "[yellow]Other programs were running,[/] so the times in ms are too high."
     if result.interrupted:
         yield "[yellow]Interrupted:[/] only what was measured until then is shown."
 

@@ -21,6 +21,7 @@ from bench.migration.row import COMMANDS, Command, OfCopy
 from bench.migration.row import Row as MigrateRow
 from bench.page import tables
 from bench.page.tables import Table
+from bench.page.words import duration, of_the_time, speed
 from bench.results.document import Result
 from bench.results.records import Sample
 from bench.roof.row import Row as RoofRow
@@ -194,3 +195,23 @@ def test_csv_has_a_line_for_each_row() -> None:
 def test_a_result_without_rows_is_a_page_too() -> None:
     for _, result in RESULTS:
         html5lib.HTMLParser(strict=True).parse(make.html([("empty.json", replace(result, rows=()))]))
+
+
+def test_numbers_are_written_as_people_do() -> None:
+    assert [duration(x) for x in (0.0123, 1.5, 136.0, 5400.0, 90000.0)] == [
+        "12.3 ms", "1.50 s", "136 s", "90.0 min", "25.0 h"
+    ]  # fmt: skip
+    assert [speed(x) for x in (0.24, 0.98, 1.02, 1.5, 40.0)] == [
+        "4.2x as fast", "1.02x as fast", "1.02x the time", "1.5x the time", "40x the time"
+    ]  # fmt: skip
+    assert of_the_time(0.24, 0.12, 0.4) == "24% [12%, 40%] of the time"
+
+
+def test_the_page_has_no_nameless_columns_odd_numbers_or_lists_of_one(page: str) -> None:
+    assert not re.search(r"<th[^>]*></th>", page)
+    assert not re.search(r"\de\+0\d", page)
+    assert not re.search(r"[\d.]+x (faster|slower)", page)
+    assert not re.search(r"<dd>(True|False|\[.*)</dd>", page)
+    assert "<dt>other programs were running</dt><dd>" in page
+    assert "<nav" in page
+    assert "<nav" not in make.html(RESULTS[:1])

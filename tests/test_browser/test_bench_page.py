@@ -1,19 +1,11 @@
 """The page in a real browser: nothing overflows a phone, plots are as wide as their place, print gives pages.
 
-    python -m pytest tests/browser/check_page.py
-
-Needs Chromium (`apt-get install chromium`, or CHROMIUM=/path/to/it), which `make test` does not, so it is not among its
-tests.
+Needs Chromium (`apt-get install chromium`, or CHROMIUM=/path/to/it); left out without it.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +13,9 @@ import pytest
 
 from bench.kinds import load
 from bench.kinds import page as make
+from tests.test_browser import browser
 
+pytestmark = [pytest.mark.breadth, browser.needed]
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = [ROOT / "tests/test_bench/data/aa-6.json", ROOT / "tests/test_bench/step-v1.json"]
 MEASURE = """<script>
@@ -32,6 +26,10 @@ document.title = JSON.stringify({
   back: getComputedStyle(document.body).backgroundColor,
   small: Math.min(...[...document.querySelectorAll("svg text")].map(t =>
     parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a)),
+  cards: [...document.querySelectorAll("figure")].map(f =>
+    f.querySelector("svg").getBoundingClientRect().width / f.getBoundingClientRect().width),
+  holes: [...document.querySelectorAll(".figures")].map(g => [g, [...g.children].map(c => c.getBoundingClientRect())])
+    .filter(([g, rows]) => rows.length > 1 && Math.max(...rows.map(r => r.right)) - rows.at(-1).right > 1).length,
   scrolls: [...document.querySelectorAll(".scroll")].every(s => s.getBoundingClientRect().right <= innerWidth),
 });
 </script></body>"""
@@ -40,14 +38,6 @@ document.title = JSON.stringify({
 @pytest.fixture(scope="module")
 def page() -> str:
     return make.html([(path.name, load(path)) for path in RUNS])
-
-
-def chromium(folder: Path, *words: str) -> str:
-    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    assert program, "no Chromium: apt-get install chromium, or set CHROMIUM"
-    command = [program, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout
 
 
 def measured(page: str, folder: Path, width: int, *words: str) -> dict[str, Any]:
@@ -59,8 +49,7 @@ def measured(page: str, folder: Path, width: int, *words: str) -> dict[str, Any]
         f'<title></title><iframe src="page.html" style="width:{width}px;height:900px;border:0"></iframe>'
         "<script>onload = () => { document.title = frames[0].document.title }</script>"
     )
-    dom = chromium(folder, "--allow-file-access-from-files", *words, "--dump-dom", "frame.html")
-    return json.loads(unescape(re.search(r"<title>(.*?)</title>", dom)[1]))  # type: ignore[index]
+    return browser.found(folder, "frame.html", *words)
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1440])
@@ -71,11 +60,21 @@ def test_nothing_overflows(page: str, tmp_path: Path, width: int) -> None:
     assert seen["scrolls"]
     assert seen["small"] >= 10.9
     assert len(seen["svgs"]) == 8
+    assert min(seen["cards"]) > 0.85, "a plot fills its card"
+    assert seen["holes"] == 0
     for left, _, height in seen["svgs"]:
         assert left >= 0
         assert height > 60
     if width >= 390:  # below it figures scroll, so that their text can be read
         assert all(right <= width for _, right, _ in seen["svgs"])
+
+
+def test_bars_are_lighter_on_black(page: str) -> None:
+    from bench.page.drawing import PALETTE
+    from bench.page.style import STYLE
+
+    assert all(f"--c{place}: #" in STYLE for place in range(len(PALETTE)))
+    assert not any(f": {colour}" in page for colour in PALETTE)
 
 
 def test_text_of_plots_follows_the_scheme(page: str, tmp_path: Path) -> None:
@@ -87,7 +86,7 @@ def test_text_of_plots_follows_the_scheme(page: str, tmp_path: Path) -> None:
 
 def test_it_prints(page: str, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page)
-    chromium(tmp_path, "--no-pdf-header-footer", "--print-to-pdf=page.pdf", "page.html")
+    browser.chromium(tmp_path, "--no-pdf-header-footer", "--print-to-pdf=page.pdf", "page.html")
     pdf = (tmp_path / "page.pdf").read_bytes()
     assert pdf.startswith(b"%PDF")
     assert 1 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 8
