@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from migrate.graphs.candidates import alone_written
 
 from migrate.bytes import protos
 from migrate.facts.clipping import ALL, NORM
 from migrate.graphs import native_keras
 from migrate.graphs.nodes import Nodes
+from migrate.graphs.writers import alone_written
 from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 from migrate.state import CHANGED, NO_KERNEL
