@@ -35,7 +35,7 @@ ROOMS = {
     ),
     "migrate": (
         "errors", "generations", "releases", "facts", "surfaces", "claims", "bytes", "state", "algorithms", "rules",
-        "lists", "matching", "graphs", "readers", "models", "writers", "operations", "evidence", "conversion", "live",
+        "lists", "matching", "graphs", "readers", "models", "writers", "evidence", "conversion", "live",
         "proof", "batches", "code",
     ),
 }  # fmt: skip

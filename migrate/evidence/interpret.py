@@ -21,6 +21,7 @@ from migrate.evidence import (
     result,
     slot_selection,
     sparse_gradients,
+    step_count,
     stored_scalars,
     trained_variables,
 )
@@ -36,7 +37,6 @@ from migrate.matching import slot_table
 from migrate.matching.choosing import WEIGHTS_ALONE
 from migrate.matching.slot_table import SlotTable
 from migrate.models import missing_settings
-from migrate.operations import counting
 from migrate.releases.narrowing import candidates
 from migrate.state import OptimizerState, Stored
 from optim import slot_layout
@@ -145,7 +145,7 @@ def _claimed(table: SlotTable, claims: Sequence[Origin]) -> SlotTable:
 def _counted(known: Known) -> tuple[Counted, dict[str, LazyArray]]:
     """Steps taken, and the scalars that do not count them."""
     left = dict(known.table.scalars)
-    counted = counting.iterations(known.stored, replace(known.table, scalars=left), known.configuration)
+    counted = step_count.iterations(known.stored, replace(known.table, scalars=left), known.configuration)
     return counted, left
 
 
@@ -313,7 +313,7 @@ STEPS: tuple[Step[Known], ...] = (
     Step("Which arguments does the user set?", _overridden, "arguments"),
     Step(
         "How many steps of optim are that?",
-        lambda k: counting.steps(k.counted[0], k.arguments.values),
+        lambda k: step_count.steps(k.counted[0], k.arguments.values),
         "steps",
     ),
     Step("Do slow weights fit the number of steps?", _check_slow),

@@ -9,9 +9,8 @@ from typing import Any
 from migrate.algorithms import wrappers
 from migrate.algorithms.clipping import LIMITS
 from migrate.claims import DEFAULT, FILE, Origin
-from migrate.evidence import consistency, program_effects, trained_variables
+from migrate.evidence import consistency, program_effects, step_count, trained_variables
 from migrate.evidence.known import Known, ordered
-from migrate.operations import counting
 from migrate.state import OptimizerState
 
 
@@ -65,7 +64,7 @@ def warnings(known: Known) -> tuple[str, ...]:
         *known.stored.warnings,
         *scaled,
         *known.configuration.notes,
-        *counting.note(known.stored, known.configuration, known.counted[0]),
+        *step_count.note(known.stored, known.configuration, known.counted[0]),
         *known.arguments.warnings,
         *known.table.warnings,
         *program_effects.late_reads(known.stored, known.arguments.values),

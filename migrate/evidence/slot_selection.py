@@ -14,9 +14,9 @@ from migrate.bytes.messages import some
 from migrate.claims import DEFAULT
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence.consistency import SWITCHES
+from migrate.evidence.step_count import no_slots_and_no_steps
 from migrate.matching import optional_slots
 from migrate.matching.slot_table import SlotTable
-from migrate.operations.counting import begins_anew
 from migrate.state import Stored
 
 ASKED = {
@@ -94,7 +94,7 @@ def _check_new(
 ) -> None:
     """Refuse a source without slots that has taken steps, or has slots without variables."""
     if iterations is None and stored.generation == "tf1" and algorithm.name != "SGD":
-        raise MissingHintError(begins_anew(algorithm.name))
+        raise MissingHintError(no_slots_and_no_steps(algorithm.name))
     if iterations != 0:
         raise DamagedFileError(_lost(wanted, algorithm, stored, values))
     shapes = {v.shape for v in stored.variables}

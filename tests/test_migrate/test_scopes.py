@@ -231,7 +231,7 @@ def test_the_model_s_variables_alone_are_no_state(name: str, kept: str, tmp_path
     hint = {"class_name": f"{name}Optimizer", "config": {"learning_rate": 0.05}}
     with pytest.raises(DtoptError, match=rf"no slots \({kept}\) of {name}.*Saver\(tf\.trainable_variables\(\)\)"):
         migrate.read(alone, optimizer_config=hint, overrides={"iterations": 3})
-    with pytest.raises(DtoptError, match=f"from there {name} begins anew; carry it so with --set iterations=0"):
+    with pytest.raises(DtoptError, match=f"Restart {name} with --set iterations=0"):
         migrate.read(alone, optimizer_config=hint)
     assert migrate.read(alone, optimizer_config=hint, overrides={"iterations": 0}).iterations == 0
 

@@ -1,4 +1,4 @@
-"""How many steps a source has taken, where it says so, and what is doubtful about it."""
+"""How many steps a source has taken, and what is uncertain about it."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ BIAS_IS_GONE = 20_000
 """Steps after which 0.999**steps is below float32's rounding of 1."""
 
 
-def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[int | None, Origin]:
+def iterations(stored: Stored, table: SlotTable, configuration: Configuration) -> tuple[int | None, Origin]:
     """Steps taken; None where they are not saved and do not have to be known.
 
     Raises:
       ContradictionError: the source counts other steps than a hint says, or its powers of beta deny its betas.
     """
-    algorithm, told = made.algorithm, made.origins.get("iterations")
-    given = None if told is None else _told(made.config.get("iterations"))
-    if told is not None and told.kind == SET:
-        counters = [found.scalars.pop(name) for name in [*found.scalars] if name in COUNTERS]
-        where = f"instead of {counters[0].stored_as}" if counters else told.where
-        return given, replace(told, value=given, where=where)
+    algorithm, origin = configuration.algorithm, configuration.origins.get("iterations")
+    given = None if origin is None else _told(configuration.config.get("iterations"))
+    if origin is not None and origin.kind == SET:
+        counters = [table.scalars.pop(name) for name in [*table.scalars] if name in COUNTERS]
+        where = f"instead of {counters[0].stored_as}" if counters else origin.where
+        return given, replace(origin, value=given, where=where)
     try:
-        counted = _counted(stored, found, made)
+        counted = _counted(stored, table, configuration)
     except AmbiguousError:
         if given is None:
             raise
@@ -50,41 +50,40 @@ def iterations(stored: Stored, found: SlotTable, made: Configuration) -> tuple[i
     if counted is not None:
         if given is not None and given != counted.steps:
             raise ContradictionError(
-                f"iterations is {counted.steps} in the source ({counted.where}) and {given} in --optimizer-config;"
-                f" leave it out there, or decide with {confirming('iterations', given)}"
+                f"iterations is {counted.steps} in the source ({counted.where}) and {given} in --optimizer-config."
+                f" Remove it there, or override with {confirming('iterations', given)}"
             )
         return counted.steps, _origin_of(counted)
     if given is not None:
         return given, Origin("iterations", given, HINT, "--optimizer-config")
-    if not (found.pairs or stored.weights or stored.scalars) and stored.optimizer_config is not None:
+    if not (table.pairs or stored.weights or stored.scalars) and stored.optimizer_config is not None:
         text = (
             f"the source holds no optimizer state, only the config of its {algorithm.name}: it was saved before the"
-            " first step, or without its optimizer; if before the first step, say so with --set iterations=0"
+            " first step, or without its optimizer. If before the first step, add --set iterations=0"
         )
         raise asking(MissingHintError(text), Questions({"iterations": 0}, ()))
     if stored.generation in algorithm.counts and stored.generation != "experimental":
         raise DamagedFileError(
-            f"the source holds no step counter (iterations), and {algorithm.name} of generation"
-            f" {stored.generation} always saves one: it is incomplete, or of another generation; if it is"
-            " neither, say how many steps it took with --set iterations=N"
+            f"the source holds no step counter (iterations), and {algorithm.name} of generation {stored.generation}"
+            " always saves one: it is incomplete, or of another generation. Otherwise give the number of steps with"
+            " --set iterations=N"
         )
     if algorithm.uses_count and stored.generation == "tf1" and not stored.slots:
-        raise MissingHintError(begins_anew(algorithm.name))
+        raise MissingHintError(no_slots_and_no_steps(algorithm.name))
     if algorithm.uses_count:
         raise MissingHintError(
-            f"the source does not say how many steps {algorithm.name} has taken, and its update depends on that;"
-            " say it with --set iterations=N"
+            f"the source does not contain how many steps {algorithm.name} has taken, and its update depends on that."
+            " Set it with --set iterations=N"
         )
     where = f"not saved: {algorithm.name} of generation {stored.generation} keeps no iterations"
     return None, Origin("iterations", None, RELEASE, where)
 
 
-def begins_anew(name: str) -> str:
-    """What to say of variables alone."""
+def no_slots_and_no_steps(name: str) -> str:
+    """The message for a source that has only variables."""
     return (
-        f"the source holds no slots of {name} and does not say how many steps it has taken, as"
-        f" tf.train.Saver(tf.trainable_variables()) saves it: from there {name} begins anew; carry it so"
-        " with --set iterations=0, or migrate a checkpoint that has the optimizer, too"
+        f"the source holds no slots of {name} and no step count, as tf.train.Saver(tf.trainable_variables()) saves"
+        f" it. Restart {name} with --set iterations=0, or migrate a checkpoint that has the optimizer, too"
     )
 
 
@@ -116,8 +115,8 @@ def _origin_of(counted: _Count) -> Origin:
     if counted.races:
         read = "decay" if len(counted.after) == 1 else "steps"
         doubt = (
-            f"iterations is {steps}, and {counted.races}, as TensorFlow orders the ops: its {read} went on from {steps}"
-            f" or from {steps + 1}"
+            f"iterations is {steps}, and {counted.races}, as TensorFlow orders the ops: its {read} continued from"
+            f" {steps} or from {steps + 1}"
         )
         after = counted.after or (confirming("iterations", steps + 1),)
         which = " or ".join((confirming("iterations", steps), *after))
@@ -126,90 +125,105 @@ def _origin_of(counted: _Count) -> Origin:
     return Origin("iterations", steps, FILE, counted.where, counted.doubt, confirm)
 
 
-def _counted(stored: Stored, found: SlotTable, made: Configuration) -> _Count | None:
-    name = next((name for name in COUNTERS if name in found.scalars), None)
+def _counted(stored: Stored, table: SlotTable, configuration: Configuration) -> _Count | None:
+    name = next((name for name in COUNTERS if name in table.scalars), None)
     if name is not None:
-        count, where = _count(found.scalars.pop(name))
+        count, where = _count(table.scalars.pop(name))
         doubt = ""
-        if stored.generation == "keras1" and count == 0 and not made.algorithm.uses_count and _decays(made.config):
+        if (
+            stored.generation == "keras1"
+            and count == 0
+            and not configuration.algorithm.uses_count
+            and _decays(configuration.config)
+        ):
             doubt = "iterations is 0, and Keras 1 counts steps only where decay is set"
-        return _Count(count, where, doubt, "" if doubt else _raced(stored, made, count), _after(stored, made, count))
+        return _Count(
+            count,
+            where,
+            doubt,
+            "" if doubt else _raced(stored, configuration, count),
+            _after(stored, configuration, count),
+        )
     if stored.generation != "tf1":
         return None
-    powers = tf_train.steps(found.scalars, made.config, made.algorithm.name) if made.algorithm.uses_count else None
-    if powers is not None and not (powers.is_least and GLOBAL_STEP in found.scalars):
-        unknown = powers.is_least and _decays(made.config)
+    powers = (
+        tf_train.steps(table.scalars, configuration.config, configuration.algorithm.name)
+        if configuration.algorithm.uses_count
+        else None
+    )
+    if powers is not None and not (powers.is_least and GLOBAL_STEP in table.scalars):
+        unknown = powers.is_least and _decays(configuration.config)
         doubt = f"iterations: {powers.where}, and the learning rate depends on the number of steps" if unknown else ""
         return _Count(powers.taken, powers.where, doubt)
-    if GLOBAL_STEP not in found.scalars:
+    if GLOBAL_STEP not in table.scalars:
         return None
-    count, where = _count(found.scalars.pop(GLOBAL_STEP))
+    count, where = _count(table.scalars.pop(GLOBAL_STEP))
     doubt, races = "", ""
     if powers is not None and count < powers.taken:  # it was set back, or counts something else
-        doubt = f"iterations: {powers.where}, and global_step is {count}" if _decays(made.config) else ""
+        doubt = f"iterations: {powers.where}, and global_step is {count}" if _decays(configuration.config) else ""
         return _Count(powers.taken, powers.where, doubt)
-    if made.config.get(addons.CORRECTED) is False and _decays(made.config):
+    if configuration.config.get(addons.CORRECTED) is False and _decays(configuration.config):
         races = "BERT's train_op reads it in each step before or after it raises it by one"
-    if made.algorithm.uses_count and not tf_train.has_powers(found.scalars):
+    if configuration.algorithm.uses_count and not tf_train.has_powers(table.scalars):
         doubt = f"iterations = {count} is what global_step counts, which need not be this optimizer's own steps"
     return _Count(count, where, doubt, races)
 
 
-def _raced(stored: Stored, made: Configuration, count: int) -> str:
+def _raced(stored: Stored, configuration: Configuration, count: int) -> str:
     """Why the next step's count is uncertain, if a release reads its counter before or after it was raised."""
-    releases = _racing(stored, made, count)
-    if not releases or _is_open(releases, made):
+    releases = _racing(stored, configuration, count)
+    if not releases or _is_open(releases, configuration):
         return ""
     seen = " (after, with Keras 2.3 on TensorFlow 1.15)" if releases[0].generation == KERAS2_3 else ""
     return f"this release reads it before or after it raises it by one{seen}"
 
 
-def note(stored: Stored, made: Configuration, counted: tuple[int | None, Origin]) -> tuple[str, ...]:
+def note(stored: Stored, configuration: Configuration, counted: tuple[int | None, Origin]) -> tuple[str, ...]:
     """What a count of Keras 2 assumes where the source does not name its TensorFlow."""
     count, origin = counted
     if not count or origin.kind != FILE:
         return ()
-    releases = _racing(stored, made, count)
-    if not releases or not _is_open(releases, made):
+    releases = _racing(stored, configuration, count)
+    if not releases or not _is_open(releases, configuration):
         return ()
     later = confirming("iterations", count + 1)
     return (
-        "Keras 2 on TensorFlow 1.13 and later reads iterations before or after it raises it, by chance; the source"
-        f" does not name its TensorFlow, and is taken for one before, which reads it first, and not for {later}",
+        "Keras 2 on TensorFlow 1.13 and later may read iterations before or after it raises it; the source does not"
+        f" name its TensorFlow, so dtopt assumes one before 1.13, which reads it first. For a later one use {later}",
     )
 
 
-def _racing(stored: Stored, made: Configuration, count: int) -> tuple[Release, ...]:
+def _racing(stored: Stored, configuration: Configuration, count: int) -> tuple[Release, ...]:
     """The releases that can have written a source, if the count matters and one of them reads it by chance."""
-    algorithm, decays = made.algorithm, _decays(made.config)
+    algorithm, decays = configuration.algorithm, _decays(configuration.config)
     if not count or not (decays or (algorithm.uses_count and count < BIAS_IS_GONE)):
         return ()
     releases = candidates(stored.generation or "", stored.versions)
     return releases if facts.read(algorithm.name, decays).may_be(facts.BY_CHANCE, releases) else ()
 
 
-def _is_open(releases: tuple[Release, ...], made: Configuration) -> bool:
+def _is_open(releases: tuple[Release, ...], configuration: Configuration) -> bool:
     """Whether it depends on the TensorFlow under Keras, which the source does not name. Theano would name itself."""
-    read = facts.read(made.algorithm.name, _decays(made.config))
+    read = facts.read(configuration.algorithm.name, _decays(configuration.config))
     on_tensorflow = [r for r in releases if r.backend != THEANO]
     return bool(on_tensorflow) and read.of(on_tensorflow) is None and on_tensorflow[0].is_standalone
 
 
-def _after(stored: Stored, made: Configuration, count: int) -> tuple[str, ...]:
+def _after(stored: Stored, configuration: Configuration, count: int) -> tuple[str, ...]:
     """The options for a counter that was read after it was raised, where no later step is what they say.
 
     If a release raises it before it corrects the moments, only `decay` may be read after, and what it makes of the rate
     is a step ahead.
     """
-    decay, rate = made.config.get("decay"), made.config.get("learning_rate")
+    decay, rate = configuration.config.get("decay"), configuration.config.get("learning_rate")
     if not decay or isinstance(rate, Mapping):
         return ()
-    found = facts.raised(made.algorithm.name).among(candidates(stored.generation or "", stored.versions))
-    if not found.keys() - {facts.LAST}:
+    table = facts.raised(configuration.algorithm.name).among(candidates(stored.generation or "", stored.versions))
+    if not table.keys() - {facts.LAST}:
         return ()
     ahead = {"iterations": count, "learning_rate": rate / (1.0 + decay), "decay": decay / (1.0 + decay)}
     alone = " ".join(confirming(*each) for each in ahead.items())
-    return (alone,) if found.keys() == {facts.FIRST} else (confirming("iterations", count + 1), alone)
+    return (alone,) if table.keys() == {facts.FIRST} else (confirming("iterations", count + 1), alone)
 
 
 def _decays(config: Mapping[str, Any]) -> bool:
@@ -230,9 +244,9 @@ def _count(array: LazyArray) -> tuple[int, str]:
     return count, array.stored_as
 
 
-def steps(told: tuple[int | None, Origin], values: Mapping[str, Any]) -> tuple[int, Origin, int | None]:
+def steps(counted: tuple[int | None, Origin], values: Mapping[str, Any]) -> tuple[int, Origin, int | None]:
     """Steps taken, and how many batches of the next one are gathered."""
-    iterations, origin = told
+    iterations, origin = counted
     batches = values.get("gradient_accumulation_steps")
     if iterations is None:
         if "decay" in values or isinstance(values["learning_rate"], Mapping):

@@ -1,1 +1,0 @@
-"""The step counter of a source."""
