@@ -44,7 +44,7 @@ __all__ = ["Plan", "handles_of", "run", "wait_for_pending"]
 
 
 Stepped = bool | Callable[[], bool]
-"""Whether there was a step; or what tells later whether a GPU left it out, and waits for that."""
+"""Whether there was a step; or a function that waits until it is known whether a GPU left it out, and returns that."""
 
 
 def run(work: Work, plan: Plan) -> Stepped:

@@ -148,7 +148,7 @@ def adds_up_parts(tracked: Tracked) -> bool:
 
 
 def squares_on_gpu(tensors: Sequence[Any], device: str) -> Any:
-    """The sum of squares of each of some tensors on a GPU: a float64 vector there, for which nobody waits."""
+    """The sum of squares of each of some tensors on a GPU: a float64 vector there, without a wait."""
     with tf.device(device):
         return library.ops().dtopt_square_sums(tensors=tensors)
 

@@ -105,7 +105,7 @@ def place_of_scalars(tracked: Sequence[Tracked]) -> AbstractContextManager[Any]:
 
 def control(work: Work) -> Any:
     """In a function, what the GPU of all variables makes of their gradients before the step: whether it is left out,
-    and what they are multiplied by. None where the host, or nobody, needs to know."""
+    and what they are multiplied by. None if the host needs to know it, or if there is nothing to know."""
     if not is_possible(work) or not native.decides_there(work, work.gradients):
         return None
     devices = {at_hand(tracked.variable).device for tracked in work.tracked}

@@ -82,7 +82,7 @@ def row_gradient(
 
 
 def table_on_gpu(gradient: tf.IndexedSlices, tracked: Tracked, *, is_dense: bool) -> tuple[Any, Any]:
-    """What each row of a table is given, summed up on the GPU in the order in which it is given. Nobody waits for it.
+    """What each row of a table is given, summed up on the GPU in the order in which it is given, without a wait.
 
     Returns:
       The sums in float32 at least, and the row of each, -1 for what is none; or the sums of all rows, and nothing.

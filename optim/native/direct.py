@@ -255,12 +255,12 @@ NO_CONTROL = -1
 
 
 def control(group: int, held: Held, sources: Sequence[int], numbers: Sequence[float]) -> Held:
-    """What the GPU of a group makes of the gradients at `sources`, as `calls.h` says. Nobody waits for it."""
+    """What the GPU of a group makes of the gradients at `sources`, as `calls.h` describes. It does not wait."""
     return Held(_loaded[0].control(group, held.number, [*sources], [*numbers]))
 
 
 def is_left_out(control: Held) -> bool:
-    """Whether the GPU left a step out. Waits for what it was told to do before that step, and for nothing after."""
+    """Whether the GPU left a step out. Waits for what was launched before that step, and for nothing after."""
     return bool(_loaded[0].is_left_out(control.number))
 
 

@@ -51,7 +51,7 @@ class State:
         self.slots = SlotTable()
         self._scalars: dict[str, tf.Variable] = {}
         self.unsettled: Unsettled | None = None
-        """The last step, if a GPU has yet to tell whether it was taken."""
+        """The last step, as long as it is not known whether a GPU took it."""
         self._references: set[tuple[str, int]] = set()
         self._counters: dict[str, Counter] = {}
         self._slot_nodes: dict[str, SlotNode] = {}
@@ -83,7 +83,7 @@ class State:
         self._counters.clear()
 
     def settle(self) -> None:
-        """Wait until a GPU has told whether the last step was taken."""
+        """Wait until it is known whether a GPU took the last step."""
         unsettled, self.unsettled = self.unsettled, None
         if unsettled is not None:
             unsettled.settle()

@@ -12,7 +12,7 @@ class Unsettled:
     """The counters of such a step, which have the values of a step that was taken.
 
     Args:
-      was_left_out: tells whether there was no step, and waits for that.
+      was_left_out: waits until the GPU knows whether there was no step, and returns it.
       counters: those that the step has moved. before: their values before it.
       leave_out: moves what a step moves that is left out.
     """
