@@ -32,6 +32,7 @@ def gradient_scale(
         order: tuple[str, ...] = ("overall", "norm", "value")
     elif source.generation == OPTIMIZER_V2:
         late = source.version is None or source.version >= (2, 4)
+        late = source.config.get("clip_order", "value_first" if late else "norm_first") == "value_first"  # of the user
         order = ("value", "norm", "overall") if late else ("norm", "overall", "value")
     else:
         first = "norm" if norm else "overall" if overall else "value"
