@@ -19,7 +19,7 @@ HEAD = """\
 # What releases do differently
 
 `tools/release_facts.py` writes this page from the rows of `migrate/facts`, which decide what a migration reports. A
-[generation](migrating.md) without releases stands for all of its releases. If the releases that can have written a
+[generation](migrating.md) without releases means all of its releases. If the releases that can have written a
 source disagree, the report names them and asks with `--set`.
 """
 TITLES = (
@@ -51,7 +51,7 @@ def _releases(fact: Fact, answer: str) -> str:
 
 
 def _of_generation(fact: Fact, answer: str, generation: str) -> str:
-    """The releases of a generation that give an answer, in words; empty if none does."""
+    """The releases of a generation that give an answer, in words; empty if no release does."""
     every = [release for release in RELEASES if release.generation == generation]
     same = [release for release in every if fact.way(release) == answer]
     if not same or len(same) == len(every):

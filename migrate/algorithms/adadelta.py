@@ -18,6 +18,7 @@ from migrate.algorithms.spec import (
     Config,
     Releases,
     always,
+    default_epsilon,
     epsilon,
     kept,
     number,
@@ -26,7 +27,7 @@ from migrate.algorithms.spec import (
 )
 from migrate.facts.rules import ADADELTA as RULE
 from migrate.facts.rules import OLD
-from migrate.generations import NATIVE, NEW
+from migrate.generations import EXPERIMENTAL, NATIVE, NEW
 from optim.rules.adadelta import AdadeltaRule
 
 GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
@@ -34,7 +35,7 @@ GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     slot_major, pairs = (Block((GRAD,)), Block((DELTA,))), (Block((GRAD, DELTA)),)
-    if generation == "experimental":
+    if generation == EXPERIMENTAL:
         return (slot_major, pairs)
     return (slot_major,) if generation in SLOT_MAJOR else (pairs,)
 
@@ -44,11 +45,9 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    native = generation in ("keras1", "keras2", "keras2.3", "optimizer_v1")
+    native = generation in NATIVE
     defaults: dict[str, Any] = {"learning_rate": 1.0 if native else 0.001, "rho": 0.95}
-    if generation in ("keras1", "tf1"):
-        return {**defaults, "epsilon": 1e-8}
-    return defaults if generation == "keras2" else {**defaults, "epsilon": 1e-7}
+    return {**defaults, **default_epsilon(generation)}
 
 
 def _by_release(config: Config, releases: Releases) -> ByRelease:

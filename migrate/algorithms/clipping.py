@@ -19,6 +19,8 @@ def put_in(config: Mapping[str, Any], releases: Releases, out: Arguments) -> Non
     """The limits of gradients, as the release applied them."""
     limits = {k: number(config, k) for k in LIMITS if config.get(k) is not None and config[k] is not False}
     _check_above_zero(limits, releases, out)
+    if "global_clipnorm" in limits:
+        releases = [r for r in releases if facts.GLOBAL.way(r) == facts.HAS] or releases
     limits = {k: v for k, v in limits.items() if not v <= 0}  # NaN is refused as out of range
     if len(limits) > 1 and facts.TOGETHER.of(releases) == facts.ONE:
         first, *others = limits

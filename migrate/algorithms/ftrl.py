@@ -24,7 +24,7 @@ from migrate.algorithms.spec import (
     slots_of,
 )
 from migrate.facts.rules import FTRL_LINEAR, FTRL_SHRINKAGE, OLD, SCALED
-from migrate.generations import NEW
+from migrate.generations import EXPERIMENTAL, NEW, OPTIMIZER_V2, TF1
 from optim.rules.ftrl import FtrlRule
 
 ACCUMULATOR, LINEAR, IN_LINEAR = "accumulator", "linear", "learning_rate_in_linear"
@@ -33,7 +33,7 @@ STRENGTHS = ("l1_regularization_strength", "l2_regularization_strength", "l2_shr
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     pairs = (Block((ACCUMULATOR, LINEAR)),)
-    return ((Block((ACCUMULATOR,)), Block((LINEAR,))), pairs) if generation == "experimental" else (pairs,)
+    return ((Block((ACCUMULATOR,)), Block((LINEAR,))), pairs) if generation == EXPERIMENTAL else (pairs,)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ ALGORITHM = Algorithm(
     adjust=always(ACCUMULATOR, LINEAR),
     counts=ALWAYS_COUNTED,
     scalars=("learning_rate_power", *STRENGTHS[:2], "beta"),
-    generations=NEW | {"optimizer_v2", "tf1"},
+    generations=NEW | {OPTIMIZER_V2, TF1},
     lazy=_lazy,
     by_release=_by_release,
 )

@@ -21,6 +21,7 @@ from migrate.algorithms.spec import (
     slots_of,
 )
 from migrate.facts.rules import OLD, PROXIMAL_ADAGRAD
+from migrate.generations import OPTIMIZER_V2, TF1
 from optim.rules.proximal_adagrad import ProximalAdagradRule
 
 
@@ -32,7 +33,7 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    defaults = {} if generation == "tf1" else {"learning_rate": 0.001}
+    defaults = {} if generation == TF1 else {"learning_rate": 0.001}
     return {
         **defaults,
         "initial_accumulator_value": 0.1,
@@ -57,8 +58,8 @@ ALGORITHM = Algorithm(
     adjust=always("accumulator"),
     counts=ALWAYS_COUNTED,
     scalars=("l1_regularization_strength", "l2_regularization_strength"),
-    generations=frozenset({"tf1", "optimizer_v2"}),
-    elsewhere=frozenset({"tf1", "optimizer_v2"}),
+    generations=frozenset({TF1, OPTIMIZER_V2}),
+    elsewhere=frozenset({TF1, OPTIMIZER_V2}),
     lazy=apart,
     by_release=_by_release,
 )

@@ -29,6 +29,7 @@ from migrate.algorithms.spec import (
 )
 from migrate.claims import RELEASE, Origin
 from migrate.facts.rules import LATE, SCHEDULE_FREE
+from migrate.generations import KERAS3
 from migrate.releases.versions import TENSORFLOW
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
 
@@ -80,7 +81,7 @@ ALGORITHM = Algorithm(
     counts=ALWAYS_COUNTED,
     in_float32=_in_float32,
     uses_count=True,
-    generations=frozenset({"keras3"}),
+    generations=frozenset({KERAS3}),
     by_release=_by_release,
     state=_state,
     keras3_since="3.14.0",

@@ -1,6 +1,6 @@
 """What releases do differently: one row per question, with the answer of each release.
 
-A source has a set of releases that can have written it (`releases.narrowing.candidates`). If all of them answer alike,
+A source has a set of releases that can have written it (`releases.narrowing.candidates`). If all of them agree,
 the answer is certain. If they do not, that is a warning, and `Fact.warning` writes it from the row.
 """
 

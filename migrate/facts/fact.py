@@ -47,7 +47,7 @@ class Fact:
         return any(self.way(release) == answer for release in releases)
 
     def assumed(self, releases: Iterable[Release]) -> str | None:
-        """The answer in which they agree, else the last one that one of them gives; None if none gives one."""
+        """The answer in which they agree, else the last that one of them gives; None if no release gives one."""
         return next(reversed(self.among(releases)), None)
 
     def warning(self, releases: Sequence[Release]) -> str:
@@ -62,7 +62,7 @@ class Fact:
 
 
 def _named(groups: Sequence[Sequence[Release]]) -> list[str]:
-    """Names of groups of releases, by what tells the groups apart: the package, else TensorFlow, else the backend."""
+    """Names of groups of releases, by what distinguishes them: the package, else TensorFlow, else the backend."""
     if _are_separate([{r.package for r in group} for group in groups]):
         return [spans([r.package for r in group]) for group in groups]
     known = {package.minor: package for package in TENSORFLOWS}

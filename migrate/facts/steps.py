@@ -48,6 +48,6 @@ READS = Fact(
     _reads,
     {LATE: "read some weights after they were moved, by chance", WHOLE: "read all weights before the step"},
     "measured, 20 steps each of SGD: Keras 2.0.0 on TF 1.0 and 2.0.8 on TF 1.2 in 20, 2.2.4 on TF 1.12 in 3; tf.keras"
-    " of TF 1.2 and 1.5 in 20, of 1.3 in 19, of 1.7 in 1, of 1.4, 1.6, 1.8 and of 1.10 to 1.13 in none",
+    " of TF 1.2 and 1.5 in 20, of 1.3 in 19, of 1.7 in 1, of 1.4, 1.6, 1.8 and of 1.10 to 1.13 in 0",
 )
 FACTS = (ACCUMULATION, FROZEN, OVERWRITTEN, READS)

@@ -69,7 +69,9 @@ def slot_table(
     """
     if stored.weights is None:
         return _keyed(
-            stored, algorithm, tf_train.slot_names(stored, algorithm, config) if stored.generation == "tf1" else {}
+            stored,
+            algorithm,
+            tf_train.slot_names(stored, algorithm, config) if stored.generation == generations.TF1 else {},
         )
     table = _named(stored, algorithm, str(config.get("name") or algorithm.name))
     table = table if table is not None else _listed(stored, algorithm, config, named)
@@ -118,10 +120,10 @@ def _owners_of(pairs: Iterable[tuple[str, str]], stored: Stored) -> list[str]:
 def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTable | None:
     """A list whose names show slot and variable, None if they do not."""
     weights = stored.weights or ()
-    if stored.generation not in ("optimizer_v2", "optimizer"):
+    if stored.generation not in (generations.OPTIMIZER_V2, generations.OPTIMIZER):
         return None
     pairs, rest, unread = strategies.by_name(
-        weights, stored.variables, algorithm, optimizer_name, stored.generation == "optimizer_v2"
+        weights, stored.variables, algorithm, optimizer_name, stored.generation == generations.OPTIMIZER_V2
     )
     scalars = {strategies.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
     leftover = [(n, a) for n, a in rest if a.shape != ()]
@@ -149,16 +151,16 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     arrays = [array for _, array in stored.weights or ()]
     where = f"the list of {len(arrays)} weights"
     possible = orders.candidates(algorithm, generation, config)
-    if generation == "keras3":
+    if generation == generations.KERAS3:
         possible = orders.of_release(possible, stored.versions.keras_number or ())
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
-    if generation == "keras3" and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
+    if generation == generations.KERAS3 and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
         possible += _untracked(possible, algorithm)
     owners = optional_slots.owners(stored, algorithm, config, where)
     whose = _Owners(stored, where, named, joined_names.read(stored, algorithm))
     readings, problem = _readings(orders.cuts(possible, arrays, generation, owners), whose)
-    if not readings and generation == "optimizer_v2":
+    if not readings and generation == generations.OPTIMIZER_V2:
         readings, late = _readings(orders.staged(possible, arrays), whose)
         problem = problem or late
     whole = len(readings) > 1  # else signs decide nothing, and whoever writes the state looks at all of it
@@ -325,7 +327,7 @@ def _unfitting(
     others = [
         g
         for g in generations.GENERATIONS
-        if g not in ("tf1", generation) and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
+        if g not in (generations.TF1, generation) and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
     ]
     is_told = stored.optimizer_config is None  # else the source says its generation, too
     hint = f" Its length would fit generation {' or '.join(others)}." if others and is_told else ""

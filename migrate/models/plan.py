@@ -14,6 +14,7 @@ from migrate.algorithms import rates
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, narrowed
 from migrate.bytes.messages import some
+from migrate.generations import KERAS3
 from migrate.lists import planning
 from migrate.models import (
     dense_tables,
@@ -163,7 +164,7 @@ def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
     """Whether a `.keras` of Keras 3 becomes one. Its slots are in the order in which Keras trains the model that it
     loads; another order, that of the user's `--variables`, has to be brought into that of the model."""
     assert state.source is not None
-    of_keras3 = state.source.format == keras_zip.NAME and state.source.generation == "keras3"
+    of_keras3 = state.source.format == keras_zip.NAME and state.source.generation == KERAS3
     return of_keras3 and tuple(families) == (keras_targets.KERAS3,) and not trained_layers.is_named(state)
 
 

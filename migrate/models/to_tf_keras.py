@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrate.algorithms import patterns
+from migrate.generations import OPTIMIZER, OPTIMIZER_V2
 from migrate.models.frozen import WITHIN
 from migrate.models.layers import ADVICE, KINDS, MODELS, is_stock, of_another_module
 from migrate.models.to_keras3 import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, REGULARIZERS
@@ -18,7 +19,7 @@ from migrate.rules.keras_targets import KERAS3
 from migrate.state import OptimizerState, StoredModel
 from optim.errors import UnsupportedError
 
-GENERATIONS = ("optimizer_v2", "optimizer")
+GENERATIONS = (OPTIMIZER_V2, OPTIMIZER)
 ONLY_TF_KERAS = (
     *("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceProperty", "TensorFlowOpLayer"),
     *("StackedRNNCells", "ThresholdedReLU", "LocallyConnected1D", "LocallyConnected2D", "DenseFeatures"),

@@ -13,7 +13,7 @@ from typing import Any
 from migrate import surfaces
 from migrate.bytes.messages import some
 from migrate.claims import HINT, SET, TRAINED, UNINTERPRETED, Origin
-from migrate.generations import NATIVE, NEW
+from migrate.generations import KERAS3, NATIVE, NEW
 from migrate.models import frozen, normalized_config, to_tf_keras
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.weights import Place
@@ -84,7 +84,7 @@ def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[
     for name, members in groups.items():
         weights = [(weight, variable in trained) for weight, variable in members if not never_trained(weight)]
         layer = layers.get(name)
-        flags = trainable_flags(layer, [weight for weight, _ in weights], source.generation != "keras3")
+        flags = trainable_flags(layer, [weight for weight, _ in weights], source.generation != KERAS3)
         moves = {is_moved for _, is_moved in weights}
         if layer is None or all(flag in (None, moved) for flag, (_, moved) in zip(flags, weights, strict=True)):
             continue

@@ -19,6 +19,7 @@ from migrate.bytes import files, json_text, protos, urls
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
+from migrate.generations import OPTIMIZER_V2
 from migrate.graphs import saver
 from migrate.readers import tf1_saver, tf_object
 from migrate.readers.keras.model import layer_name, sublayers
@@ -91,7 +92,7 @@ def _generation(config: Mapping[str, Any]) -> str | None:
     """
     said = config.get("config")
     is_v2 = isinstance(said, Mapping) and "name" in said and said.get("is_legacy_optimizer", "jit_compile" not in said)
-    return "optimizer_v2" if is_v2 else None
+    return OPTIMIZER_V2 if is_v2 else None
 
 
 @dataclass(frozen=True)

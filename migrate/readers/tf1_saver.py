@@ -25,7 +25,7 @@ from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, requi
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.facts.clipping import ALL, NORM
-from migrate.generations import NATIVE
+from migrate.generations import KERAS1, NATIVE, OPTIMIZER_V2, TF1
 from migrate.graphs import keras1, native_keras, optimizer_v2, plain_ops, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.nodes import VARIABLES, Nodes
@@ -112,7 +112,7 @@ def read_bundle(
         stored = saver_v2.stored(arrays, counter, graph)
     else:
         stored = saver_keras.stored(arrays, counter, graph, prefix)
-    told = _program(graph, choice.scopes, stored, arrays, plain) if stored.generation in ("tf1", "optimizer_v2") else {}
+    told = _program(graph, choice.scopes, stored, arrays, plain) if stored.generation in (TF1, OPTIMIZER_V2) else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         told = _of_native(graph, graph.nodes, stored, choice)
     versions = Versions(tensorflow=graph.version if graph is not None else "")
@@ -248,7 +248,7 @@ def _program(
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
     try:
-        if stored.generation == "optimizer_v2":
+        if stored.generation == OPTIMIZER_V2:
             told = optimizer_v2.describe(graph.nodes, graph.updates, stored.scope)
         elif plain is not None:
             told = plain.trained
@@ -282,7 +282,7 @@ def _without_kernels(
 ) -> dict[str, str]:
     """A doubt where the graph trains, and no class of tf.train does so: a program's own may call its slots as those.
     Tables (`sparse`) are moved by other ops than kernels."""
-    if graph.nodes is None or (graph.updates and stored.generation != "tf1"):
+    if graph.nodes is None or (graph.updates and stored.generation != TF1):
         return {}
     trained = {variable.name for variable in stored.variables if variable.trainable}
     updated = {each for scope in scopes or graph.updates for each in graph.updates[scope]}
@@ -401,7 +401,7 @@ def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, grap
     variables = [stored_variable(name, arrays[name], True) for name in optimizer.trained]
     variables += [stored_variable(name, arrays[name], False) for name in others]
     return Parts(
-        "keras1",
+        KERAS1,
         f"nothing has a name, as in Keras 1; updates in the graph read the same variables as {optimizer.class_name},"
         " and show whose the slots are",
         tuple(variables),

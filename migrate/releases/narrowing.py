@@ -12,9 +12,9 @@ from migrate.releases.versions import PERHAPS, UNKNOWN, YES, Number, Versions, v
 
 @lru_cache(maxsize=4096)
 def candidates(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, ...]:
-    """The releases of a generation that fit what a source shows, never none.
+    """The releases of a generation that fit what a source shows; at least one.
 
-    A version that is not in the table stands for the last one before it. What no release fits is left out of account.
+    A version that is not in the table means the last one before it. What no release fits is ignored.
     """
     after, before = version_tuple(versions.tensorflow_after), version_tuple(versions.tensorflow_before)
     left = [r for r in RELEASES if r.generation == generation and _has_mode(r, versions)]

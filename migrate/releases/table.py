@@ -1,6 +1,6 @@
 """Every release that writes optimizer state.
 
-What each Keras calls itself: `keras/__init__.py` of each TensorFlow. TensorFlow 1.14 to 2.2 say 2.3.0-tf if TensorFlow
+What each Keras calls itself: `keras/__init__.py` of each TensorFlow. TensorFlow 1.14 to 2.2 use 2.3.0-tf if TensorFlow
 2's behaviour was on when Keras was imported, else 2.2.4-tf.
 """
 
@@ -17,7 +17,7 @@ KERAS, TF_KERAS = "keras", "tf_keras"
 TF_KERAS_FAMILY = "tf.keras"
 NEVER = (99,)
 GRAPH, DTENSOR = "graph", "dtensor"
-"""Modes of a step besides the usual one: in a graph that `fit` made, and of an optimizer of DTensor."""
+"""Modes of a step other than the usual one: in a graph that `fit` made, and of an optimizer of DTensor."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Package:
     Attributes:
       version: there, of the last patch of a minor release if patches do not differ.
       keras: what its Keras calls itself, in each of its modes.
-      since: the first TensorFlow that a Keras without TensorFlow of its own ran on.
+      since: the first TensorFlow that a standalone Keras ran on.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Release:
       generation: one of `generations.GENERATIONS`.
       package: the row of the table.
       tensorflow: its TensorFlow, as (major, minor); () on another backend, or on any.
-      keras: what its Keras calls itself, empty where it has none.
+      keras: what its Keras calls itself, empty if it has no Keras.
       backend: of Keras.
       mode: GRAPH, DTENSOR, or empty.
     """
@@ -148,7 +148,7 @@ class Release:
 
     @property
     def is_standalone(self) -> bool:
-        """Whether it is a Keras apart from TensorFlow."""
+        """Whether it is a Keras that is not part of TensorFlow."""
         return self.package.name == KERAS
 
     @property

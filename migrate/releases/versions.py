@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass, fields, replace
 
 TENSORFLOW, THEANO, JAX_OR_PYTORCH = "tensorflow", "theano", "jax or torch"
-"""Values of `Versions.backend` besides `jax`, `torch` and `cntk`."""
+"""Values of `Versions.backend`; others are `jax`, `torch` and `cntk`."""
 YES, PERHAPS = "yes", "perhaps"
 """Values of `Versions.dtensor`."""
 Number = tuple[int, ...]
 
 
 def version_tuple(version: str | None) -> Number | None:
-    """`"2.1.6-tf"` -> (2, 1, 6); None where there is none."""
+    """`"2.1.6-tf"` -> (2, 1, 6); None if it is no version."""
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
     return tuple(int(x or 0) for x in found.groups()) if found else None
 

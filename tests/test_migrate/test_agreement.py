@@ -159,6 +159,21 @@ def test_one_norm_for_all_gradients_up_to_tf_1_9(version: str, choice: int, tmp_
     assert not _disagreement(path, tmp_path, choice)
 
 
+@pytest.mark.parametrize("choice", [0, -1])
+def test_the_order_of_limits_that_the_user_gives(choice: int, tmp_path: Path) -> None:
+    """TF 2.3 and 2.4 both call their Keras 2.4.0, and clip in two orders."""
+    path = _altered(_sources()["SGD", "optimizer_v2"], tmp_path, "2.4.0", {"clipnorm": 0.01, "clipvalue": 0.005})
+    assert _answers(path, choice)["clip_order"] == ("norm_first" if choice else "value_first")
+    assert not _disagreement(path, tmp_path, choice)
+
+
+def test_a_global_norm_is_of_tf_2_4(tmp_path: Path) -> None:
+    """TF 2.3 has none, so that nothing is open about the order."""
+    path = _altered(_sources()["SGD", "optimizer_v2"], tmp_path, "2.4.0", {"global_clipnorm": 0.02, "clipvalue": 0.005})
+    assert not _answers(path, 0)
+    assert not _disagreement(path, tmp_path, 0)
+
+
 @pytest.mark.breadth
 @pytest.mark.parametrize("choice", [0, -1])
 @pytest.mark.parametrize("generation", RELEASES)

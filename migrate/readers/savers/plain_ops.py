@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
+from migrate.generations import TF1
 from migrate.graphs import plain_ops
 from migrate.graphs.plain_ops import Plain
 from migrate.graphs.saver import SaverGraph
@@ -40,7 +41,7 @@ def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph, plain: Plain) -> 
     names = in_order([key for key in arrays if key not in used], graph)
     why = f"the graph moves variables by plain ops, and computes what {plain.trained.class_name} does"
     variables = [replace(v, trainable=v.name in plain.owners) for v in variables_of(arrays, names, graph)]
-    return Parts("tf1", why, tuple(variables), slots, scalars)
+    return Parts(TF1, why, tuple(variables), slots, scalars)
 
 
 def _counted(array: LazyArray, ahead: float) -> LazyArray:
