@@ -25,6 +25,7 @@ LIGHT = (
     ('name = "dtopt"', 'name = "dtopt-light"'),
     ('    "tensorflow>=2.16,<2.22",\n', '    "libcst>=1.5",\n    "packaging>=23",\n'),
     (', "numpy>=1.26", "tensorflow>=2.16,<2.22"]   # the last two: to compile the kernel', "]"),
+    ('requires-python = ">=3.10,<3.14"', 'requires-python = ">=3.10"'),  # TensorFlow's bound
     ("Mesh-aware TensorFlow optimizers, exact", "Exact"),
     (", and honest optimizer benchmarks", ", without TensorFlow: inspect, convert, verify, rewrite programs"),
 )
