@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -13,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+WINDOWS = os.name == "nt"
+"""Whose shells know double quotes alone."""
 
 
 def results() -> Console:
@@ -102,7 +108,7 @@ def argument(path: str) -> str:
 def typed_word(word: str) -> str:
     """A word in a command to type, for the shells that people have: `$'a\\nb'` if it has control characters."""
     if line(word) == word:
-        return shlex.quote(word)
+        return subprocess.list2cmdline([word]) if WINDOWS else shlex.quote(word)
     escaped = word.replace("\\", "\\\\").replace("'", "\\'")
     return f"$'{line(escaped)}'"
 

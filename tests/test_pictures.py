@@ -24,7 +24,7 @@ def measured(name: str) -> dict:
     return json.loads((pictures.PICTURES / f"{name}.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["resumed", "zero1"])
+@pytest.mark.parametrize("name", ["resumed", "zero1", "packages", "migration", "step"])
 def test_a_picture_is_drawn_from_its_numbers(name: str) -> None:
     drawn = pictures.drawn()[name]
     assert (pictures.PICTURES / f"{name}.svg").read_text(encoding="utf-8") == drawn

@@ -20,6 +20,8 @@ PICTURES = ROOT / "docs" / "pictures"
 STORY = ROOT / "tests" / "fixtures" / "resumed"
 """A run of TensorFlow 1.15.5: its losses, and its model.h5 after SAVED steps."""
 SAVED, MOVED, END = 80, 160, 240
+HIGH = 46
+"""Of a box, in pixels."""
 DEVICES = (1, 2, 4, 8)
 BLOCK = ((768, 2304), (768, 768), (768, 3072), (3072, 768), (2304,), (768,), (3072,), (768,))
 """Kernels and biases of one block of GPT-2."""
@@ -27,7 +29,8 @@ STYLE = """
 svg { font: 13px system-ui, sans-serif } text { fill: #24292f } .card { fill: #ffffff } .grid { stroke: #d8dee4 }
 .own { stroke: #8c959f } .a { stroke: #4453c4 } .b { stroke: #c4650a } .c { stroke: #1f8a5b } .lost { stroke: #cf3a3a }
 rect.a { fill: #4453c4 } rect.c { fill: #1f8a5b } .title { font-weight: 600; font-size: 15px } path { fill: none }
-.name { font-weight: 600; text-anchor: middle; stroke: none }
+.name { font-weight: 600; text-anchor: middle; stroke: none } .small { font-size: 12px; text-anchor: middle }
+.box { fill: none; stroke: #8c959f }
 text.a { fill: #4453c4 } text.b { fill: #a85509 } text.c { fill: #1a7a4d } text.lost { fill: #cf3a3a }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .card { fill: #161b22 } .grid { stroke: #30363d }
@@ -53,7 +56,13 @@ def main(what: str) -> None:
 def drawn() -> dict[str, str]:
     """Each picture's SVG."""
     numbers = {p.stem: json.loads(p.read_text(encoding="utf-8")) for p in sorted(PICTURES.glob("*.json"))}
-    return {"resumed": draw_resumed(numbers["resumed"]), "zero1": draw_zero1(numbers["zero1"])}
+    return {
+        "resumed": draw_resumed(numbers["resumed"]),
+        "zero1": draw_zero1(numbers["zero1"]),
+        "packages": draw_packages(),
+        "migration": draw_migration(),
+        "step": draw_step(),
+    }
 
 
 # What is measured.
@@ -177,6 +186,64 @@ def _frame(title: str, about: str, width: int, height: int, body: Sequence[str])
 
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _box(x: float, y: float, width: float, name: str, about: str = "") -> str:
+    """A part of dtopt, and what it is for."""
+    middle = x + width / 2
+    return (
+        f'<rect class="box" x="{x:g}" y="{y:g}" width="{width:g}" height="{HIGH}" rx="6"/>'
+        f'<text class="name" x="{middle:g}" y="{y + (20 if about else 28):g}">{escape(name)}</text>'
+        + (f'<text class="small" x="{middle:g}" y="{y + 36:g}">{escape(about)}</text>' if about else "")
+    )
+
+
+def _arrow(*points: tuple[float, float]) -> str:
+    (x0, y0), (x1, y1) = points[-2:]
+    away = math.hypot(x1 - x0, y1 - y0)
+    dx, dy = (x1 - x0) / away * 8, (y1 - y0) / away * 8
+    path = " L".join(f"{x:g},{y:g}" for x, y in points)
+    head = f"M{x1 - dx - dy / 2:g},{y1 - dy + dx / 2:g} L{x1:g},{y1:g} L{x1 - dx + dy / 2:g},{y1 - dy - dx / 2:g}"
+    return f'<path class="own" stroke-width="1.5" d="M{path} {head}"/>'
+
+
+def draw_packages() -> str:
+    body = [
+        _box(230, 50, 180, "dtopt_cli", "the commands"), _box(60, 140, 240, "migrate", "converts state and programs"),
+        _box(340, 140, 240, "bench", "measures"), _box(170, 230, 300, "optim", "optimizers, rules, slot checkpoints"),
+        _box(60, 320, 240, "numpy"), _box(340, 320, 240, "TensorFlow", "imported where it is used"),
+        _arrow((290, 96), (210, 138)), _arrow((350, 96), (430, 138)), _arrow((210, 186), (280, 228)),
+        _arrow((430, 186), (360, 228)), _arrow((280, 276), (210, 318)), _arrow((360, 276), (430, 318)),
+    ]  # fmt: skip
+    return _frame(
+        "The packages, and who may import whom", "Each arrow points from importer to imported.", 640, 386, body
+    )
+
+
+def draw_migration() -> str:
+    body = [
+        _text(66, 78, "source", "middle"), _box(130, 50, 120, "reader", "one per format"),
+        _box(290, 50, 140, "algorithm", "meaning, origins"), _box(470, 50, 120, "writer", "one per target"),
+        _text(660, 78, "target", "middle"), _arrow((94, 73), (128, 73)), _arrow((250, 73), (288, 73)),
+        _arrow((430, 73), (468, 73)), _arrow((590, 73), (632, 73)),
+        _box(200, 140, 330, "proof", "reads both again, compares, takes one step"),
+        _arrow((66, 86), (66, 163), (198, 163)), _arrow((660, 86), (660, 163), (532, 163)),
+    ]  # fmt: skip
+    about = "A source becomes a target in one direction; proof shares no code with what it proves."
+    return _frame("From a source to a target", about, 720, 206, body)
+
+
+def draw_step() -> str:
+    body = [
+        _text(60, 78, "gradients", "middle"), _box(130, 50, 230, "step", "checked, clipped, accumulated"),
+        _box(420, 50, 280, "executor", "portable: DTensor's ops; local: shards"),
+        _arrow((98, 73), (128, 73)), _arrow((360, 73), (418, 73)),
+        _box(130, 140, 230, "options", "one file each: check, state, action"),
+        _box(420, 140, 280, "rule", "pure maths on arrays"), _box(420, 230, 280, "native", "C++ made from the rule"),
+        _arrow((245, 96), (245, 138)), _arrow((560, 96), (560, 138)), _arrow((560, 186), (560, 228)),
+    ]  # fmt: skip
+    about = "A step is a rule with options around it, on one of two executors."
+    return _frame("One step of an optimizer", about, 720, 296, body)
 
 
 def draw_resumed(numbers: dict[str, Any]) -> str:

@@ -209,7 +209,7 @@ def verification(result: Verification) -> None:
     console = output.results()
     if result.ok:
         step = (
-            f"one step agrees (error is {100 * result.parity:.2g} % of the rounding tolerance)"
+            f"one step agrees (error is {_percent(result.parity)} of the rounding tolerance)"
             if result.parity is not None
             else "no step compared"
         )
@@ -224,6 +224,10 @@ def verification(result: Verification) -> None:
         for difference in _first(result.differences):
             output.hang(console, "  - ", difference)
     _warnings(_first(result.notes))
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2g} %" if part >= 0.01 else "under 1 %"
 
 
 def _first(texts: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,10 +1,9 @@
-"""Folders that appear whole or not at all, also when the process is killed (POSIX: rename, fsync, flock)."""
+"""Folders that appear whole or not at all, also when the process is killed: by rename, fsync and locks."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import secrets
@@ -12,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 
+from migrate.bytes import system
 from migrate.bytes.checks import Check
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
@@ -47,7 +47,7 @@ def scratch_folder(dest: str) -> Iterator[str]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+            system.unlock(folder, lock)
     except DtoptError:
         raise
     except OSError as error:
@@ -81,8 +81,7 @@ def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
         os.makedirs(parent, exist_ok=True)
         try:
             os.mkdir(folder)
-            lock = os.open(folder, os.O_RDONLY)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock = system.lock(folder)
         except FileNotFoundError:
             if attempt == ATTEMPTS:  # as in /proc, where nothing can be made
                 raise
@@ -92,7 +91,7 @@ def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
             raise
         if os.path.isdir(folder):
             return folder, lock
-        os.close(lock)
+        system.unlock(folder, lock)
 
 
 def _remove_abandoned(parent: str, prefix: str) -> None:
@@ -107,12 +106,11 @@ def _remove_abandoned(parent: str, prefix: str) -> None:
 @contextlib.contextmanager
 def locked(folder: str, *, wait: bool = True) -> Iterator[None]:
     """Hold a folder against other runs of dtopt; with `wait=False` BlockingIOError if one holds it."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = system.lock(folder, wait=wait)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
-        os.close(descriptor)
+        system.unlock(folder, descriptor)
 
 
 @contextlib.contextmanager
@@ -123,7 +121,7 @@ def syncing(descriptor: int) -> Iterator[None]:
 
     def run() -> None:
         while not done.wait(PAUSE):
-            os.fdatasync(descriptor)
+            system.sync(descriptor)
 
     beside = Check(run)
     beside.start()
@@ -132,15 +130,6 @@ def syncing(descriptor: int) -> Iterator[None]:
     finally:
         done.set()
         beside.finish()
-
-
-def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_synced(path: str, text: str) -> None:
@@ -154,11 +143,11 @@ def place_folder(scratch: str, dest: str) -> None:
     """Give a finished scratch folder its name. Raises TargetExistsError if something took it meanwhile."""
     dest = os.path.abspath(dest)
     still_the_same()
-    sync_folder(scratch)
+    system.sync_folder(scratch)
     try:
         os.rename(scratch, dest)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise TargetExistsError(f"{dest} was created by somebody else meanwhile; it was left as it is") from error
         raise
-    sync_folder(os.path.dirname(dest))
+    system.sync_folder(os.path.dirname(dest))

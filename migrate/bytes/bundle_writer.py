@@ -13,7 +13,7 @@ from types import TracebackType
 import google_crc32c
 import numpy as np
 
-from migrate.bytes import atomic, protos, sstable
+from migrate.bytes import atomic, protos, sstable, system
 from migrate.bytes.bundle import DTYPES, VERSION, fixed_lengths, numpy_dtype, shard_name
 from migrate.bytes.ranges import CHUNK
 from optim.errors import CheckpointError
@@ -50,7 +50,7 @@ class Room:
         """Write what comes next. It is not in the checksum."""
         with self.turn:
             while view:
-                count = os.pwrite(self.descriptor, view, self.offset + self.done)
+                count = system.write_at(self.descriptor, view, self.offset + self.done)
                 view, self.done = view[count:], self.done + count
 
     def entry(self) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import BinaryIO
 
-from migrate.bytes import urls
+from migrate.bytes import system, urls
 from migrate.bytes.window import Fill
 from optim.errors import CheckpointError
 
@@ -80,8 +80,10 @@ def identity(path: str) -> Identity:
 
 
 def canonical(path: str) -> str:
-    """One name for one file, whatever links lead to it."""
-    return path.rstrip("/") if urls.is_url(path) else os.path.realpath(path)
+    """One name for one file, whatever links lead to it and however it is spelled; its parts are joined by `/`."""
+    if urls.is_url(path):
+        return path.rstrip("/")
+    return system.spelled(os.path.realpath(path)).replace(os.sep, "/")
 
 
 def absolute(path: str) -> str:
@@ -120,7 +122,7 @@ def filling(path: str) -> Iterator[Fill]:
     if urls.is_url(path):
         yield remote().fill(path)
         return
-    with held(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fill:
+    with held(os.open(path, system.READING)) as fill:
         yield fill
 
 
@@ -128,7 +130,7 @@ def filling(path: str) -> Iterator[Fill]:
 def held(descriptor: int) -> Iterator[Fill]:
     """As `filling`, of an open file, which is closed in the end."""
     try:
-        yield lambda buffer, offset: os.preadv(descriptor, [buffer.data], offset)
+        yield lambda buffer, offset: system.read_at(descriptor, buffer.data, offset)
     finally:
         os.close(descriptor)
 

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from migrate.bytes import atomic, files
+from migrate.bytes import files, system
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
 from optim.errors import DtoptError, HyperparameterError
@@ -51,4 +51,4 @@ def place(path: str, dest: str, *, overwrite: bool) -> None:
         overwrite = True
     if overwrite:
         os.replace(path, dest)
-    atomic.sync_folder(os.path.dirname(os.path.abspath(dest)))
+    system.sync_folder(os.path.dirname(os.path.abspath(dest)))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from migrate.bytes import atomic, files, object_graph, urls
+from migrate.bytes import atomic, files, object_graph, system, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, numpy_dtype, shard_name
 from migrate.bytes.bundle_writer import BundleWriter, Room
@@ -240,10 +240,10 @@ def _replace_state(scratch: str, dest: str, name: str) -> None:
     with atomic.locked(dest):
         for path in (shard_name(name, 0, 1), name + ".index"):
             os.rename(os.path.join(scratch, path), os.path.join(dest, path))
-        atomic.sync_folder(dest)
+        system.sync_folder(dest)
         pointer = slot_layout.POINTER_NAME
         os.replace(os.path.join(scratch, pointer), os.path.join(dest, pointer))
-        atomic.sync_folder(dest)
+        system.sync_folder(dest)
         for other in os.listdir(dest):
             if other != pointer and slot_layout.is_ours(other) and not other.startswith(name + "."):
                 _remove(os.path.join(dest, other))
