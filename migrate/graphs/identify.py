@@ -20,6 +20,9 @@ from migrate.graphs.nodes import Nodes
 from migrate.graphs.updates import Update
 from optim.rule import Rule
 
+_MOST = 60
+"""Updates of one graph that differ."""
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -71,6 +74,8 @@ class Identifier:
             if len(rows_of(self._nodes, update.traced)) > self._rows:
                 return []
             outputs, key = list(update.traced), update.form()
+            if key not in self._known and len(self._known) >= _MOST:
+                return []
             if key not in self._known:
                 found = (_identified(update, cut) for cut in update.cuts())
                 self._known[key] = outputs, next(filter(None, found), [])

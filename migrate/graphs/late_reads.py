@@ -26,13 +26,13 @@ def late_read(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str
         which count where an op waits for both, as `tf.group(one, other)` does.
     """
     moved = {**kernels, **{name: others[name] for name in _together(nodes, kernels, others)}}
-    readers = _readers(nodes, {v for v in moved.values() if nodes.op(v) != "VarHandleOp"}, _behind(nodes, kernels))
+    readers = _readers(nodes, {v for v in moved.values() if nodes.op(v) != "VarHandleOp"}, behind(nodes, kernels))
     reading = sorted({each for per in readers.values() for each in per if each not in moved})
     bits = {name: 1 << place for place, name in enumerate((*reading, *moved))}
-    before = _before(nodes, _behind(nodes, moved), bits)
+    done = before(nodes, behind(nodes, moved), bits)
     for kernel, variable in moved.items():
         for each in sorted(readers.get(variable, set()) - moved.keys()):
-            if not bits[each] & before[kernel] and (kernel in kernels or not bits[kernel] & before[each]):
+            if not bits[each] & done[kernel] and (kernel in kernels or not bits[kernel] & done[each]):
                 return (
                     f"{each!r} reads {variable!r} for the gradient of another variable, and {kernel!r} does not wait"
                     " for it, as tf.gradients and tf.group have it: some gradients may be those of variables that had"
@@ -46,12 +46,12 @@ def _together(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str
     own, places = 1 << len(others), {name: 1 << place for place, name in enumerate(others)}
     bits = {**places, **dict.fromkeys(kernels, own)}
     met = 0
-    for before in _before(nodes, list(nodes.by_name), bits).values() if others else ():
-        met |= before if before & own else 0
+    for done in before(nodes, list(nodes.by_name), bits).values() if others else ():
+        met |= done if done & own else 0
     return [name for name, bit in places.items() if met & bit]
 
 
-def _behind(nodes: Nodes, kernels: Mapping[str, str]) -> list[str]:
+def behind(nodes: Nodes, kernels: Mapping[str, str]) -> list[str]:
     """The kernels and all nodes that one of them waits for."""
     seen, todo = set(kernels), list(kernels)
     while todo:
@@ -91,16 +91,16 @@ def _readers(nodes: Nodes, variables: set[str], step: list[str]) -> dict[str, se
     return found
 
 
-def _before(nodes: Nodes, step: list[str], bits: Mapping[str, int]) -> dict[str, int]:
+def before(nodes: Nodes, step: list[str], bits: Mapping[str, int]) -> dict[str, int]:
     """For each node the readers, as bits, that are done before it; those of a loop once more, until none is new."""
-    before = dict.fromkeys(step, 0)
+    found = dict.fromkeys(step, 0)
     changed = True
     while changed:
         changed = False
         for name in step:
-            known = before[name]
+            known = found[name]
             for each in _inputs(nodes, name):
-                known |= before.get(each, 0) | bits.get(each, 0)
-            changed = changed or known != before[name]
-            before[name] = known
-    return before
+                known |= found.get(each, 0) | bits.get(each, 0)
+            changed = changed or known != found[name]
+            found[name] = known
+    return found

@@ -7,7 +7,7 @@ google-research/bert's AdamWeightDecayOptimizer is one (`optimization.py`), and 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from migrate.graphs import schedules
 from migrate.graphs.fit import DECAY, RATE, Scalar
 from migrate.graphs.gradients import ROWS_ADDED, Gradients
 from migrate.graphs.identify import Identifier, Identity
-from migrate.graphs.late_reads import late_read
+from migrate.graphs.late_reads import before, behind, late_read
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.rule_configs import carried
 from migrate.graphs.sparse_rows import rows_apart
@@ -152,7 +152,7 @@ def _counter(nodes: Nodes, ops: Collection[str]) -> str:
     return raised[0] if len(raised) == 1 else ""
 
 
-def _disorder(nodes: Nodes, variables: Collection[str]) -> str:
+def _disorder(nodes: Nodes, variables: Sequence[str]) -> str:
     """What is said of ops that may run in another order, or not in every step; empty if there are none.
 
     Args:
@@ -162,26 +162,38 @@ def _disorder(nodes: Nodes, variables: Collection[str]) -> str:
     strange = next((name for name in variables if name not in written), None)
     if strange is not None:
         return f"not one op alone changes {strange!r} in each step"
-    ends = {written[name].op for name in variables}
-    step = next((name for name in nodes.by_name if ends <= {name, *nodes.waits_for(name)}), None)
-    if step is None:
+    ends = [written[name].op for name in variables]
+    places = {op: 1 << place for place, op in enumerate(ends)}
+    whole = (1 << len(ends)) - 1
+    if not any(
+        done | places.get(name, 0) == whole for name, done in before(nodes, list(nodes.by_name), places).items()
+    ):
         return f"nothing in the graph waits for all of {', '.join(sorted(ends)[:3])}: they may not run in one step"
     if len({nodes.branches.get(each) for each in ends}) > 1:
         return "some ops of a step are on one side of a condition, others aren't"
-    done = nodes.waits_for(step) | {step}
-    for name in variables:
-        op = written[name].op
-        todo, seen = [name], set[str]()
-        while todo:
-            for reader in nodes.readers.get(todo.pop(), ()):
-                if reader in seen or reader == op or reader not in done:
-                    continue
-                seen.add(reader)
-                if nodes.op(reader) == "Identity" and nodes.op(name) != "VarHandleOp":
-                    todo.append(reader)  # it reads the variable where it lies
-                elif not (nodes.is_backward(reader) or reader in nodes.waits_for(op) or op in nodes.waits_for(reader)):
-                    return f"{reader!r} reads {name!r} before or after {op!r} changes it"
+    step = behind(nodes, dict.fromkeys(ends, ""))
+    readers = {name: _readers(nodes, name, set(step)) - {written[name].op} for name in variables}
+    bits = {op: 1 << place for place, op in enumerate(dict.fromkeys([*ends, *set().union(*readers.values())]))}
+    done = before(nodes, step, bits)
+    for name, op in zip(variables, ends, strict=True):
+        for reader in sorted(readers[name]):
+            if not (bits[reader] & done[op] or bits[op] & done[reader]):
+                return f"{reader!r} reads {name!r} before or after {op!r} changes it"
     return ""
+
+
+def _readers(nodes: Nodes, variable: str, step: Collection[str]) -> set[str]:
+    """The ops of a step that read a variable: those behind an `Identity` read it where it is stored, if it isn't a
+    resource. Of those of gradients `late_reads` knows more."""
+    todo, found = [variable], set[str]()
+    while todo:
+        for reader in nodes.readers.get(todo.pop(), ()):
+            if reader not in found and reader in step:
+                found.add(reader)
+                is_alias = nodes.op(reader) == "Identity" and nodes.op(variable) != "VarHandleOp"
+                todo += [reader] if is_alias else []
+    aliases = {each for each in found if nodes.op(each) == "Identity" and nodes.op(variable) != "VarHandleOp"}
+    return {each for each in found - aliases if not nodes.is_backward(each)}
 
 
 def _described(
