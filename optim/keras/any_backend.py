@@ -489,25 +489,32 @@ class AnyBackend(Configured):
         target = self._target(now, tracked)
         names = [s.name for s in rule.slots if f"{s.name}.{i}" in now]
         before = {name: now[f"{name}.{i}"] for name in names}
-        old = xp.cast(now[target], tracked.wide)
+        old = now[target]
         if rule.elementwise and names:
             like = self._slots[names[0]][i]
             gradient, old = (xp.placed(x, like, tracked.variable) for x in (gradient, old))
         coefficients, decay = scalars.of(tracked)
-        value = old if decay is None else old * decay
-        slots = {name: xp.cast(array, tracked.wide) for name, array in before.items()}
-        change, after = rule.update(xp, value, gradient, slots, coefficients)
-        value = value + change
-        if self._settings.lazy_rows.applies_to(tracked):
+
+        def updated(old: Any, gradient: Any, before: Arrays) -> tuple[Any, Arrays]:
+            value = xp.cast(old, tracked.wide)
+            value = value if decay is None else value * decay
+            slots = {name: xp.cast(array, tracked.wide) for name, array in before.items()}
+            change, after = rule.update(xp, value, gradient, slots, coefficients)
+            after = {name: xp.cast(after[name], dtype_of(before[name])) for name in before}
+            return xp.cast(value + change, dtype_of(old)), after
+
+        is_lazy = self._settings.lazy_rows.applies_to(tracked)
+        is_by_part = rule.elementwise and not is_lazy and active is True
+        update = xp.part_by_part if is_by_part else xp.at_once
+        value, after = update(updated, old, gradient, before)
+        if is_lazy:
             is_named = xp.reshape(gradient != 0, (gradient.shape[0], -1))
             is_named = xp.reshape(xp.any(is_named, axis=1), (-1, *[1] * (len(gradient.shape) - 1)))
             value = xp.where(is_named, value, old)
             if rule.keeps_lazy_slots:
-                after = {name: xp.where(is_named, after[name], slots[name]) for name in after}
-        for name in names:
-            array = xp.cast(after[name], dtype_of(before[name]))
+                after = {name: xp.where(is_named, after[name], before[name]) for name in after}
+        for name, array in after.items():
             new[f"{name}.{i}"] = array if active is True else xp.where(active, array, before[name])
-        value = xp.cast(value, dtype_of(now[target]))
         value = value if active is True else xp.where(active, value, now[target])
         if self._settings.averages.is_used:
             value = self._average(now, new, tracked, value, active, scalars)

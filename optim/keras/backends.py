@@ -18,6 +18,9 @@ from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 from optim.layouts import sharding
 from optim.layouts.policies import ZERO1, Placement
 
+PART = 1 << 17
+"""How many elements PyTorch updates at once on a CPU."""
+Update = Callable[[Any, Any, dict[str, Any]], tuple[Any, dict[str, Any]]]
 Layout = Any
 """Where the parts of an array are; None for an array that is on one device."""
 
@@ -72,6 +75,15 @@ class Backend:
 
     def copied(self, x: Any) -> Any:
         raise NotImplementedError
+
+    def at_once(self, update: Update, value: Any, gradient: Any, slots: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return update(value, gradient, slots)
+
+    def part_by_part(
+        self, update: Update, value: Any, gradient: Any, slots: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """`update(value, gradient, slots)`, which treats each element for itself."""
+        return update(value, gradient, slots)
 
     def slot_layout(self, policy: Placement, variable: Any, slot: str) -> Layout:
         """Where a slot that is shaped like `variable` is. Raises UnsupportedError, MismatchError."""
@@ -224,6 +236,22 @@ class Torch(Backend):
 
     def copied(self, x: Any) -> Any:
         return x.detach().clone()
+
+    def part_by_part(
+        self, update: Update, value: Any, gradient: Any, slots: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """In place, in parts whose intermediate results stay in the processor's cache."""
+        arrays = [value, gradient, *slots.values()]
+        is_flat = all(x.shape == value.shape and x.is_contiguous() for x in arrays)
+        if value.numel() <= PART or value.device.type != "cpu" or not is_flat:
+            return update(value, gradient, slots)
+        columns = [x.detach().view(-1).split(PART) for x in arrays]
+        for own, pushed, *others in zip(*columns, strict=True):
+            new, after = update(own, pushed, dict(zip(slots, others, strict=True)))
+            own.copy_(new)
+            for array, name in zip(others, slots, strict=True):
+                array.copy_(after[name])
+        return value, slots
 
     def bytes_by_device(self, variable: Any) -> dict[str, int]:
         value = variable.value

@@ -268,6 +268,25 @@ def check_lazy_rows() -> None:
     np.testing.assert_array_equal(np.array(table)[:, 0], [-0.25, 1.0, 1.0])
 
 
+def check_a_large_variable_steps_as_its_parts_do() -> None:
+    """PyTorch updates it in place, part by part; its average, and a float16 one's copy, follow."""
+    size = 300_001
+    for dtype, options in (("float32", {"use_ema": True}), ("float16", {"master_copies": True, "weight_decay": 0.1})):
+        values = RANDOM.standard_normal(size).astype(dtype)
+        pieces = np.split(values, [100_000, 200_000])
+        whole, parts = [keras.Variable(values, dtype=dtype)], [keras.Variable(x, dtype=dtype) for x in pieces]
+        one, other = (optim.for_keras(optim.Adam(0.1, **options)) for _ in range(2))
+        for step in range(3):
+            gradient = np.random.default_rng(step).standard_normal(size).astype(dtype)
+            tensors = [keras.ops.convert_to_tensor(x) for x in (gradient, *np.split(gradient, [100_000, 200_000]))]
+            one.apply(tensors[:1], whole)
+            other.apply(tensors[1:], parts)
+        for slot in (None, *one.slot_names):
+            found = [v if slot is None else o.get_slot(v, slot) for o, of in ((one, whole), (other, parts)) for v in of]
+            first, *rest = (np.asarray(keras.ops.convert_to_numpy(x.value)) for x in found)
+            np.testing.assert_array_equal(first, np.concatenate(rest), err_msg=f"{dtype} {slot}")
+
+
 def check_constraints_and_exclusions() -> None:
     kernel = keras.Variable([1.0], name="kernel")
     bias = keras.Variable([1.0], name="bias")
