@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optim.errors import DtoptError
+from optim.errors import DtoptError, UnsupportedError
 
 
 class UnknownNameError(DtoptError, ValueError):
@@ -15,6 +15,12 @@ class OptionError(DtoptError, ValueError):
     """The value of an option cannot be used, such as a mesh `model=0` or more threads than CPUs."""
 
     exit_code = 2
+
+
+class NoDeviceError(UnsupportedError):
+    """A device that this machine does not have: nothing can be measured."""
+
+    exit_code = 4
 
 
 class ResultsError(DtoptError, ValueError):

@@ -10,9 +10,9 @@ from dtopt_cli import output, parsing
 
 if TYPE_CHECKING:
     from migrate.batches.results import BatchItem
-    from migrate.evidence import Questions
-    from migrate.operations.convert import Report
-    from migrate.operations.inspection import Inspection
+    from migrate.claims import Questions
+    from migrate.conversion.convert import Report
+    from migrate.conversion.inspection import Inspection
 
 ReportT = TypeVar("ReportT", "Report", "Inspection", "BatchItem")
 SINGLE = ("--generation", "--optimizer", "--order", "--variables")
@@ -81,7 +81,7 @@ def answers_to(error: BaseException) -> tuple[str, tuple[str, ...]]:
         return "", ()
     if error.questions is None:
         return "", error.commands
-    from migrate.evidence import asked_by
+    from migrate.claims import asked_by
 
     return answering(typed.words, asked_by(error))
 

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from migrate.batches.results import BatchItem, BatchReport
     from migrate.batches.run import BatchInterrupted, batch, migrate_batch
+    from migrate.conversion.contents import Contents
+    from migrate.conversion.convert import Report, contents, inspect, migrate_checkpoint, read, write
+    from migrate.conversion.inspection import Inspection
     from migrate.errors import (
         AmbiguousError,
         ArgumentError,
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
     )
     from migrate.live.optax_state import Optax
     from migrate.live.restoring import Restoration, restore
-    from migrate.operations.contents import Contents
-    from migrate.operations.convert import Report, contents, inspect, migrate_checkpoint, read, write
-    from migrate.operations.inspection import Inspection
     from migrate.proof.verification import Verification, verify
     from migrate.rules.comparison import learning_rate
     from migrate.state import OptimizerState
@@ -63,7 +63,7 @@ _HOMES = {
     **dict.fromkeys(("BatchItem", "BatchReport"), "migrate.batches.results"),
     **dict.fromkeys(("BatchInterrupted", "batch", "migrate_batch"), "migrate.batches.run"),
     **dict.fromkeys(
-        ("Report", "contents", "inspect", "migrate_checkpoint", "read", "write"), "migrate.operations.convert"
+        ("Report", "contents", "inspect", "migrate_checkpoint", "read", "write"), "migrate.conversion.convert"
     ),
     **dict.fromkeys(
         (
@@ -78,8 +78,8 @@ _HOMES = {
         ),
         "migrate.errors",
     ),
-    "Contents": "migrate.operations.contents",
-    "Inspection": "migrate.operations.inspection",
+    "Contents": "migrate.conversion.contents",
+    "Inspection": "migrate.conversion.inspection",
     "Optax": "migrate.live.optax_state",
     "OptimizerState": "migrate.state",
     "learning_rate": "migrate.rules.comparison",

@@ -1,4 +1,4 @@
-"""The generations of Keras optimizers, and how an HDF5 file tells which one wrote it.
+"""The generations of Keras optimizers.
 
 | name | releases |
 |---|---|
@@ -15,26 +15,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from optim.errors import HyperparameterError
 
-GENERATIONS = (
-    "keras1",
-    "keras2",
-    "keras2.3",
-    "optimizer_v1",
-    "optimizer_v2",
-    "experimental",
-    "optimizer",
-    "keras3",
-    "tf1",
-)
-NATIVE = frozenset({"keras1", "keras2", "keras2.3", "optimizer_v1"})
+KERAS1, KERAS2, KERAS2_3, OPTIMIZER_V1 = "keras1", "keras2", "keras2.3", "optimizer_v1"
+OPTIMIZER_V2, EXPERIMENTAL, OPTIMIZER, KERAS3, TF1 = "optimizer_v2", "experimental", "optimizer", "keras3", "tf1"
+GENERATIONS = (KERAS1, KERAS2, KERAS2_3, OPTIMIZER_V1, OPTIMIZER_V2, EXPERIMENTAL, OPTIMIZER, KERAS3, TF1)
+STANDALONE = frozenset({KERAS1, KERAS2, KERAS2_3})
+NATIVE = STANDALONE | {OPTIMIZER_V1}
 """Generations with Keras's own update code, before OptimizerV2."""
-NEW = frozenset({"experimental", "optimizer", "keras3"})
+NEW = frozenset({EXPERIMENTAL, OPTIMIZER, KERAS3})
 
 
 def check(name: str) -> str:
@@ -42,70 +31,3 @@ def check(name: str) -> str:
     if name not in GENERATIONS:
         raise HyperparameterError(f"unknown generation {name!r}; --generation takes one of: {', '.join(GENERATIONS)}")
     return name
-
-
-GRAPH_MODE = "in graph mode"
-"""Among versions: whether names show that `fit` made a graph of the step, as in TF 1.14 and 1.15 without eager."""
-BACKEND = "backend"
-"""Among versions: that of Keras 3 (`tensorflow`, `jax`, `torch`)."""
-TENSORFLOW, JAX_OR_PYTORCH = "tensorflow", "jax or torch"
-AFTER = "tensorflow after"
-"""Among versions: a release that the one which wrote the source is later than."""
-
-DTENSOR = "dtensor"
-"""Among versions: whether an optimizer of TF 2.9 is one of DTensor's, "yes", or "perhaps" one under a strategy."""
-
-
-def version_tuple(version: str | None) -> tuple[int, ...] | None:
-    """`"2.1.6-tf"` -> (2, 1, 6); None where there is none."""
-    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
-    return tuple(int(x or 0) for x in found.groups()) if found else None
-
-
-def from_hdf5(
-    version: str | None, has_backend: bool, class_name: str, config: Mapping[str, Any], names: Sequence[str]
-) -> tuple[str | None, tuple[str, ...]]:
-    """Generation of a Keras HDF5 file, and why.
-
-    Args:
-      version: attribute `keras_version`, `has_backend`: whether `backend` is there (Keras 1 wrote none).
-      class_name, config: of the innermost optimizer, as stored; names: `optimizer_weights`' weight names.
-    """
-    evidence = [f"attribute keras_version is {version!r}" if version else "there is no attribute keras_version"]
-    tails = {n.split(":")[0].rsplit("/", 1)[-1] for n in names}
-    number = version_tuple(version)
-    registered = class_name.startswith("Custom>") and "iter" not in tails and "decay" not in config
-    if registered or config.get("is_legacy_optimizer") is False or "iteration" in tails:
-        generation = "keras3" if number and number[0] >= 3 else "optimizer"
-        evidence.append("the optimizer's config and weight names are those of Keras 2.11 and later")
-        return generation, tuple(evidence)
-    if number and number[0] >= 3:
-        return "keras3", tuple(evidence)
-    if "iter" in tails or "momentum_cache" in tails or (number and number >= (2, 4)):
-        evidence.append(
-            "its step counter is called 'iter', as OptimizerV2 does"
-            if "iter" in tails
-            else "OptimizerV2 is the default there"
-        )
-        return "optimizer_v2", tuple(evidence)
-    if version and version.endswith("-tf"):
-        if "name" in config:
-            evidence.append("the optimizer's config has a 'name', which only OptimizerV2 writes")
-            return "optimizer_v2", tuple(evidence)
-        evidence.append("a tf.keras whose optimizer's config has no 'name'")
-        return "optimizer_v1", tuple(evidence)
-    return _standalone(number, has_backend, tails, evidence)
-
-
-def _standalone(
-    number: tuple[int, ...] | None, has_backend: bool, tails: set[str], evidence: list[str]
-) -> tuple[str | None, tuple[str, ...]]:
-    if any(re.fullmatch(r"(m|v|vhat|u|moment|accumulator|delta_accumulator)_\d+(_\d+)?", t) for t in tails):
-        evidence.append("slots are called m_0, accumulator_0, ... as in Keras 2.3")
-        return "keras2.3", tuple(evidence)
-    if number:
-        return "keras1" if number[0] == 1 else "keras2.3" if number >= (2, 3) else "keras2", tuple(evidence)
-    if not has_backend and "iterations" not in tails:
-        evidence.append("there is no attribute backend either, as in Keras 1")
-        return "keras1", tuple(evidence)
-    return None, tuple(evidence)

@@ -1,4 +1,4 @@
-"""What passes between readers, conventions and writers: numpy only, arrays are read when they are asked for."""
+"""What passes between readers and writers: numpy only, arrays are read on demand."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate import evidence, surfaces
+from migrate import claims, surfaces
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.checks import Check
 from migrate.bytes.messages import line
 from migrate.bytes.source import Source
-from migrate.evidence import Origin
+from migrate.claims import Origin
+from migrate.releases.versions import UNKNOWN, Versions
 
 GLOBAL_STEP = "global_step"
 """What programs of TensorFlow 1 call their counter of steps, where they give it no other name."""
@@ -168,7 +169,7 @@ class Stored:
     """State of the whole optimizer under the source's own names: iter, learning_rate, momentum_cache, ..."""
     weights: tuple[tuple[str, LazyArray], ...] | None = None
     """(stored name, array) in the source's order; names may mean nothing. None where `slots` is used."""
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Versions = UNKNOWN
     warnings: tuple[str, ...] = ()
     matched: Mapping[str, str] = field(default_factory=dict)
     """`slot/variable`, in the source's own slot names -> how the reader found the variable, where it had to."""
@@ -258,7 +259,7 @@ class OptimizerState:
     @property
     def fidelity(self) -> str:
         """`exact` or `approximate`."""
-        return evidence.fidelity(self.origins)
+        return claims.fidelity(self.origins)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -268,12 +269,12 @@ class OptimizerState:
     @property
     def kept_reasons(self) -> tuple[str, ...]:
         """The same as the command line writes them, which is how files keep them."""
-        return tuple(map(line, evidence.reasons(self.origins)))
+        return tuple(map(line, claims.reasons(self.origins)))
 
     @property
-    def questions(self) -> evidence.Questions:
+    def questions(self) -> claims.Questions:
         """What is open, and the answers that confirm it."""
-        return evidence.questions(self.origins)
+        return claims.questions(self.origins)
 
     def check_unchanged(self) -> None:
         """Raises DamagedFileError if a file is not what it was when the state was read."""

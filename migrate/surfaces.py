@@ -1,7 +1,7 @@
 """Options as messages name them, and how the surface that asks writes them: the command line or Python.
 
 Every message names an option as a shell takes it, `--set NAME=VALUE`. This file finds such options in a text:
-`messages` never cuts them, `evidence` joins those of several questions, and Python shows them as arguments.
+`messages` never cuts them, `claims` joins those of several questions, and Python shows them as arguments.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ARGUMENTS = {VARIABLES: "variables", OPTIMIZER: "optimizer_path", ORDER: "order"
 """What these are called in Python."""
 
 _SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'",;()\\])+"""
-_ANSWER = re.compile(rf"(?P<option>--set|--variables(?= '?\[)) (?P<typed>{_SHELL_WORD})")
-"""An option that a message names with its value."""
+_ANSWER = re.compile(rf"(?P<option>--set|--variables(?= '?\[)) (?P<typed>{_SHELL_WORD}(?<![.]))")
+"""An option that a message names with its value; a full stop after it is the sentence's."""
 _PLAIN = re.compile(r"(?!(?:none|null|true|false|nan|infinity)$)[a-z_][\w.>-]*", re.IGNORECASE | re.ASCII)
 """Text that needs no quotes after `--set NAME=`, and is no other JSON."""
 _OPEN = re.compile(r"(?:VALUE|N|CLASS|NAME)|.*(?:\bVALUE\b|\bN\b|\bCLASS\b|[.]{3}).*[]}]", re.DOTALL)

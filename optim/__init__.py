@@ -1,4 +1,4 @@
-"""Mesh-aware optimizers for TensorFlow DTensor, with the API that Keras 2.9 documented.
+"""Mesh-aware optimizers for TensorFlow DTensor, with the API that Keras 2.9 documented, and for Keras on any backend.
 
 Names are loaded when they are first used, so that `optim.errors`, `optim.slot_layout` and `optim.rules` can be
 imported without TensorFlow. Type checkers read `__init__.pyi` instead, which `tools/stubs.py` makes.
@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from optim.layouts import program_order
+from optim.lazy import uses_tensorflow
 
 program_order.keep()
 
@@ -62,12 +63,16 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
+        home = "optim.recipe" if name == "Optimizer" and not uses_tensorflow() else _HOME[name]
         try:
-            return getattr(import_module(_HOME[name]), name)
+            return getattr(import_module(home), name)
         except ModuleNotFoundError as error:
             if error.name != "tensorflow":
                 raise
-            needs = f"optim.{name} needs TensorFlow, which is not installed: pip install tensorflow"
+            needs = (
+                f"optim.{name} needs TensorFlow, which is not installed: pip install tensorflow. For Keras on JAX or"
+                " PyTorch, set KERAS_BACKEND before optim is used"
+            )
             raise ModuleNotFoundError(needs, name="tensorflow") from error
     if name in FOLDERS:
         return import_module(f"optim.{name}")

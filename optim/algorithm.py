@@ -9,6 +9,9 @@ from typing import Any
 from optim.errors import UnsupportedError
 from optim.rule import Rule, Slot, default_rate
 
+Group = float | tuple[float, tuple[tuple[str, float], ...]]
+"""What the coefficients of a variable depend on: its factor of the learning rate, and constants of its rule."""
+
 
 @dataclass(frozen=True)
 class Algorithm:

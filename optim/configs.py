@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from optim import algorithm, keras_configs
+from optim import algorithm, keras_configs, lazy
 from optim.errors import HyperparameterError
 from optim.hyperparameters import Values
-from optim.layouts import meshes
 from optim.options.settings import OPTIONS, Settings
-from optim.state.state import State
+
+if TYPE_CHECKING:
+    from optim.layouts import meshes
+    from optim.state.state import State
+else:
+    meshes = lazy.modules("optim.layouts.meshes")
 
 _T = TypeVar("_T")
 
@@ -19,7 +23,8 @@ _T = TypeVar("_T")
 def to_config(name: str, hyper: Values, settings: Settings, state: State) -> dict[str, Any]:
     """What `Optimizer.get_config` returns."""
     own = {"name": name, "learning_rate": settings.rate.to_json(), **hyper.config()}
-    return {**own, **settings.config(), "mesh": meshes.to_config(state.given_mesh)}
+    mesh = state.given_mesh
+    return {**own, **settings.config(), "mesh": None if mesh is None else meshes.to_config(mesh)}
 
 
 def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,10 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
 from tensorflow.python.framework.ops import EagerTensor
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.saved_model import save_context
 from tensorflow.python.util import dispatch
 
 from optim.layouts.placement import layout_of
@@ -45,6 +49,23 @@ def read(handle: Any, dtype: tf.DType) -> Any:
 
 def assign(handle: Any, value: Any) -> None:
     call("AssignVariableOp", handle, value, "dtype", value.dtype.as_datatype_enum, "validate_shape", False)
+
+
+def on_host() -> AbstractContextManager[Any]:
+    """Put ops and variables on this process's first CPU device."""
+    device: AbstractContextManager[Any] = tf.device("CPU:0")
+    return device
+
+
+def is_for_xla() -> bool:
+    """Whether the graph that is being traced is for XLA, which takes variables of one device only."""
+    graph = None if tf.executing_eagerly() else ops.get_default_graph()
+    return graph is not None and bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+def needs_ops() -> bool:
+    """Whether the graph that is being traced is for XLA, or for programs that may be without the kernel."""
+    return not tf.executing_eagerly() and (is_for_xla() or save_context.in_save_context())
 
 
 def handles_of(variable: tf.Variable) -> list[Any]:

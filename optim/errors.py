@@ -17,7 +17,7 @@ class DtoptError(Exception):
 
     exit_code = 3
     questions: object = None
-    """What `migrate` asks, as `migrate.evidence.Questions`."""
+    """What `migrate` asks, as `migrate.claims.Questions`."""
     commands: tuple[str, ...] = ()
     """What to type next. A command is whole and stands on a separate line after the text."""
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
+from optim import lazy
 from optim.arguments import Hyperparameter
 from optim.errors import HyperparameterError, UnsupportedError
-from optim.float32_view import exact
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from optim import float32_view
+else:
+    tf, float32_view = lazy.modules("tensorflow", "optim.float32_view")
 
 
 def to_number(name: str, value: Any) -> float | None:
@@ -22,11 +28,11 @@ def to_number(name: str, value: Any) -> float | None:
     """
     if type(value) is float:  # the usual case; to find out what is a tensor takes TensorFlow 10 us
         return value
-    if tf.is_tensor(value) or isinstance(value, tf.Variable):
+    if lazy.is_tensor(value):
         if value.shape.rank not in (0, None):
             raise HyperparameterError(f"{name} must be a scalar, got a tensor of shape {tuple(value.shape)}")
         if isinstance(value, tf.Variable):
-            value = exact(value).read_value()
+            value = float32_view.exact(value).read_value()
         if not hasattr(value, "numpy"):
             return None
         value = value.numpy()
@@ -83,7 +89,7 @@ class Values:
             number = to_number(name, value)
             if number is not None:
                 self.declared[name].check(name, number)
-                if not (tf.is_tensor(value) or isinstance(value, tf.Variable)):
+                if not lazy.is_tensor(value):
                     value = number
         self.values[name] = value
 
@@ -94,9 +100,9 @@ class Values:
     def _current(self, name: str, value: Any) -> Any:
         if type(value) is float:  # was checked when it was set
             return value
-        if callable(value) and not isinstance(value, tf.Variable):
+        if callable(value) and not lazy.is_variable(value):
             value = value()
-        if tf.executing_eagerly() or not (tf.is_tensor(value) or isinstance(value, tf.Variable)):
+        if not lazy.is_tensor(value) or tf.executing_eagerly():
             number = to_number(name, value)
             if number is not None:
                 return self.declared[name].check(name, number)
@@ -106,6 +112,9 @@ class Values:
         """JSON numbers: the values now."""
         found = {}
         for name, value in self.values.items():
+            if type(value) is float:
+                found[name] = value
+                continue
             with tf.init_scope():
                 is_callable = callable(value) and not isinstance(value, tf.Variable)
                 number = to_number(name, value() if is_callable else value)
@@ -135,7 +144,7 @@ class HyperparameterAttribute:
                 f"this {type(instance).__name__} was made without {self.name} and has no slot {missing[0]!r} for it;"
                 f" make a new one with from_config({{**optimizer.get_config(), {self.name!r}: {value!r}}})"
             )
-        instance._stepper.options_changed()
+        instance._settings.report_change()
 
 
 class ChoiceAttribute:

@@ -45,6 +45,7 @@ class Difference:
       occasion: ROWS or NO_GRADIENT if steps differ only with such a gradient; else empty.
       is_silent: whether nothing warns of it: `optim` is safer or more precise, or `for_keras` sees to it.
       only_on: the backend of Keras 3 that it is about; empty if it is the same on each, or does no harm on others.
+      is_of_rows: whether it is about gradients with rows, which Keras 3 has on TensorFlow only.
       before: the release of Keras from which on there is no difference; empty if there is none.
     """
 
@@ -57,6 +58,7 @@ class Difference:
     occasion: str = ""
     is_silent: bool = False
     only_on: str = ""
+    is_of_rows: bool = False
     before: tuple[int, ...] = ()
 
 
@@ -132,6 +134,7 @@ DIFFERENCES = (
         " also squares each. `optim` clips and squares their sum.",
         keywords=_rows_that_can_be_said,
         arguments='repeated_rows=["clip", "square"]',
+        is_of_rows=True,
     ),
     Difference(
         "repeated rows with `centered=True` or `epsilon=0`",
@@ -140,6 +143,7 @@ DIFFERENCES = (
         " take the root of a negative number. `optim` squares their sum.",
         lambda algorithm, values: _roots_of_rows(algorithm, values) and not accumulates(values),
         occasion=ROWS,
+        is_of_rows=True,
     ),
     Difference(
         "missing gradients",

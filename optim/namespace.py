@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
-
+from optim import lazy
 from optim.arrays import ELEMENTWISE, allowed
 from optim.errors import HyperparameterError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = lazy.modules("tensorflow")
 
 
 class _TensorFlow:

@@ -215,7 +215,7 @@ class Optimizer(tf.Module):
         return copies.restore, (type(self), *copies.contents(config, self._state))
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
-        self._settings.averages.check_not_swapped("a checkpoint")
+        self._stepper.prepare("a checkpoint")
         return super()._trackable_children(save_type, **kwargs)
 
     def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:

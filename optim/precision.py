@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+
+from optim import lazy
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = lazy.modules("tensorflow")
 
 
 def constant(value: float, dtype: tf.DType) -> tf.Tensor:

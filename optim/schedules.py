@@ -82,12 +82,14 @@ class Stock(LearningRateSchedule):
         """The rate after `step` steps, in the dtype of `step`; `xp` is `numpy` or that of TensorFlow."""
 
     def __call__(self, step: Any) -> tf.Tensor:
-        import tensorflow as tf
-
         from optim.namespace import XP
 
-        rate = self.formula(XP, tf.cast(step, "float64" if self._counts_whole else self._dtype))
-        return tf.cast(rate, self._dtype)
+        return self.on(XP, step)
+
+    def on(self, xp: Any, step: Any) -> Any:
+        """The rate as a scalar of the array namespace `xp`, which has `cast` besides what formulas need."""
+        rate = self.formula(xp, xp.cast(step, "float64" if self._counts_whole else self._dtype))
+        return xp.cast(rate, self._dtype)
 
     def at(self, step: int) -> float:
         dtype = np.float32 if self._dtype == "float32" else np.float64

@@ -13,35 +13,80 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from optim.native import build, compiling, cuda, generate
+from optim.executors import native
+from optim.native import build, compiling, cuda, generate, gpu
+from optim.native import library as native_library
 from optim.native.compiling import Recipe
-from optim.native.generate import Program
+from optim.native.generate import Program, program_for
+from optim.native.gpu import Gpus
 
 SOURCES = Path(__file__).parent / "native"
-PROGRAMS = {program.name: program for program in generate.builtin_programs() if cuda.is_elementwise(program)}
+KERNELS = {program.name: program for program in generate.builtin_programs() if cuda.has_kernel(program)}
+PROGRAMS = {name: program for name, program in KERNELS.items() if cuda.is_elementwise(program)}
+SUMS = {name: program for name, program in KERNELS.items() if name not in PROGRAMS}
+"""Programs that add up, or have slots of fewer dims."""
 SIZES = (1, 7, 3, 512, 16_384, 40_001)
-needs_nvrtc = pytest.mark.skipif(
-    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="NVRTC 12.1 is published for x86-64 Linux alone"
-)
 MISALIGNED = 3
 """The variable whose gradient begins in the middle of 16 bytes, as a slice may."""
 STORED = {"float32": np.float32, "float64": np.float64, "bfloat16": np.uint16, "float16": np.float16}
 """How numpy holds a dtype."""
 
 
+def needs_nvrtc(test: Any) -> Any:
+    """Skip a test where NVRTC 12.1 cannot be installed."""
+    import pytest  # tools/gpu_check.py runs without it
+
+    is_published = (sys.platform, platform.machine()) == ("linux", "x86_64")
+    return pytest.mark.skipif(not is_published, reason="NVRTC 12.1 is published for x86-64 Linux alone")(test)
+
+
 @cache
-def emulated_path(*programs: Program) -> Path:
-    """The library of kernels with an emulated launch, of these programs or all built-in ones, compiled once for all
-    processes."""
+def emulated_path(*programs: Program, has_lanes: bool = False) -> Path:
+    """The library of kernels with an emulated launch, of these programs or all built-in elementwise ones, compiled once
+    for all processes. `has_lanes`: lanes of a warp exchange numbers, as they do on a GPU."""
     chosen = programs or tuple(PROGRAMS.values())
     kernels = itertools.chain(*(cuda.kernels(program, dtype) for program in chosen for dtype in cuda.TYPES))
-    text = "\n".join((cuda.SQUARES, *(program.code for program in chosen), *kernels, ""))
+    text = "\n".join((cuda.SQUARES, cuda.HEADER, *(cuda.functions(program) for program in chosen), *kernels, ""))
     flags = ("-std=c++17", "-fPIC", "-w", "-O0", "-ffp-contract=off", f"-I{build.SOURCES}")
-    key = build.digest(text, *map(build.text, build.GPU_SOURCES), *flags[:-1])
+    if has_lanes:
+        flags = ("-DDTOPT_HAS_LANES", f"-I{SOURCES}", *flags)
+    lanes = (SOURCES / "lanes.h").read_text() if has_lanes else ""
+    key = build.digest(text, lanes, *map(build.text, build.GPU_SOURCES), *flags[-5:-1])
     recipe = Recipe("emulated", key, ((text, ()),), flags)
     return compiling.compile_into(recipe, build.cached(recipe))
+
+
+def modules(rule: Any) -> dict[Program, str]:
+    """The programs of a rule that have a kernel, whatever the rank of a variable, each with its library."""
+    programs = {program_for(rule, rank) for rank in range(5)}
+    return {program: _module(program) for program in programs if program is not None and cuda.has_kernel(program)}
+
+
+def _module(program: Program) -> str:
+    if program.name in PROGRAMS:
+        return str(emulated_path())
+    return str(emulated_path(*(SUMS.values() if program.name in SUMS else (program,))))
+
+
+def all_kernels() -> Gpus:
+    """The ops, with every kernel handed to them; a module's text is the path of the library that g++ made."""
+    path = native_library.status().path
+    assert path is not None
+    gpus = Gpus(path)
+    for program in PROGRAMS.values():
+        for dtype in cuda.TYPES:
+            gpus.add(program, dtype, str(emulated_path()))
+    gpus.add_squares(str(emulated_path()))
+    return gpus
+
+
+def pretend(gpus: Gpus, monkeypatch: Any) -> None:
+    """Make CPU devices GPUs, for Python and for the ops, of which all kernels are there."""
+    monkeypatch.setattr(native, "on_gpu", lambda tracked: True)
+    monkeypatch.setattr(gpu, "is_on", lambda: True)
+    monkeypatch.setattr(gpu, "_why_no_module", lambda source, add: "")
+    gpus.open(str(compiled("fake_cuda")), is_test=True)
 
 
 @cache
@@ -53,7 +98,10 @@ def emulated() -> Any:
 def compiled(name: str) -> Path:
     """The library of a file of tests/native: `fake_cuda`, a driver for tests, or `gpu_steps`, which calls it."""
     flags = ("-std=c++17", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{build.SOURCES}")
-    texts = [(SOURCES / f"{name}.cc").read_text(), *map(build.text, ("driver.h", "launch.h", "squares.h"))]
+    texts = [
+        (SOURCES / f"{name}.cc").read_text(),
+        *map(build.text, ("driver.h", "launch.h", "squares.h", "sums.h", "table.h")),
+    ]
     recipe = Recipe(name, build.digest(*texts, *flags[:-1]), ((texts[0], ()),), flags, ("-ldl",))
     return compiling.compile_into(recipe, build.cached(recipe))
 
@@ -61,7 +109,7 @@ def compiled(name: str) -> Path:
 @cache
 def library(name: str) -> Any:
     found = ctypes.CDLL(str(compiled(name)))
-    for function in ("step", "squares", "fake_calls", "fake_wrong"):
+    for function in ("step", "whole_step", "squares", "scales", "fake_calls", "fake_wrong"):
         if hasattr(found, function):
             getattr(found, function).restype = ctypes.c_char_p
     return found
@@ -190,19 +238,27 @@ class Case:
             [*map(_placed, self.step.roundings)],
         )
 
+    def control(self) -> tuple[np.ndarray, np.ndarray]:
+        """What would be in device memory, nothing if nothing is, and the scales, or their places there."""
+        factor, skipped = self.options.factor, float(self.options.skipped)
+        if factor is None:
+            return np.array([skipped] if skipped else []), self.scales
+        return np.array([skipped, *(self.scales * factor)]), np.arange(1.0, 1 + len(self.scales))
+
     def launched(self) -> Step:
         """What the emulated launch makes of it."""
         step = self.placed()
         sizes = [variable.size for variable in step.variables]
         blocks = [-(-size // cuda.BLOCK) for size in sizes]
-        control = np.array([1.0 if self.options.factor is None else self.options.factor, float(self.options.skipped)])
+        control, scales = self.control()
         all_ = np.zeros(1, cuda.argument(self.program))
         count = len(sizes)
         for field, value in {
             "count": count,
             "rounding_type": cuda.ROUNDING_TYPES[self.options.rounding],
             "overwrites": self.options.overwrites,
-            "control": 0 if self.options.factor is None and not self.options.skipped else control.ctypes.data,
+            "control": control.ctypes.data if control.size else 0,
+            "are_places": scales is not self.scales,
             "limit": self.limit,
             "average_weight": self.weights[0],
             "value_weight": self.weights[1],
@@ -210,7 +266,7 @@ class Case:
         }.items():
             all_[field][0] = value
         all_["first"][0, : count + 1] = np.cumsum([0, *blocks])
-        for field, values in {"size": sizes, "scale": self.scales, "decay": self.decays}.items():
+        for field, values in {"size": sizes, "scale": scales, "decay": self.decays}.items():
             all_[field][0, :count] = values
         for field, arrays in {
             "gradient": step.gradients,

@@ -27,15 +27,16 @@ OURS = {*ALLOWED, "tests"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax", "optax"}
 ROOMS = {
     "optim": (
-        "errors", "interrupts", "release", "slot_layout", "precision", "float32_view", "arrays", "each", "namespace",
-        "arguments", "hyperparameters",
+        "errors", "interrupts", "lazy", "release", "slot_layout", "precision", "float32_view", "arrays", "each",
+        "namespace", "arguments", "hyperparameters",
         "layouts", "devices", "rule", "rules", "algorithm", "schedules", "native", "state", "options",
-        "keras_differences", "keras_configs", "configs", "executors", "step", "optimizer", "checkpoints", "optimizers",
-        "legacy", "keras",
+        "keras_differences", "keras_configs", "configs", "recipe", "executors", "step", "optimizer", "checkpoints",
+        "optimizers", "legacy", "keras",
     ),
     "migrate": (
-        "errors", "generations", "surfaces", "evidence", "bytes", "state", "algorithms", "rules", "lists", "matching",
-        "graphs", "readers", "models", "writers", "operations", "live", "proof", "batches", "code",
+        "errors", "generations", "releases", "facts", "surfaces", "claims", "bytes", "state", "algorithms", "rules",
+        "lists", "matching", "graphs", "readers", "models", "writers", "evidence", "conversion", "live",
+        "proof", "batches", "code",
     ),
 }  # fmt: skip
 """The rooms of a package, each of which knows only itself and those before it."""

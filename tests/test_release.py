@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from optim.native import modules
 from tools import build, versions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +46,15 @@ def test_the_page_on_installing_names_what_builds() -> None:
     needed = re.search(r'requires = \["(setuptools[^"]*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert needed
     assert f"pip install build '{needed[1]}'\n" in (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+
+
+def test_one_release_of_nvrtc_compiles_what_is_published() -> None:
+    """PTX of a later release is refused by drivers that the package supports."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert text.count(f'"{versions.NVRTC}"') == 2  # to build, to develop
+    assert f'"{versions.NVRTC}"' == build.NVRTC
+    assert versions.NVRTC.startswith(f"{modules.PACKAGE};")
+    assert modules.PACKAGE.partition("==")[2].startswith("{}.{}.".format(*modules.NEWEST))
 
 
 def test_the_light_distribution_does_not_depend_on_tensorflow(tmp_path: Path) -> None:

@@ -21,11 +21,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PREBUILT = Path("optim/native/prebuilt")
+NVRTC = "\"nvidia-cuda-nvrtc-cu12==12.1.105; sys_platform == 'linux' and platform_machine == 'x86_64'\""
 LIGHT = (
     ('name = "dtopt"', 'name = "dtopt-light"'),
     ('    "tensorflow>=2.16,<2.22",\n', '    "libcst>=1.5",\n    "packaging>=23",\n'),
-    (', "numpy>=1.26", "tensorflow>=2.16,<2.22"]   # the last two: to compile the kernel', "]"),
     ('requires-python = ">=3.10,<3.14"', 'requires-python = ">=3.10"'),  # TensorFlow's bound
+    (', "numpy>=1.26", "tensorflow>=2.16,<2.22",   # the last three: to compile the kernels\n', "]\n"),
+    (f"            {NVRTC}]\n", ""),
     ("Mesh-aware TensorFlow optimizers, exact", "Exact"),
     (", and honest optimizer benchmarks", ", without TensorFlow: inspect, convert, verify, rewrite programs"),
 )

@@ -1,14 +1,25 @@
 """Check dtopt's kernels on a GPU and measure them, in five minutes: `python tools/gpu_check.py --into FOLDER`.
 
-Run it in a checkout, in an environment with `pip install -e .` and `pip install 'tensorflow[and-cuda]'`. torch, optax
-and Keras are measured if they are installed. FOLDER gets one JSON file for each workload, which `dtopt bench check` and
-`dtopt bench report` take, and `checks.json`. The last lines are a short table; the exit status is 1 if a check failed.
+Run it in a checkout, in an environment with
 
-`--emulated` runs the same checks on a CPU, through launches that g++ compiled, and measures nothing.
+    pip install -e '.[gpu]'                      # TensorFlow for NVIDIA GPUs, and NVRTC
+    pip install torch 'jax[cuda12]' optax keras tf_keras     # what is compared with, if you like: each may be missing
 
-Without a package index, bring TensorFlow's wheel in parts (`split -b 24m`), and NVRTC and the CUDA libraries that
-`tensorflow[and-cuda]` names as wheels of their own. The parts of the wheel's libraries that are for other GPUs can be
-zeroed before it is packed: 213 MB instead of 573.
+and with g++, unless the checkout was built elsewhere. A first run compiles dtopt's kernel of the CPU for a minute.
+
+FOLDER gets `checks.json`, written again after each check, a log of each process, and one file for each table, which
+`dtopt bench check` and `dtopt bench report` read. The last lines are a short table. A check that crashes or hangs
+leaves the others alone. The exit status is 0 if all is well, 1 if a check failed or had no time, 4 if TensorFlow finds
+no GPU.
+
+`--minutes 10` has time for all tables. `--only fit` runs the checks with that in their name. `--emulated` runs the
+checks on a CPU, through launches that g++ compiled, and one small table.
+
+A machine without a package index needs wheels of what pip would install: of TensorFlow, NVRTC
+(nvidia-cuda-nvrtc-cu12) and the libraries that `tensorflow[and-cuda]` names. To bring a large wheel in parts:
+`split -b 24m WHEEL part-`, and there `cat part-* > WHEEL`. TensorFlow's wheel becomes smaller, 213 MB instead of 573,
+if the machine code of other GPUs in its libraries is zeroed, and `tensorflow/include` left out, before it is packed
+with zstd. Then compile dtopt's kernel where the whole wheel is (`python -m optim.native.prebuild`), and bring that.
 """
 
 from __future__ import annotations
@@ -16,268 +27,426 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-os.environ["DTOPT_KERNELS"] = "build"
-os.environ["DTOPT_GPU"] = "on"
+WORKER = ROOT / "tools" / "gpu_checks.py"
+CHECKS = {
+    "kernel": 150.0,
+    "rules eagerly": 120.0,
+    "dtypes": 120.0,
+    "memory": 60.0,
+    "rules in functions": 120.0,
+    "options": 120.0,
+    "buffers": 60.0,
+    "loss scale": 60.0,
+    "rows": 60.0,
+    "placements": 60.0,
+    "fit of keras": 120.0,
+    "fit of tf_keras": 120.0,
+}
+"""The checks of `gpu_checks.py`, with the seconds that each may take."""
+FIRST = "kernel"
+"""The check that the others wait for."""
+GROUPS = (
+    ("rules eagerly", "dtypes", "memory"),
+    ("rules in functions",),
+    ("options", "buffers", "loss scale", "rows", "placements"),
+    ("fit of keras", "fit of tf_keras"),
+)
+"""Checks that one process makes, one after the other, next to the processes of other groups."""
+START = 90.0
+"""Seconds in which a process has to begin its first check."""
+BUDGET, AROUND = 18, 60.0
+"""Seconds of the rounds of a table, and those that the command may take besides."""
+NO_GPU = 4
+WIDTH = 120
+"""Letters of a good result that the table shows; the file has all."""
+OURS = "optim-plain"
+VERDICTS: Mapping[int | None, str] = {0: "accepted", 5: "noisy"}
+"""What `dtopt bench check` says of a table, by its exit status."""
 
-import numpy as np  # noqa: E402 - the environment is read when TensorFlow is imported
-import tensorflow as tf  # noqa: E402
 
-from optim.native import cuda, gpu, library  # noqa: E402
-from optim.native.generate import program_for  # noqa: E402
-from tests import emulated_gpu  # noqa: E402
-from tests.test_optim.cases import FIRST, ROWS, WHOLE, Case  # noqa: E402
-from tests.test_optim.support import gradient_values, start_values  # noqa: E402
+@dataclass(frozen=True)
+class Table:
+    """What `dtopt bench step` measures at one time."""
 
-STEPS = 3
-MANY_STEPS = 2000
-WORKLOADS = {"resnet50": 60, "gpt2": 60, "many-small": 40}
-"""Measured, with seconds for each."""
-PEERS = "optim-plain,torch,keras3,optax"
-INEXACT = ("Ftrl",)
-"""Optimizers with a power, which no two devices round alike."""
-NORMS = ("clipnorm", "global_clipnorm", "loss_scale")
-"""Options whose sums TensorFlow adds up in another order on another device."""
-CLOSE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 1e-2, "float16": 1e-3}
-"""How far such results may be from the CPU's, in parts of the largest movement."""
+    workload: str
+    how: str
+    peers: str
+
+    @property
+    def name(self) -> str:
+        return f"time of {self.workload}, {self.how}"
+
+    @property
+    def file(self) -> str:
+        return f"{self.workload}-{self.how}.json"
+
+    def command(self, path: Path, emulated: bool) -> list[str]:
+        words = [sys.executable, "-m", "dtopt_cli", "bench", "step", "-w", self.workload, "-o", "adam"]
+        words += ["-p", self.peers, "--baseline", OURS, "--mesh", "model=1", "--output", str(path)]
+        words += (
+            ["--device", "cpu", "--rounds", "2", "--processes", "1"]
+            if emulated
+            else ["--device", "gpu", "--budget", str(BUDGET)]
+        )
+        return [*words, *(["--in", self.how] if self.how in ("eager", "fit") else [])]
+
+
+EAGER = f"{OURS},torch-fused,torch-foreach"
+FUNCTION = f"{OURS},torch-fused,optax,keras3"
+TABLES = (
+    *(Table(workload, "eager", EAGER) for workload in ("resnet50", "gpt2", "many-small")),
+    *(Table(workload, "function", FUNCTION) for workload in ("resnet50", "gpt2", "many-small")),
+    Table("resnet50", "fit", f"{OURS},keras3"),
+)
+EMULATED = (Table("many-small", "eager", OURS),)
+TARGETS = {"resnet50": (0.8, 1.3, 0.85), "gpt2": (0.95, 1.1, 0.9), "many-small": (0.3, 1.5, None)}
+"""Of each workload: an eager step in parts of torch's fused one, one in a function in parts of an eager one, and the
+share of the bandwidth that an eager step reaches."""
 
 
 @dataclass
 class Check:
-    """The result of one check."""
+    """The result of one check: ok, failed, skipped, or "no time"."""
 
     name: str
-    ok: bool
+    status: str
     result: str
-    seconds: float
+    seconds: float = 0.0
 
 
-class Device:
-    """Where the checks run: a GPU, or a CPU with emulated launches."""
+@dataclass
+class Report:
+    """All results so far, in a file that is written again after each."""
 
-    def __init__(self, emulated: bool):
-        self.emulated = emulated
-        self.name = "CPU:0" if emulated else "GPU:0"
-        self.elements = 1 << 12 if emulated else 1 << 20
-        """Of a variable that is large enough for a step to be under way while Python goes on."""
-        path = library.status().path
-        if path is None:
-            raise SystemExit(f"the CPU's kernel is needed first: {library.status().reason}")
-        self._gpus = gpu.Gpus(path) if emulated else None
+    path: Path
+    facts: dict[str, Any]
+    checks: list[Check] = field(default_factory=list)
+    _lock: Any = field(default_factory=threading.Lock)
 
-    def begin(self, case: Case) -> None:
-        """Launch from now on."""
-        if self._gpus is None:
+    def add(self, check: Check) -> None:
+        with self._lock:
+            self.checks.append(check)
+            print(line_of(check), flush=True)
+            part = self.path.with_suffix(".part")
+            part.write_text(json.dumps({**self.facts, "checks": [asdict(c) for c in self.checks]}, indent=1))
+            os.replace(part, self.path)
+
+    @property
+    def is_good(self) -> bool:
+        return all(check.status in ("ok", "skipped") for check in self.checks)
+
+
+def line_of(check: Check) -> str:
+    is_good = check.status in ("ok", "skipped")
+    status = check.status if is_good else check.status.upper()
+    result = f"{check.result[:WIDTH]}..." if is_good and len(check.result) > WIDTH + 3 else check.result
+    return f"{status:<8} {check.name:<27} {check.seconds:6.1f} s  {result}"
+
+
+class Processes:
+    """The processes that run, so that all can be ended."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[Any]] = set()
+        self._is_closed = False
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+        self._running.add(process)
+        if self._is_closed:
+            self.end(process)
+        return process
+
+    def wait(self, process: subprocess.Popen[Any], seconds: float) -> int | None:
+        """Wait until a process has ended, and end it if it does not. Returns its status, None if it did not."""
+        try:
+            return process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            self.end(process)
+
+    def end(self, process: subprocess.Popen[Any]) -> None:
+        """End a process with those that it started."""
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._running.discard(process)
+
+    def end_all(self) -> None:
+        self._is_closed = True
+        for process in list(self._running):
+            self.end(process)
+
+
+@dataclass
+class Progress:
+    """The checks of one process: which are not done, and the one that it makes since a moment."""
+
+    remaining: list[str]
+    current: str = ""
+    began: float = field(default_factory=time.monotonic)
+    limit: float = START
+
+    def begin(self, name: str, limit: float) -> None:
+        self.current, self.began, self.limit = name, time.monotonic(), limit
+
+    @property
+    def left(self) -> float:
+        return self.limit - (time.monotonic() - self.began)
+
+
+@dataclass
+class Runner:
+    """Runs checks in processes of their own until a moment of `time.monotonic`."""
+
+    report: Report
+    folder: Path
+    deadline: float
+    emulated: bool = False
+    worker: Sequence[str] = (sys.executable, str(WORKER))
+    limits: Mapping[str, float] = field(default_factory=lambda: CHECKS)
+    processes: Processes = field(default_factory=Processes)
+    gpus: int = 0
+
+    def stop(self) -> None:
+        """End all processes; what has not ended has no time any more."""
+        self.deadline = 0.0
+        self.processes.end_all()
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def checks(self, names: Sequence[str]) -> None:
+        """Run checks one after the other, in a new process after one that died or hung."""
+        remaining = list(names)
+        while remaining and self.left > 1.0:
+            remaining = self._in_one_process(remaining)
+        for name in remaining:
+            self.report.add(Check(name, "no time", "the time was up before it began"))
+
+    def _in_one_process(self, names: Sequence[str]) -> list[str]:
+        """Run checks until the process ends. Returns those that are still to be run."""
+        log = self.folder / f"log-{names[0].replace(' ', '-')}.txt"
+        ours, theirs = os.pipe()
+        command = [*self.worker, str(theirs), *(["--emulated"] if self.emulated else []), *names]
+        state = Progress(list(names))
+        with open(log, "w") as output, os.fdopen(ours) as told:
+            process = self.processes.start(command, pass_fds=(theirs,), stdout=output, stderr=output, cwd=self.folder)
+            os.close(theirs)
+            for message in self._messages(told, lambda: min(state.left, self.left)):
+                if message is None:
+                    self.processes.end(process)
+                    return self._lost(
+                        state, [state.current or state.remaining[0]], f"no answer in time, see {log.name}"
+                    )
+                self._hear(state, message)
+            self.processes.wait(process, 10.0)
+        if process.returncode == NO_GPU or not state.remaining:
+            return []
+        why = f"its process ended with {ending(process.returncode)}: {last_line(log)}"
+        # What did not begin in this process will not in another.
+        return self._lost(state, [state.current] if state.current else list(state.remaining), why)
+
+    def _hear(self, state: Progress, message: dict[str, Any]) -> None:
+        if "begins" in message:
+            state.begin(message["begins"], self.limits[message["begins"]])
+        elif "ends" in message:
+            name = message.pop("ends")
+            self.report.add(Check(name, **message))
+            state.remaining.remove(name)
+            state.begin("", START)
+        else:
+            self.gpus = message["gpus"]
+            self.report.facts["tensorflow"] = message["tensorflow"]
+
+    def _lost(self, state: Progress, names: Sequence[str], why: str) -> list[str]:
+        """Report checks that did not end. Returns those that are still to be run."""
+        status = "no time" if self.left <= 0 else "failed"
+        for name in names:
+            self.report.add(Check(name, status, why, time.monotonic() - state.began))
+        return [name for name in state.remaining if name not in names]
+
+    @staticmethod
+    def _messages(told: Any, left: Callable[[], float]) -> Iterator[dict[str, Any] | None]:
+        """What a process tells, until it ends; None when there is no time left."""
+        rest = b""
+        while True:
+            if not select.select([told], [], [], max(left(), 0.0))[0]:
+                yield None
+                return
+            data = os.read(told.fileno(), 65536)
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield json.loads(line)
+
+    def table(self, table: Table) -> None:
+        """Measure one table. What it has is read from its file, whatever the command said of other peers."""
+        start, path = time.monotonic(), self.folder / table.file
+        if self.left < BUDGET + 10:
+            self.report.add(Check(table.name, "no time", f"{max(self.left, 0):.0f} s were left"))
             return
-        program = program_for(case.make()._algorithm.updating_rule)
-        assert program is not None
-        module = str(emulated_gpu.emulated_path(*(() if program.name in emulated_gpu.PROGRAMS else (program,))))
-        for dtype in cuda.TYPES:
-            self._gpus.add(program, dtype, module)
-        self._gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
+        path.unlink(missing_ok=True)
+        log = path.with_suffix(".txt")
+        environment = {**os.environ, "DTOPT_GPU": "on", "COLUMNS": "160", "PYTHONPATH": python_path()}
+        with open(log, "w") as output:
+            process = self.processes.start(
+                table.command(path, self.emulated), stdout=output, stderr=output, cwd=self.folder, env=environment
+            )
+            try:
+                process.wait(min(BUDGET + AROUND, self.left))
+            except subprocess.TimeoutExpired:
+                process.terminate()  # what was measured is kept
+            self.processes.wait(process, 15.0)
+        ok, result = self._measured(path, log, process.returncode, environment)
+        self.report.add(Check(table.name, "ok" if ok else "failed", result, time.monotonic() - start))
 
-    def end(self) -> None:
-        if self._gpus is not None:
-            self._gpus.close()
-
-
-def trained(case: Case, dtype: str, device: str, in_function: bool, **more: Any) -> tuple[list[np.ndarray], str]:
-    """Variables and slots after a few steps, and why the kernel did not update them; empty if it did."""
-    values = start_values()
-    with tf.device(device):
-        variables = {name: tf.Variable(tf.constant(value, dtype), name=name) for name, value in values.items()}
-        optimizer = case.make(**more)
-        optimizer.build(list(variables.values()))
-
-        def step(*gradients: Any) -> None:
-            optimizer.apply_gradients(list(zip(gradients, variables.values(), strict=True)))
-
-        run = tf.function(step) if in_function else step
-        for k in range(STEPS):
-            given = {n: g if g is not None else np.zeros_like(values[n]) for n, g in gradient_values(k).items()}
-            run(*(tf.constant(given[name], dtype) for name in variables))
-    found = [*variables.values(), *optimizer.variables]
-    return [np.asarray(tf.cast(v, tf.float64)) for v in found], optimizer.executor_report().why_not_native
-
-
-def compared(device: Device, case: Case, dtype: str, in_function: bool, **more: Any) -> str:
-    """What is wrong with a case on the device; empty if nothing is."""
-    expected, _ = trained(case, dtype, "CPU:0", in_function, **more)
-    device.begin(case)
-    try:
-        found, reason = trained(case, dtype, device.name, in_function, **more)
-    finally:
-        device.end()
-    if reason:
-        return f"not updated by the kernel: {reason}"
-    if all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True)):
-        return ""
-    start = [*start_values().values()]
-    moved = max(float(np.max(np.abs(b - a))) for a, b in zip(start, expected[: len(start)], strict=True))
-    worst = max(float(np.max(np.abs(a - b), initial=0)) for a, b in zip(found, expected, strict=True))
-    inexact = case.optimizer in INEXACT or any(case.arguments.get(option) for option in NORMS)
-    if inexact and worst <= CLOSE[dtype] * max(moved, 1.0):
-        return ""
-    return f"differs from the CPU by {worst:.3g}, where variables moved by {moved:.3g}"
+    def _measured(self, path: Path, log: Path, code: int, environment: Mapping[str, str]) -> tuple[bool, str]:
+        """Whether our row was measured, and the table in a line."""
+        if not path.exists():
+            return False, f"exit status {ending(code)}: {last_line(log)}"
+        rows = {row["peer"]: row for row in json.loads(path.read_text())["rows"]}
+        parts = [f"{name} {in_words(row)}" for name, row in rows.items()]
+        checked = self.processes.start(
+            [sys.executable, "-m", "dtopt_cli", "bench", "check", str(path)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self.folder,
+            env=environment,
+        )
+        accepted = self.processes.wait(checked, 60.0)
+        parts.append(VERDICTS.get(accepted, f"`dtopt bench check` ended with {accepted}"))
+        return rows.get(OURS, {}).get("status") == "ok" and accepted in VERDICTS, "; ".join(parts)
 
 
-def check_training(device: Device) -> tuple[bool, str]:
-    """Every elementwise case of the conformance table: the bits of the CPU's kernel."""
-    cases = [case for case in ROWS if case.optimizer not in WHOLE]
-    runs = [(case, "float32", in_function, {}) for case in cases for in_function in (False, True)]
-    few = [case for case in cases if FIRST[case.optimizer].name == case.name]
-    runs += [(case, dtype, False, {}) for case in few for dtype in ("float64", "bfloat16", "float16")]
-    runs += [(case, dtype, False, {"master_copies": True}) for case in few for dtype in ("bfloat16", "float16")]
-    wrong = []
-    for case, dtype, in_function, more in runs:
-        how = "in a function" if in_function else "eagerly"
-        if problem := compared(device, case, dtype, in_function, **more):
-            wrong.append(f"{case.name} in {dtype}, {how}{', master copies' if more else ''}: {problem}")
-    for line in wrong:
-        print("  ", line, flush=True)
-    return not wrong, f"{len(runs) - len(wrong)} of {len(runs)} runs as on the CPU"
+def python_path() -> str:
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
 
 
-def _adam() -> Case:
-    return next(case for case in ROWS if case.name == "adam")
+def ending(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else str(code)
 
 
-def check_buffers(device: Device) -> tuple[bool, str]:
-    """A value that was read stays; what is assigned counts; a gradient may be freed once the call has returned."""
-    device.begin(_adam())
-    try:
-        with tf.device(device.name):
-            variable = tf.Variable(tf.zeros([device.elements]))
-            optimizer = _adam().make()
-            optimizer.apply_gradients([(tf.ones([device.elements]), variable)])
-            before = variable.read_value()
-            kept = float(before[0])
-            for k in range(200):
-                optimizer.apply_gradients(
-                    [(tf.fill([device.elements], float(k % 7 + 1)), variable)]
-                )  # freed right after
-            if float(before[0]) != kept or not np.all(np.isfinite(variable.numpy())):
-                return False, "a value that was read has changed"
-            spread = float(tf.reduce_max(variable) - tf.reduce_min(variable))
-            if spread != 0.0:
-                return (
-                    False,
-                    f"elements with the same gradients differ by {spread}: a gradient was overwritten too early",
-                )
-            variable.assign(tf.fill([device.elements], 5.0))
-            optimizer.apply_gradients([(tf.zeros([device.elements]), variable)])
-            now = float(variable[0])
-            return 4.0 < now < 5.0 + 1e-6, f"after an assignment a step begins with the new value ({now:.4f} from 5)"
-    finally:
-        device.end()
+def last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no message"
 
 
-def check_memory(device: Device) -> tuple[bool, str]:
-    """No growth of device memory over many steps."""
-    if device.emulated:
-        return True, "not measured on a CPU"
-    with tf.device(device.name):
-        variables = [tf.Variable(tf.zeros([512, 64])) for _ in range(20)]
-        gradients = [tf.ones([512, 64]) for _ in variables]
-        optimizer = _adam().make()
-
-        def steps(count: int) -> int:
-            for _ in range(count):
-                optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-            variables[0].numpy()
-            return int(tf.config.experimental.get_memory_info(device.name)["current"])
-
-        before = steps(10)
-        after = steps(MANY_STEPS)
-    return after <= before, f"{(after - before) / MANY_STEPS:.1f} bytes a step over {MANY_STEPS} steps"
+def in_words(row: Mapping[str, Any]) -> str:
+    """A row of a table: its time and its share of the bandwidth, or why it has none."""
+    if row["status"] != "ok":
+        return f"{row['status']} ({row['reason']})"
+    share = f", {row['roof_fraction']:.0%} of the bandwidth" if row.get("roof_fraction") else ""
+    return f"{row['median'] * 1e3:.3f} ms{share}"
 
 
-def check_modules(device: Device) -> tuple[bool, str]:
-    """How long a module takes to compile: a user waits that long, in the background, at the first use of a rule."""
-    start = time.perf_counter()
-    program = program_for(_adam().make()._algorithm.updating_rule)
-    assert program is not None
-    text = gpu.module(cuda.source(program, "float32"))
-    return ".entry" in text, f"Adam's module: {len(text)} bytes of PTX in {time.perf_counter() - start:.2f} s"
+def targets(folder: Path, limits: Mapping[str, tuple[float, float, float | None]] = TARGETS) -> Iterator[str]:
+    """What the tables say of the targets, as far as they were measured."""
+    for workload, (of_torch, of_eager, share) in limits.items():
+        times = {}
+        for how in ("eager", "function"):
+            path = folder / Table(workload, how, "").file
+            rows = json.loads(path.read_text())["rows"] if path.exists() else []
+            times |= {(how, row["peer"]): row for row in rows if row["status"] == "ok"}
+        ours, torch, traced = (
+            times.get(key) for key in (("eager", OURS), ("eager", "torch-fused"), ("function", OURS))
+        )
+        if ours and torch:
+            yield judged(f"{workload}, eager / torch fused", ours["median"] / torch["median"], most=of_torch)
+        if ours and traced:
+            yield judged(f"{workload}, function / eager", traced["median"] / ours["median"], most=of_eager)
+        if ours and share is not None and ours.get("roof_fraction"):
+            yield judged(f"{workload}, share of bandwidth", ours["roof_fraction"], least=share)
 
 
-def measured(folder: Path, workload: str, seconds: int) -> tuple[bool, str]:
-    """The peers of one workload, by `dtopt bench`."""
-    lines = []
-    for how in ("eager", "function"):
-        path = folder / f"{workload}-{how}.json"
-        command = [sys.executable, "-m", "dtopt_cli", "bench", "step", "--device", "gpu", "-w", workload, "-o", "adam"]
-        command += [
-            "-p",
-            PEERS,
-            "--baseline",
-            "optim-plain",
-            "--in",
-            how,
-            "--budget",
-            str(seconds),
-            "--output",
-            str(path),
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3 * seconds + 60, check=False)
-        if done.returncode != 0 or not path.exists():
-            return False, f"{how}: exit {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
-        lines.append(f"{how}: {path.name}")
-        print(done.stdout, flush=True)
-    return True, ", ".join(lines)
+def judged(what: str, value: float, most: float | None = None, least: float | None = None) -> str:
+    is_met = value <= most if most is not None else value >= (least or 0.0)
+    limit = f"at most {most}" if least is None else f"at least {least}"
+    return f"{'met' if is_met else 'MISSED':<8} {what:<34} {value:.2f} ({limit})"
 
 
-def run(name: str, check: Callable[[], tuple[bool, str]]) -> Check:
-    """One check; an error of any kind is a failure of it alone."""
-    print(f"{name} ...", flush=True)
-    start = time.perf_counter()
-    try:
-        ok, result = check()
-    except Exception as error:  # the other checks are to run, too
-        traceback.print_exc()
-        ok, result = False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return Check(name, ok, result, time.perf_counter() - start)
+def run(runner: Runner, chosen: Callable[[str], bool]) -> int:
+    """Run the chosen checks and tables. Returns the exit status."""
+    tables = [table for table in (EMULATED if runner.emulated else TABLES) if chosen(table.name)]
+    names = [name for name in CHECKS if chosen(name)]
+    runner.checks([FIRST])
+    if not runner.emulated and not runner.gpus and not runner.report.checks:
+        print("TensorFlow finds no GPU: pip install -e '.[gpu]', and look at nvidia-smi", file=sys.stderr)
+        return NO_GPU
+    groups = [[name for name in group if name in names] for group in GROUPS]
+    at_once = max(1, min(len(groups), (os.cpu_count() or 1) // 4))
+    if at_once == 1:
+        groups = [[name for name in names if name != FIRST]]
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            list(pool.map(runner.checks, filter(None, groups)))
+        except KeyboardInterrupt:
+            runner.stop()
+            raise
+    for table in tables:
+        runner.table(table)
+    return 0 if runner.report.is_good else 1
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--into", type=Path, default=Path("gpu-check"), help="folder for the results")
     parser.add_argument("--emulated", action="store_true", help="on a CPU, through emulated launches")
     parser.add_argument("--only", action="append", help="the checks with this in their name")
+    parser.add_argument("--minutes", type=float, default=5.0, help="after which nothing new begins")
     options = parser.parse_args(arguments)
-    if not options.emulated and not tf.config.list_physical_devices("GPU"):
-        print("TensorFlow finds no GPU: pip install 'tensorflow[and-cuda]', and look at nvidia-smi", file=sys.stderr)
-        return 4
-    options.into.mkdir(parents=True, exist_ok=True)
-    device = Device(options.emulated)
-    checks: dict[str, Callable[[], tuple[bool, str]]] = {
-        "modules": lambda: check_modules(device),
-        "training": lambda: check_training(device),
-        "buffers": lambda: check_buffers(device),
-        "memory": lambda: check_memory(device),
-    }
-    if not options.emulated:
-        for workload, seconds in WORKLOADS.items():
-            checks[f"time of {workload}"] = lambda w=workload, s=seconds: measured(options.into, w, s)  # type: ignore[misc]
-    chosen = {n: c for n, c in checks.items() if not options.only or any(part in n for part in options.only)}
-    done = [run(name, check) for name, check in chosen.items()]
-    (options.into / "checks.json").write_text(json.dumps([asdict(check) for check in done], indent=1))
-    print(f"\nTensorFlow {tf.version.VERSION}, {device.name}")
-    for check in done:
-        print(f"{'ok  ' if check.ok else 'FAIL'} {check.name:<22} {check.seconds:6.1f} s  {check.result}")
-    return 0 if all(check.ok for check in done) else 1
+    try:
+        options.into.mkdir(parents=True, exist_ok=True)
+        (options.into / "checks.json").write_text("{}")
+    except OSError as error:
+        parser.error(f"--into {options.into} cannot be written: {error.strerror}; choose another folder")
+    return options
+
+
+def interrupted(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: Sequence[str] | None = None, worker: Sequence[str] = (sys.executable, str(WORKER))) -> int:
+    options = parsed(arguments)
+    began, folder = time.monotonic(), options.into.resolve()
+    facts = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": sys.argv[1:], "emulated": options.emulated}
+    report, deadline = Report(folder / "checks.json", facts), began + 60 * options.minutes
+    runner = Runner(report, folder, deadline, options.emulated, worker)
+    signal.signal(signal.SIGTERM, interrupted)
+    try:
+        code = run(runner, lambda name: not options.only or any(part in name for part in options.only))
+    except KeyboardInterrupt:
+        code = 130
+    finally:
+        runner.stop()
+    if code != NO_GPU:
+        order = [*CHECKS, *(table.name for table in (*TABLES, *EMULATED))]
+        print(
+            f"\nTensorFlow {runner.report.facts.get('tensorflow', '?')}, {time.monotonic() - began:.0f} s, in {folder}"
+        )
+        print(
+            *map(line_of, sorted(runner.report.checks, key=lambda check: order.index(check.name))),
+            *targets(folder),
+            sep="\n",
+        )
+    return code
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ PYTHONS = {
     "2.21": (*OLD_PYTHONS, "3.13"),
 }
 """The Pythons that dtopt takes and that a TensorFlow has wheels for."""
+NVRTC = "nvidia-cuda-nvrtc-cu12==12.1.105; sys_platform == 'linux' and platform_machine == 'x86_64'"
+"""What compiles kernels for GPUs into the package."""
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
 QUICK = (
     "test_optim/test_api.py",
@@ -104,7 +106,7 @@ def kernels() -> None:
     """Compile into the source tree for every TensorFlow: the headers and the library to link with are in its wheel."""
     for tensorflow, pythons in PYTHONS.items():
         with tempfile.TemporaryDirectory() as scratch:
-            python = environment(Path(scratch), pythons[-1], f"tensorflow=={tensorflow}.*", "setuptools")
+            python = environment(Path(scratch), pythons[-1], f"tensorflow=={tensorflow}.*", "setuptools", NVRTC)
             done = call(python, "-m", "optim.native.prebuild")
         print(*(line for line in done.stderr.splitlines() if line.startswith("dtopt: ")), sep="\n", flush=True)
 

@@ -13,7 +13,8 @@ GB, GIB = 10**9, 2**30
 class Device:
     """Attributes: name; memory in bytes; flops: dense bfloat16 products per second; bandwidth of memory, bytes per
     second; near: bytes per second that a device sends within its node; far: to other nodes; node: devices of one, or of
-    one pod of TPUs; source of all these."""
+    one pod of TPUs; source of all these; reached: the part of the bandwidth that dtopt's kernel reaches, by a table of
+    docs/benchmarks.md, None where none was measured."""
 
     name: str
     memory: int
@@ -23,6 +24,7 @@ class Device:
     far: float
     node: int
     source: str
+    reached: float | None = None
 
 
 _DGX_A100 = "NVIDIA A100 data sheet; DGX A100: NVLink 600 GB/s both ways, one 200 Gb/s adapter per GPU"

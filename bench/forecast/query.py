@@ -123,5 +123,6 @@ def _speeds(
     flops = device.flops if device else None
     if roof is not None and roof_speed is not None:
         return Speeds(roof_speed(roof), everywhere, None, links, flops, device)
-    memory = float(parse_bytes(bandwidth)) if bandwidth is not None else device.bandwidth if device else None
+    memory = device.bandwidth * (device.reached or 1.0) if device else None
+    memory = memory if bandwidth is None else float(parse_bytes(bandwidth))
     return Speeds(memory, everywhere, 1, links, flops, device)

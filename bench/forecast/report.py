@@ -150,7 +150,15 @@ def _notes(row: Row) -> Iterator[RenderableType]:
     if len(row.layout_notes) > SHOWN_LAYOUT_NOTES:
         yield f"and {len(row.layout_notes) - SHOWN_LAYOUT_NOTES} more such tensors"
     if row.device is not None:
-        yield f"{row.device}: {device(row.device).source}."
+        known = device(row.device)
+        yield f"{known.name}: {known.source}."
+        if known.reached is None:
+            yield (
+                f"Not measured: the part of the memory bandwidth of {known.name} that dtopt's kernel reaches."
+                " Updates are counted at all of it."
+            )
+        else:
+            yield f"Updates are counted at {known.reached:.0%} of the memory bandwidth, which dtopt's kernel reached."
 
 
 def _what_is_not_known(row: Row) -> Iterator[RenderableType]:

@@ -70,17 +70,26 @@ def single_steps(
     return found
 
 
-def warm_up(session: Steps, most_seconds: float, most_steps: int = 100, clock: Clock = time.perf_counter) -> WarmUp:
-    """Steps one at a time until two windows of them agree, or a cap ends it, which is reported and no
-    failure."""
+def warm_up(
+    session: Steps,
+    most_seconds: float,
+    most_steps: int = 100,
+    clock: Clock = time.perf_counter,
+    least_seconds: float = 0.0,
+) -> WarmUp:
+    """Steps one at a time until two windows of them agree, or a cap ends it, which is reported and no failure.
+
+    Args:
+      least_seconds: of steps, however many: the clocks of a GPU rise while it works.
+    """
     start = clock()
     seconds: list[float] = []
     steady = False
-    while not steady and len(seconds) < most_steps:
+    while clock() - start < least_seconds or (
+        not steady and len(seconds) < most_steps and clock() - start <= most_seconds
+    ):
         seconds.append(sample(session, 1, clock))
         steady = _agree(seconds)
-        if clock() - start > most_seconds:
-            break
     return WarmUp(len(seconds), clock() - start, steady, median(seconds[-WINDOW:]))
 
 

@@ -8,12 +8,12 @@ import importlib.metadata
 import os
 import platform
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.errors import OptionError
-from bench.measuring import source
-from optim.errors import UnsupportedError
+from bench.errors import NoDeviceError, OptionError
+from bench.measuring import accelerators, source
 
 BUSY_LOAD = 0.5
 """Runnable processes before a run above which the machine is called busy."""
@@ -22,6 +22,7 @@ PACKAGES = ("dtopt", "numpy", "scipy", "tensorflow", "tf_keras", "keras", "torch
 
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
+    "DTOPT_GPU",
     "GLIBC_TUNABLES",
     "LD_PRELOAD",
     "MALLOC_ARENA_MAX",
@@ -42,8 +43,10 @@ _HOW_TO_GET = {
 
 
 def find_device(wanted: str) -> str:
-    """The device for "auto", "cpu", "gpu" or "tpu". Raises: OptionError; UnsupportedError with how to get a missing
-    one."""
+    """The device for "auto", "cpu", "gpu" or "tpu".
+
+    Raises: OptionError; NoDeviceError, with how to get a missing one.
+    """
     present = [name for name, files in _DEVICE_FILES.items() if any(Path(file).exists() for file in files)]
     if wanted not in ("auto", "cpu", *_DEVICE_FILES):
         raise OptionError(f"no device is called {wanted!r}; there are: auto, cpu, {', '.join(_DEVICE_FILES)}")
@@ -51,7 +54,7 @@ def find_device(wanted: str) -> str:
         return "gpu" if "gpu" in present else "cpu"
     if wanted != "cpu" and wanted not in present:
         files = " and ".join(_DEVICE_FILES[wanted])
-        raise UnsupportedError(
+        raise NoDeviceError(
             f"there is no {wanted.upper()} on this machine ({files} do not exist); {_HOW_TO_GET[wanted]},"
             " or measure here with --device cpu"
         )
@@ -61,10 +64,10 @@ def find_device(wanted: str) -> str:
 class Log:
     """What a result says of the run around its numbers. Made before the run; `context` is asked for after it."""
 
-    def __init__(self, command: str, threads: int) -> None:
+    def __init__(self, command: str, threads: int, device: str = "cpu") -> None:
         self._began = time.monotonic()
         started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        self._members = describe(threads) | {"command": command, "started": started}
+        self._members = describe(threads, device) | {"command": command, "started": started}
 
     def context(self, **further: Any) -> dict[str, Any]:
         """Machine, versions, command, dates and load, and what the kind of result adds."""
@@ -72,8 +75,9 @@ class Log:
         return {**self._members, **after, "busy": self._members["load"] > BUSY_LOAD, **further}
 
 
-def describe(threads: int) -> dict[str, Any]:
+def describe(threads: int, device: str = "cpu") -> dict[str, Any]:
     """What the machine and its software are. Values that cannot be read are None."""
+    gpus = accelerators.describe() if device == "gpu" else []
     return {
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
@@ -89,16 +93,17 @@ def describe(threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": versions(),
         "source": source.describe(),
-        "identity": identity(),
+        "accelerators": gpus,
+        "identity": identity([gpu["name"] for gpu in gpus]),
         "variables": _variables(),
     }
 
 
-def identity() -> str:
+def identity(gpus: Sequence[str] = ()) -> str:
     """The same for machines that must give the same times, whatever their names: hash of processor, its number and
-    caches, and memory in whole GB."""
+    caches, memory in whole GB, and of the GPUs of a run on them."""
     memory = round((_meminfo("MemTotal") or 0) / 1e9)
-    parts = (platform.system(), platform.machine(), _cpu_model(), os.cpu_count(), last_level_cache(), memory)
+    parts = (platform.system(), platform.machine(), _cpu_model(), os.cpu_count(), last_level_cache(), memory, *gpus)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 

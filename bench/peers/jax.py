@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bench.cases import in_situ
 from bench.cases.values import parameter
 from bench.peers.peer import Session
+from optim.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,10 +16,18 @@ if TYPE_CHECKING:
     from bench.cases.case import Case
 
 
+JAX_FOR = {"gpu": "cuda12", "tpu": "tpu"}
+"""What pip installs for a device."""
+
+
 def device(case: Case) -> Any:
     import jax
 
-    return jax.devices(case.device)[0]
+    try:
+        return jax.devices(case.device)[0]
+    except RuntimeError as error:
+        how = f"JAX finds no {case.device.upper()}: pip install 'jax[{JAX_FOR.get(case.device, 'cpu')}]'"
+        raise UnsupportedError(how) from error
 
 
 def put(case: Case, array: Any) -> Any:

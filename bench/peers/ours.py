@@ -94,7 +94,10 @@ def _plain(case: Case, **options: Any) -> Session:
     found = _averages(case, optimizer)
     called = tf.function(apply) if way == "function" else apply
     averages = (lambda: found(variables)) if found else None
-    return tensorflow.whole_session(case, called, variables, averages)
+    session = tensorflow.whole_session(case, called, variables, averages)
+    if case.device == "gpu" and not options.get("jit_compile"):
+        session.remark = "TensorFlow's ops" if optimizer.executor_report().why_not_native else "dtopt's kernel"
+    return session
 
 
 _HAS = Abilities(

@@ -37,6 +37,7 @@ class Session:
         where `read` costs no more than that.
       hand: (tensor number, gradient) -> nothing: puts a gradient where the optimizer finds it; None where `apply` is
         all that gives it one.
+      remark: for the table, what is known of how it works once it is prepared.
       many: makes so many steps at once, where a loop of `apply` would not be how it is used; None for the loop.
     """
 
@@ -51,6 +52,7 @@ class Session:
     glance: Callable[[int], object] | None = None
     hand: Callable[[int, Any], object] | None = None
     many: Callable[[int], object] | None = None
+    remark: str = ""
     gradients: list[Any] = field(default_factory=list)
     made: int = 0
     """Steps made so far."""

@@ -13,6 +13,7 @@ from bench.cases.sparse import Rows
 from bench.cases.values import parameter
 from bench.measuring.forking import imported_tensorflow
 from bench.peers.peer import Session
+from optim.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +30,8 @@ def start(case: Case) -> Any:
         cpu = tf.config.list_physical_devices("CPU")[0]
         logical = [tf.config.LogicalDeviceConfiguration()] * case.mesh.devices
         tf.config.set_logical_device_configuration(cpu, logical)
+    elif case.device == "gpu" and not tf.config.list_physical_devices("GPU"):
+        raise UnsupportedError("TensorFlow finds no GPU: pip install 'tensorflow[and-cuda]'")
     elif case.device == "tpu":
         from tensorflow.experimental import dtensor
 

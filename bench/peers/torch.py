@@ -15,6 +15,7 @@ from bench.cases.sparse import Rows
 from bench.cases.values import parameter
 from bench.peers.abilities import EVERY_ROW, TOUCHED_ROWS, USUAL_ALGORITHMS, Abilities, same_either_way
 from bench.peers.peer import Conventions, Peer, Session
+from optim.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,6 +127,10 @@ def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **vari
     import torch
 
     torch.set_num_threads(case.threads)
+    if case.device == "gpu" and not torch.cuda.is_available():
+        raise UnsupportedError(
+            f"torch {torch.__version__} finds no GPU: pip install torch, as pytorch.org says for CUDA"
+        )
     device, dtype = "cuda" if case.device == "gpu" else "cpu", getattr(torch, case.options.dtype)
 
     def put(array: np.ndarray) -> Any:

@@ -22,7 +22,8 @@ class Sample:
     Further, None where not measured: `latency`, seconds of a single step that is waited for; `step_share`, the
       step's part of forward, backward and step (in older results); `resident_bytes` of the process after the sample;
       `cpus` that the peer's processes kept busy in the round for each second of the sample, `others` that all else on
-      the same CPUs did; `late`, seconds after the wait until the last element had arrived.
+      the same CPUs did; `late`, seconds after the wait until the last element had arrived; `host`, seconds until the
+      call of the step that is waited for had returned, and the device was left to work.
     """
 
     group: int
@@ -37,6 +38,7 @@ class Sample:
     cpus: float | None = None
     others: float | None = None
     late: float | None = None
+    host: float | None = None
 
     @property
     def place(self) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ An optimizer writes the lines it has just read, so it pays no read for its write
 roofs are in place too. Two of them: `a += b` (2 reads, 1 write, SGD's mix) and `p += g; m += g; v += g` by
 blocks that stay in cache (4 reads, 3 writes, Adam's mix). The roof is the better one's best sample. They use
 numpy on plain arrays, split over the same threads, and as many elements as the case updates, or 4 x 128 MiB
-where that is less.
+where that is less. On a GPU the roof is a copy, `bench.roof.device`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bench.peers.abilities import Abilities
 from bench.peers.peer import Peer, Session
+from bench.roof import device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +32,7 @@ FLOAT32 = 4
 
 def elements(case: Case) -> int:
     """Elements per array."""
-    return min(case.mesh_elements, MOST_ELEMENTS)
+    return device.ELEMENTS if case.device == "gpu" else min(case.mesh_elements, MOST_ELEMENTS)
 
 
 def _spans(total: int, parts: int) -> list[slice]:
@@ -92,3 +93,9 @@ ADAM_MIX = Peer(
 )
 ROOFS: tuple[tuple[Peer, int], ...] = ((ADD, 12), (ADAM_MIX, 28))
 """Each roof with the bytes per element that it moves."""
+ON_GPUS = ((device.COPY, 8),)
+
+
+def roofs(case: Case) -> tuple[tuple[Peer, int], ...]:
+    """Those of the device of a case; none on TPUs."""
+    return {"cpu": ROOFS, "gpu": ON_GPUS}.get(case.device, ())

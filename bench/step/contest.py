@@ -24,7 +24,7 @@ from bench.measuring.process import UnsupportedCaseError, Worker, WorkerError, a
 from bench.measuring.rounds import Pace, Rounds
 from bench.peers.peer import Peer
 from bench.results.records import Sample
-from bench.roof.patterns import ROOFS
+from bench.roof.patterns import roofs
 from bench.step import suspicion
 from bench.step.agreement import Agreement
 from bench.step.memory import FORKED, RUNTIME, groups, too_large
@@ -95,6 +95,7 @@ class Contestant:
     spins: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     device_peak_bytes: int | None = None
+    remark: str = ""
     untraced: str | None = None
 
     @property
@@ -124,7 +125,7 @@ class Contest:
     ) -> None:
         self.case = case
         self.contestants = [Contestant(peer) for peer in peers]
-        self.roofs = [Contestant(peer, is_roof=True) for peer, _ in ROOFS] if case.device == "cpu" else []
+        self.roofs = [Contestant(peer, is_roof=True) for peer, _ in roofs(case)]
         self.processes = settings.processes_of(len(self.contestants)) if case.device == "cpu" else 1
         self._settings = settings
         self._order = order
@@ -260,6 +261,7 @@ class Contest:
             prepared = worker.answer(self._settings.timeout)
             contestant.prepare_seconds = max(prepared["seconds"], contestant.prepare_seconds or 0.0)
             contestant.versions = prepared["versions"]
+            contestant.remark = prepared.get("remark", "")
 
     def _make_ready(self, contestant: Contestant, count: int) -> None:
         """First steps, check and warm-up of the newest processes."""
@@ -329,6 +331,7 @@ class Contest:
                 resident_bytes=resident,
                 process=process,
                 late=late,
+                host=taken.get("host"),
             )
         )
         contestant.peak_bytes, contestant.device_peak_bytes = taken["peak_bytes"], taken["device_peak_bytes"]

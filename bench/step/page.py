@@ -55,13 +55,11 @@ def _text(rows: Sequence[Row], result: Result) -> Iterator[str]:
     )
     roofs = [roof for roof in result.roofs if (roof.workload, roof.optimizer) == (row.workload, row.optimizer)]
     if roofs:
-        best = max(roofs, key=lambda roof: roof.bytes_per_second)
         yield (
             f"A step moves at least {row.bytes_per_parameter:.3g} bytes per parameter. The roof is"
-            f" {best.bytes_per_second / 1e9:.1f} GB/s, moved in place in the same rounds"
-            f" ({best.name.removeprefix('roof: ')})."
+            f" {report.best_roof(row, roofs)}."
         )
-    yield from filter(None, [report.waiting(rows)])
+    yield from filter(None, [report.waiting(rows), report.hosts(rows)])
 
 
 def _ratios(rows: Sequence[Row]) -> Ratios | None:
@@ -90,7 +88,8 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
         return
     if any(row.roof_fraction is not None for row in ordered):
         shares = tuple(None if row.roof_fraction is None else 100 * row.roof_fraction for row in ordered)
-        yield Bars("Percent of the roof", labels, {"of the roof": shares}, "% of the memory speed reached in place")
+        how = "in place" if ordered[0].device == "cpu" else "by a copy"
+        yield Bars("Percent of the roof", labels, {"of the roof": shares}, f"% of the memory speed reached {how}")
     times = tuple((row.median or 0.0) * 1e3 for row in ordered)
     spans = tuple(((row.median or 0.0) * 1e3 - _mad(row), (row.median or 0.0) * 1e3 + _mad(row)) for row in ordered)
     yield Bars("Time of a step", labels, {"median": times}, "ms, with the median absolute deviation", spans=spans)

@@ -42,7 +42,7 @@ def render(result: Result, reruns: bool = False) -> list[RenderableType]:
         parts += [*_head(rows), "", _table(rows), "", *_comparisons(rows), *_roof(rows[0], roofs)]
         parts += [
             *_agreement(rows),
-            *filter(None, [waiting(rows)]),
+            *filter(None, [waiting(rows), hosts(rows)]),
             *_not_judged(rows),
             *_warnings(rows),
             *_left_out(rows),
@@ -222,9 +222,16 @@ def _roof(row: Row, roofs: Sequence[Roof]) -> Iterator[RenderableType]:
             " and roof count the dense bytes."
         )
     if roofs:
-        best = max(roofs, key=lambda roof: roof.bytes_per_second)
-        kind = best.name.removeprefix("roof: ")
-        yield f"Roof: {best.bytes_per_second / 1e9:.1f} GB/s, moved in place in the same rounds ({kind})."
+        yield f"Roof: {best_roof(row, roofs)}."
+
+
+def best_roof(row: Row, roofs: Sequence[Roof]) -> str:
+    """The speed of the best roof, and what moved memory at it."""
+    best = max(roofs, key=lambda roof: roof.bytes_per_second)
+    if row.device != "cpu":
+        return f"{best.bytes_per_second / 1e9:.1f} GB/s, copied on the device in the same rounds"
+    kind = best.name.removeprefix("roof: ")
+    return f"{best.bytes_per_second / 1e9:.1f} GB/s, moved in place in the same rounds ({kind})"
 
 
 def _agreement(rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -258,6 +265,15 @@ def waiting(rows: Sequence[Row]) -> str | None:
     return f"After a step threads of {', '.join(awake)} spin before they sleep{others}."
 
 
+def hosts(rows: Sequence[Row]) -> str | None:
+    """How soon peers' calls return on a device that works by itself, in a sentence of plain text."""
+    known = [row for row in _measured(rows) if row.host is not None and row.device != "cpu"]
+    if not known:
+        return None
+    parts = (f"{row.peer} after {_digits(row.host)} of {_digits(row.latency)} ms" for row in known)
+    return f"The call of a step that is waited for returns, and leaves the device to work: {', '.join(parts)}."
+
+
 def _warnings(rows: Sequence[Row]) -> Iterator[RenderableType]:
     doubtful = [f"{row.peer} ({', '.join(row.warnings)})" for row in rows if row.warnings]
     if doubtful:
@@ -288,7 +304,8 @@ def _not_judged(rows: Sequence[Row]) -> Iterator[RenderableType]:
 def _run(result: Result) -> Iterator[RenderableType]:
     context = result.context
     packages = ", ".join(f"{name} {version}" for name, version in context["packages"].items())
-    yield f"{context['cpu']}, {context['cpus']} CPUs; Python {context['python']}, {packages}."
+    gpus = "".join(f"{gpu['name']}, driver {gpu['driver_version']}; " for gpu in context.get("accelerators", ()))
+    yield f"{gpus}{context['cpu']}, {context['cpus']} CPUs; Python {context['python']}, {packages}."
     processes = context.get("processes", 1)
     many = f"{processes} processes" if processes > 1 else "one process"
     forked = ", forked from one that had imported TensorFlow" if "forked" in context.get("starts", ()) else ""

@@ -46,6 +46,7 @@ class Row:
       beside: of our own peers, the ratio to each other peer.
       waits: the library whose threads wait; spins: seconds of CPU time that they go on for after a step.
       cpus: that the peer kept busy on average, others: that all else did.
+      host: median of the samples' host.
       rerun: the command that measures this row again.
     """
 
@@ -103,6 +104,7 @@ class Row:
     spins: float | None = None
     cpus: float | None = None
     others: float | None = None
+    host: float | None = None
 
     def times(self) -> dict[Place, float]:
         """Seconds per step by (group, round, process)."""

@@ -12,8 +12,8 @@ from bench.cases import traffic
 from bench.cases.case import Case
 from bench.measuring import environment, stats
 from bench.results.records import Roof
-from bench.roof.patterns import ROOFS
 from bench.roof.patterns import elements as roof_elements
+from bench.roof.patterns import roofs
 from bench.step import suspicion
 from bench.step.contest import Contest, Contestant
 from bench.step.ratios import with_ratios
@@ -27,7 +27,7 @@ def make_roofs(contest: Contest) -> tuple[Roof, ...]:
     """The roofs that gave a sample."""
     case = contest.case
     found = []
-    for contestant, (peer, per_element) in zip(contest.roofs, ROOFS, strict=False):
+    for contestant, (peer, per_element) in zip(contest.roofs, roofs(case), strict=True):
         if contestant.samples:
             moved = per_element * roof_elements(case)
             best = moved / min(sample.seconds for sample in contestant.samples)
@@ -80,11 +80,12 @@ def _row(case: Case, contestant: Contestant, roof: float | None, again: Sequence
         peak_bytes=contestant.peak_bytes,
         device_peak_bytes=contestant.device_peak_bytes,
         versions=contestant.versions,
-        note=peer.remark(case),
+        note=", ".join(filter(None, (peer.remark(case), contestant.remark))),
         waits=peer.waits,
         spins=_median(contestant.spins),
         others=_median(sample.others for sample in contestant.samples),
         cpus=_median(sample.cpus for sample in contestant.samples),
+        host=_median(sample.host for sample in contestant.samples),
         step_share=contestant.step_share,
         warnings=_warnings(contestant),
         layout_notes=tuple(layout.note for layout in case.shardings if peer.on_mesh and layout.note),

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from bench import roof
 from bench.cases.case import Case
-from bench.measuring import environment
+from bench.measuring import accelerators, environment
 from bench.measuring.process import Child, Worker, WorkerError, allowed_cpus, fresh, undisturbed, worker_environment
 from bench.measuring.server import Server
 from bench.peers.peer import Peer
 from bench.results.document import Result
 from bench.results.records import Roof
-from bench.roof import patterns
 from bench.step.contest import Contest, Launch, Progress
 from bench.step.query import Plan
 from bench.step.ratios import BUSY
@@ -39,7 +39,7 @@ class Starts:
         self.ways: set[str] = set()
 
     def __call__(self, peer: Peer, case: Case) -> Worker:
-        if peer.module == patterns.__name__:
+        if peer.module.startswith(f"{roof.__name__}."):
             return start(peer, case)
         if self._server is not None:
             with suppress(WorkerError):
@@ -77,7 +77,8 @@ def run(
     available_memory: Callable[[], int] = environment.available_memory,
 ) -> Result:
     """Measures every peer on every case."""
-    log = environment.Log(plan.command, plan.cases[0].threads)
+    device = plan.cases[0].device
+    log = environment.Log(plan.command, plan.cases[0].threads, device)
     order = random.Random(plan.seed)
     rows: list[Row] = []
     roofs: list[Roof] = []
@@ -88,7 +89,7 @@ def run(
             contest = Contest(case, plan.peers, plan.settings, order, launch or starts)
             try:
                 if not interrupted:
-                    contest.run(plan.baseline, available_memory(), progress)
+                    contest.run(plan.baseline, _room(device, available_memory()), progress)
             except KeyboardInterrupt:
                 interrupted = True
             if interrupted:
@@ -106,6 +107,12 @@ def run(
     )
     context["busy"] = any((row.others or 0.0) > BUSY for row in rows)
     return Result(context, tuple(roofs), tuple(rows), interrupted)
+
+
+def _room(device: str, available: int) -> int:
+    """Bytes that processes may take: of the machine's memory, and on a GPU no more than that has."""
+    on_gpu = accelerators.free_memory(accelerators.describe()) if device == "gpu" else None
+    return available if on_gpu is None else min(available, on_gpu)
 
 
 def _processes(rows: Sequence[Row]) -> int:

@@ -41,6 +41,9 @@ IDLES, IDLE = 4, 0.1
 
 UNKNOWN_CACHE = 64 * 1024**2
 
+LEAST_WARM_UP = {"gpu": 0.5}
+"""Seconds of warm-up at the least, by device: the clocks of an idle GPU are low."""
+
 
 class Worker:
     """Holds the one session of this process."""
@@ -63,7 +66,7 @@ class Worker:
         versions: dict[str, str] = {name: package_version(name) or "from source" for name in self.peer.packages}
         if "dtopt" in versions:
             versions |= source.describe()
-        return {"seconds": time.perf_counter() - start, "versions": versions}
+        return {"seconds": time.perf_counter() - start, "versions": versions, "remark": self.session.remark}
 
     def check(self) -> dict[str, Any]:
         """First step (tracing and compilation included), the other steps of the check, and the comparison."""
@@ -75,7 +78,8 @@ class Worker:
         return {"first_step_seconds": first_step, "agreement": dataclasses.asdict(found)}
 
     def warm(self, most_seconds: float) -> dict[str, Any]:
-        warm = clock.warm_up(self._prepared(), most_seconds)
+        least = LEAST_WARM_UP.get(self.case.device, 0.0)
+        warm = clock.warm_up(self._prepared(), most_seconds, least_seconds=least)
         self._asked += warm.steps
         return {**dataclasses.asdict(warm), "steps_per_sample": clock.steps_per_sample(warm.step_seconds)}
 
@@ -83,14 +87,15 @@ class Worker:
         """Times a step that is waited for, and steps without a wait between them. From a cold cache there is only the
         first kind: a step would find what the one before it left."""
         session = self._prepared()
+        alone = _Returning(session)
         singles: list[float] = []
         if self._clear_cache:
-            singles = clock.single_steps(session, steps, before=self._clear_cache)
+            singles = clock.single_steps(alone, steps, before=self._clear_cache)
             seconds, latency = fmean(singles), median(singles)
         elif steps == 1:
-            seconds = latency = clock.sample(session, 1)
+            seconds = latency = clock.sample(alone, 1)
         else:
-            singles = clock.single_steps(session, SINGLE_STEPS)
+            singles = clock.single_steps(alone, SINGLE_STEPS)
             seconds, latency = clock.sample(session, steps), singles[-1]
             self._asked += SINGLE_STEPS
         self._asked += steps
@@ -98,6 +103,7 @@ class Worker:
         return {
             "seconds": seconds,
             "latency": latency,
+            "host": alone.seconds,
             "late": late,
             "told": sum(singles) + steps * seconds + looked,
             "resident_bytes": _resident(),
@@ -213,6 +219,22 @@ class Worker:
         if self.session is None:
             raise RuntimeError("the worker was asked to step before it was asked to prepare")
         return self.session
+
+
+class _Returning:
+    """Steps that are waited for, and the seconds after which the last call had returned."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.seconds = 0.0
+
+    def run(self, steps: int) -> None:
+        start = time.perf_counter()
+        self._session.run(steps)
+        self.seconds = time.perf_counter() - start
+
+    def synchronise(self) -> None:
+        self._session.synchronise()
 
 
 class _Passes:

@@ -9,10 +9,10 @@ from dtopt_cli import output
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from migrate.evidence import Origin
-    from migrate.operations.contents import Contents
-    from migrate.operations.convert import Report
-    from migrate.operations.inspection import Inspection, SlotRow
+    from migrate.claims import Origin
+    from migrate.conversion.contents import Contents
+    from migrate.conversion.convert import Report
+    from migrate.conversion.inspection import Inspection, SlotRow
     from migrate.proof.verification import Verification
 
 SHOWN = 5

@@ -16,15 +16,18 @@ from migrate.algorithms.spec import (
     Blocks,
     ByRelease,
     Config,
-    Versions,
+    Releases,
     always,
+    default_epsilon,
     epsilon,
     kept,
     number,
     rounded_before,
     slots_of,
 )
-from migrate.generations import NATIVE, NEW, version_tuple
+from migrate.facts.rules import ADADELTA as RULE
+from migrate.facts.rules import OLD
+from migrate.generations import EXPERIMENTAL, NATIVE, NEW
 from optim.rules.adadelta import AdadeltaRule
 
 GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
@@ -32,7 +35,7 @@ GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     slot_major, pairs = (Block((GRAD,)), Block((DELTA,))), (Block((GRAD, DELTA)),)
-    if generation == "experimental":
+    if generation == EXPERIMENTAL:
         return (slot_major, pairs)
     return (slot_major,) if generation in SLOT_MAJOR else (pairs,)
 
@@ -42,28 +45,15 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    native = generation in ("keras1", "keras2", "keras2.3", "optimizer_v1")
+    native = generation in NATIVE
     defaults: dict[str, Any] = {"learning_rate": 1.0 if native else 0.001, "rho": 0.95}
-    if generation in ("keras1", "tf1"):
-        return {**defaults, "epsilon": 1e-8}
-    return defaults if generation == "keras2" else {**defaults, "epsilon": 1e-7}
+    return {**defaults, **default_epsilon(generation)}
 
 
-def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    """The kernel that moved variables by the new second slot was run in TF 1.0 and 1.4, its successor in 1.5 to 1.8
-    and from 1.12 on."""
-    if generation != "tf1":
-        return {}, {}
-    release = version_tuple(versions.get("tensorflow"))
-    if release is None:
-        return {}, {"new_delta_in_step": _DOUBT}
-    return ({"new_delta_in_step": True} if release < (1, 5) else {}), {}
-
-
-_DOUBT = (
-    "tf.train.AdadeltaOptimizer of TF 1.0 to 1.4 steps by another formula than that of TF 1.5 and later, and the"
-    " source does not say its release: the later one is carried"
-)
+def _by_release(config: Config, releases: Releases) -> ByRelease:
+    warning = RULE.warning(releases)
+    doubts = {RULE.subject: f"the second slot of tf.train.AdadeltaOptimizer: {warning}"} if warning else {}
+    return ({RULE.subject: True} if RULE.of(releases) == OLD else {}), doubts
 
 
 ALGORITHM = Algorithm(

@@ -13,12 +13,13 @@ from migrate.algorithms.spec import (
     Algorithm,
     Config,
     always,
+    default_epsilon,
     each_alone,
     epsilon,
     number,
     slots_of,
 )
-from migrate.generations import NATIVE, NEW
+from migrate.generations import NATIVE, NEW, TF1
 from optim.rules.adagrad import AdagradRule
 
 ACCUMULATOR = "accumulator"
@@ -27,7 +28,7 @@ ACCUMULATOR = "accumulator"
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     return {
         "initial_accumulator_value": number(config, "initial_accumulator_value"),
-        "epsilon": 0.0 if generation == "tf1" else epsilon(config, generation),
+        "epsilon": 0.0 if generation == TF1 and "epsilon" not in config else epsilon(config, generation),
         "epsilon_inside": generation in NEW,
     }
 
@@ -38,9 +39,7 @@ def _defaults(generation: str) -> dict[str, Any]:
         "learning_rate": 0.01 if native else 0.001,
         "initial_accumulator_value": 0.0 if native else 0.1,
     }
-    if generation in ("keras2", "tf1"):
-        return defaults
-    return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
+    return {**defaults, **default_epsilon(generation, of_tf_train=None)}
 
 
 ALGORITHM = Algorithm(

@@ -20,23 +20,25 @@ from migrate.algorithms.spec import (
     Block,
     Blocks,
     Config,
+    default_epsilon,
     epsilon,
     number,
     rounded_betas,
     slots_of,
 )
+from migrate.generations import EXPERIMENTAL, KERAS2, KERAS2_3, OPTIMIZER_V1
 from optim.rules.adam import AdamRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     slot_major = (Block(("m",)), Block(("v",)))
-    if generation == "experimental":
+    if generation == EXPERIMENTAL:
         moments = [slot_major, (Block(("m", "v")),)]
     else:
         moments = [slot_major if generation in SLOT_MAJOR else (Block(("m", "v")),)]
     if config["amsgrad"]:
         return tuple((*m, Block(("vhat",))) for m in moments)
-    if generation in ("keras2", "keras2.3", "optimizer_v1"):
+    if generation in (KERAS2, KERAS2_3, OPTIMIZER_V1):
         moments.append((*slot_major, Block(("vhat",), placeholder=True)))
     return tuple(moments)
 
@@ -54,10 +56,7 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 def _defaults(generation: str) -> dict[str, Any]:
     defaults: dict[str, Any] = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "amsgrad": False}
-    if generation in ("keras1", "tf1"):
-        return {**defaults, "epsilon": 1e-8}
-    # Keras 2.1.3 went from 1e-8 to 1e-7, so for keras2 a config must say it.
-    return defaults if generation == "keras2" else {**defaults, "epsilon": 1e-7}
+    return {**defaults, **default_epsilon(generation)}
 
 
 def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:

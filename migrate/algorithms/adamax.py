@@ -17,18 +17,20 @@ from migrate.algorithms.spec import (
     Blocks,
     Config,
     always,
+    default_epsilon,
     epsilon,
     kept,
     number,
     rounded_betas,
     slots_of,
 )
+from migrate.generations import EXPERIMENTAL, NATIVE
 from optim.rules.adamax import AdamaxRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     slot_major, pairs = (Block(("m",)), Block(("u",))), (Block(("m", "u")),)
-    if generation == "experimental":
+    if generation == EXPERIMENTAL:
         return (slot_major, pairs)
     return (slot_major,) if generation in SLOT_MAJOR else (pairs,)
 
@@ -39,11 +41,9 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    native = generation in ("keras1", "keras2", "keras2.3", "optimizer_v1")
+    native = generation in NATIVE
     defaults: dict[str, Any] = {"learning_rate": 0.002 if native else 0.001, "beta_1": 0.9, "beta_2": 0.999}
-    if generation == "keras2":
-        return defaults
-    return {**defaults, "epsilon": 1e-8 if generation in ("keras1", "tf1") else 1e-7}
+    return {**defaults, **default_epsilon(generation)}
 
 
 ALGORITHM = Algorithm(

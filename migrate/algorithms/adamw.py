@@ -10,7 +10,9 @@ from typing import Any
 
 from migrate.algorithms import adam
 from migrate.algorithms.spec import Config, Versions, number
+from migrate.facts.rules import ADAMW, DEFECT
 from migrate.generations import NEW
+from migrate.releases.narrowing import candidates
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -23,7 +25,7 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
-    if generation != "experimental" or versions.get("tensorflow", "").startswith(("2.10", "2.11", "2.12")):
+    if not ADAMW.may_be(DEFECT, candidates(generation, versions)):
         return None
     return (
         "optimizers.experimental.AdamW of TF 2.9 multiplied the weights by weight_decay times the learning rate at"

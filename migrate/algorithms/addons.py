@@ -26,12 +26,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from migrate.claims import confirming
 from migrate.errors import MissingHintError
-from migrate.evidence import confirming
+from migrate.generations import KERAS3, OPTIMIZER_V2, TF1
 from optim.errors import UnsupportedError
 
 PACKAGE = "Addons"
-GENERATIONS = ("optimizer_v2", "tf1")
+GENERATIONS = (OPTIMIZER_V2, TF1)
 """Those of Keras that these classes are built on; later ones have classes of the same names."""
 PER_STEP = "weight_decay_per_step"
 """A decay that is not multiplied by the learning rate."""
@@ -118,7 +119,7 @@ def as_keras(
         MissingHintError: Addons made it of one of several.
     """
     plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
-    if plain == MULTIPLE and generation == "keras3":
+    if plain == MULTIPLE and generation == KERAS3:
         raise UnsupportedError(
             "the optimizer is MultiOptimizer, which has several, each for some of the variables, and a target has one."
             " In the program that has it, or where keras.saving.load_model loads it, save them by name,"
@@ -210,15 +211,15 @@ def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tupl
     if plain == EXTENDED and decayed in _EXTENDED_BY:
         text = f"the class is {plain}, as TensorFlow Addons calls all that it lets decay: taken for that of {taken}"
         return text, confirming("class_name", decayed)
-    if is_stored and plain == "LARS" and generation == "optimizer_v2":
+    if is_stored and plain == "LARS" and generation == OPTIMIZER_V2:
         text = "the source calls the class LARS, which tf-models and others have: taken for that of tf-models-official"
         return text, confirming("class_name", plain)
-    if is_stored and class_name == "Custom>AdamWeightDecay" and generation == "optimizer_v2":
+    if is_stored and class_name == "Custom>AdamWeightDecay" and generation == OPTIMIZER_V2:
         text = (
             f"a program registered the class {plain}, as autokeras does: taken for that of transformers and tf-models"
         )
         return text, confirming("class_name", plain)
-    if is_stored and plain in ADDONS and generation == "optimizer_v2" and not is_known(class_name):
+    if is_stored and plain in ADDONS and generation == OPTIMIZER_V2 and not is_known(class_name):
         return unregistered("the class", class_name), confirming("class_name", plain)
     if not plain.startswith(DISTRIBUTED):
         return "", ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from migrate import evidence
-from migrate.evidence import DEFAULT, Origin
+from migrate import claims
+from migrate.claims import DEFAULT, Origin
 
 
 @dataclass
@@ -18,6 +18,10 @@ class Arguments:
     """Of each value, by its name; and of what is no value and matters."""
     warnings: list[str] = field(default_factory=list)
 
+    def copy(self) -> Arguments:
+        """The same, to be changed."""
+        return Arguments(dict(self.values), dict(self.origins), [*self.warnings])
+
     def doubt(self, subject: str, text: str, kind: str = DEFAULT, confirm: str = "") -> None:
         """Say why a value need not be right."""
         known = self.origins.get(subject)
@@ -27,4 +31,4 @@ class Arguments:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why they are not certain to be exact; empty if they are."""
-        return evidence.reasons(self.origins.values())
+        return claims.reasons(self.origins.values())

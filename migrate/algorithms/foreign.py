@@ -14,7 +14,7 @@ from migrate.algorithms import keras_config
 from migrate.algorithms.spec import SLOT_MAJOR, Algorithm, Block, Config, SlotSpec
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import MissingHintError
-from migrate.generations import GENERATIONS
+from migrate.generations import GENERATIONS, OPTIMIZER_V2
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 from optim.rule import SCALAR, VARIABLE, Slot
@@ -79,7 +79,7 @@ def _slots(stored: Stored) -> dict[str, list[LazyArray]]:
     names = [v.name.removesuffix(":0") for v in stored.variables]
     found: dict[str, list[LazyArray]] = {}
     for stored_as, array in stored.weights:
-        slot = _slot(stored_as.removesuffix(":0"), names, stored.generation == "optimizer_v2")
+        slot = _slot(stored_as.removesuffix(":0"), names, stored.generation == OPTIMIZER_V2)
         if slot:
             found.setdefault(slot, []).append(array)
     return found

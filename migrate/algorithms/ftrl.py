@@ -17,13 +17,14 @@ from migrate.algorithms.spec import (
     Blocks,
     ByRelease,
     Config,
-    Versions,
+    Releases,
     always,
     kept,
     number,
     slots_of,
 )
-from migrate.generations import NEW, version_tuple
+from migrate.facts.rules import FTRL_LINEAR, FTRL_SHRINKAGE, OLD, SCALED
+from migrate.generations import EXPERIMENTAL, NEW, OPTIMIZER_V2, TF1
 from optim.rules.ftrl import FtrlRule
 
 ACCUMULATOR, LINEAR, IN_LINEAR = "accumulator", "linear", "learning_rate_in_linear"
@@ -32,7 +33,7 @@ STRENGTHS = ("l1_regularization_strength", "l2_regularization_strength", "l2_shr
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     pairs = (Block((ACCUMULATOR, LINEAR)),)
-    return ((Block((ACCUMULATOR,)), Block((LINEAR,))), pairs) if generation == "experimental" else (pairs,)
+    return ((Block((ACCUMULATOR,)), Block((LINEAR,))), pairs) if generation == EXPERIMENTAL else (pairs,)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -45,24 +46,18 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {"learning_rate": 0.001, "learning_rate_power": -0.5, "initial_accumulator_value": 0.1, **strengths}
 
 
-def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    """The kernels of TF 2.3 to 2.5 for dense gradients, in which Keras calls itself 2.4 and 2.5; those of TF 1.6 and
-    1.8, which shrink by another formula than those of 1.12 to 1.14 (run)."""
-    if generation not in ("optimizer_v2", "tf1") or not config[STRENGTHS[2]]:
+def _by_release(config: Config, releases: Releases) -> ByRelease:
+    """Kernels for dense gradients: with shrinkage, they differ in the formula and in what `linear` holds."""
+    strength = STRENGTHS[2]
+    if not config[strength]:
         return {}, {}
-    tensorflow, keras = (version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
-    if generation == "tf1" and tensorflow is not None and tensorflow < (1, 12):
-        return {}, {STRENGTHS[2]: _OLD_SHRINKAGE}
-    if tensorflow is None and keras is None:
-        return {}, {IN_LINEAR: _DOUBT} | ({STRENGTHS[2]: _OLD_SHRINKAGE} if generation == "tf1" else {})
-    scaled = (2, 3) <= tensorflow < (2, 6) if tensorflow else keras is not None and (2, 4) <= keras < (2, 6)
-    return ({IN_LINEAR: True} if scaled else {}), {}
+    doubts = {}
+    if warning := FTRL_LINEAR.warning(releases):
+        doubts[IN_LINEAR] = f"{strength} is set, and of the slot linear: {warning}"
+    if FTRL_SHRINKAGE.may_be(OLD, releases):
+        doubts[strength] = _OLD_SHRINKAGE
+    return ({IN_LINEAR: True} if FTRL_LINEAR.of(releases) == SCALED else {}), doubts
 
-
-_DOUBT = (
-    "l2_shrinkage_regularization_strength is set: TF 2.3 to 2.5 kept the slot linear multiplied by the learning rate,"
-    " earlier and later ones do not, and the source does not say its release; it is taken not to be multiplied"
-)
 
 _OLD_SHRINKAGE = "with shrinkage, FtrlOptimizer of TF 1.5 to 1.8 and perhaps up to 1.11 steps by another formula"
 
@@ -81,7 +76,7 @@ ALGORITHM = Algorithm(
     adjust=always(ACCUMULATOR, LINEAR),
     counts=ALWAYS_COUNTED,
     scalars=("learning_rate_power", *STRENGTHS[:2], "beta"),
-    generations=NEW | {"optimizer_v2", "tf1"},
+    generations=NEW | {OPTIMIZER_V2, TF1},
     lazy=_lazy,
     by_release=_by_release,
 )

@@ -15,10 +15,14 @@ from migrate import generations
 from migrate.algorithms import clipping, rates, tf_train
 from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, NESTEROV, PER_RATE, PER_STEP
 from migrate.algorithms.arguments import Arguments
-from migrate.algorithms.spec import Algorithm, number, whole
+from migrate.algorithms.spec import Algorithm, Releases, number, whole
 from migrate.algorithms.wrappers import AROUND, plain
+from migrate.claims import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError, MissingHintError
-from migrate.evidence import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
+from migrate.facts.clipping import IGNORES, OF_DTENSOR
+from migrate.facts.steps import ACCUMULATION, BATCHES
+from migrate.releases.narrowing import candidates
+from migrate.releases.versions import Versions
 from optim.arguments import patterns
 from optim.errors import UnsupportedError
 
@@ -46,8 +50,8 @@ SWITCHES = ("use_ema", LAZY, CORRECTED, NESTEROV, "learning_rate_in_linear", "ne
 """Options that are true or false, besides those of which an algorithm's defaults tell it."""
 HAVE = {
     **dict.fromkeys(("use_ema", "ema_momentum", "ema_overwrite_frequency", "weight_decay"), generations.NEW),
-    "gradient_accumulation_steps": {"keras3"},
-    "decay": {"keras3"},
+    "gradient_accumulation_steps": {generations.KERAS3},
+    "decay": {generations.KERAS3},
 }
 """Generations in which these of SHARED are understood also where they are not carried."""
 
@@ -71,7 +75,7 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
             f"nothing says the learning rate, and {algorithm.name} of generation {generation} has no default; say it"
             " with --set learning_rate=VALUE"
         )
-    if generation == "keras2" and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):
+    if generation == generations.KERAS2 and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):
         raise MissingHintError(
             'the optimizer config gives no "epsilon", and its default changed from 1e-8 to 1e-7 in Keras 2.1.3;'
             " say which with --set epsilon=1e-08 or --set epsilon=1e-07"
@@ -79,12 +83,16 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
     return full, added
 
 
+PROGRAMS_OWN = ("epsilon_inside", "learning_rate_in_momentum")
+"""Choices of rules that no config of Keras contains. A graph shows them if a program wrote the optimizer by itself."""
+
+
 def arguments(
     config: Mapping[str, Any],
     scalars: Mapping[str, float],
     algorithm: Algorithm,
     generation: str,
-    versions: Mapping[str, str],
+    versions: Versions,
     dtypes: Collection[str],
     origins: Mapping[str, Origin] | None = None,
 ) -> Arguments:
@@ -103,31 +111,33 @@ def arguments(
     out.values["name"] = str(config.get("name") or algorithm.name)
     _rate(current["learning_rate"], generation, out)
     out.values.update(algorithm.arguments(current, generation))
-    more, doubts = algorithm.by_release(current, generation, versions)
+    out.values.update({key: current[key] for key in PROGRAMS_OWN if key in current})
+    releases = candidates(generation, versions)
+    more, doubts = algorithm.by_release(current, releases)
     out.values.update(more)
     for subject, text in doubts.items():
         confirm = confirming(subject, out.values.get(subject) or False)
         out.doubt(subject, text, confirm=confirm)
     if not algorithm.time_decay:
         pass
-    elif generation in generations.NATIVE or generation == "optimizer_v2":
+    elif generation in generations.NATIVE or generation == generations.OPTIMIZER_V2:
         if number(current, "decay") if "decay" in current else 0.0:
             out.values["decay"] = number(current, "decay")
-    elif current.get("decay") and generation == "keras3":
+    elif current.get("decay") and generation == generations.KERAS3:
         out.warnings.append("decay is set, which Keras 3 takes and ignores: left out, as it had no effect")
-    if generation == "experimental" and generations.DTENSOR in versions:
-        current = clipping.as_dtensor(current, versions[generations.DTENSOR], out)
-    clipping.put_in(current, generation, versions, out)
+    if OF_DTENSOR.may_be(IGNORES, releases):
+        current = clipping.as_dtensor(current, OF_DTENSOR.of(releases) == IGNORES, out)
+    clipping.put_in(current, releases, out)
     if generation in generations.NEW:
-        _averaging(current, out, versions.get(generations.BACKEND) if generation == "keras3" else None)
+        _averaging(current, out, versions.backend if generation == generations.KERAS3 else None)
     elif current.get(AVERAGED):
         out.values |= {"use_ema": True, "ema_momentum": number(current, AVERAGED)}
     out.values |= {key: current[key] for key in AROUND if current.get(key)}
     _check_decay(current)
     if any(number(current, key) for key in (PER_RATE, PER_STEP) if key in current):
         _foreign_decay(current, generation, out)
-    if generation == "keras3":
-        _accumulation(current, generations.version_tuple(versions.get("keras")), out)
+    if generation == generations.KERAS3:
+        _accumulation(current, releases, out)
     if set(dtypes) == {"float32"}:
         out.values.update(algorithm.in_float32(out.values, generation))
     _say_what_is_left(current, algorithm, generation, out)
@@ -145,11 +155,11 @@ def only_value(key: str, algorithm: Algorithm, generation: str, class_name: str,
         return "only slots that are not made yet begin with it"
     if key == "nesterov" and not config.get("momentum"):
         return "it does nothing without momentum"
-    if generation == "tf1" and key not in tf_train.ARGUMENTS.get(class_name, ()):
+    if generation == generations.TF1 and key not in tf_train.ARGUMENTS.get(class_name, ()):
         return f"tf.train's {algorithm.name} has no such argument" if class_name in tf_train.ARGUMENTS else ""
     if key == "schedule_decay" and "decay" in config:
         return "its config calls it decay"
-    is_unsaid = key == "relative_step" or (key == "beta" and generation == "optimizer_v2")
+    is_unsaid = key == "relative_step" or (key == "beta" and generation == generations.OPTIMIZER_V2)
     lacking = is_unsaid or lacks(key, algorithm, generation)
     return f"{algorithm.name} of that release has no such argument" if lacking else ""
 
@@ -158,9 +168,9 @@ def lacks(key: str, algorithm: Algorithm, generation: str) -> bool:
     """Whether no release of a generation has an argument, which `optim` has under its own default."""
     lacking = {
         "learning_rate": tuple(generations.GENERATIONS) if algorithm.name == "COCOB" else (),
-        "amsgrad": ("keras1", "tf1"),
+        "amsgrad": (generations.KERAS1, generations.TF1),
         "momentum": tuple(generations.NATIVE) if algorithm.name == "RMSprop" else (),
-        NESTEROV: tuple(g for g in generations.GENERATIONS if g != "tf1") if algorithm.name == "Adam" else (),
+        NESTEROV: tuple(g for g in generations.GENERATIONS if g != generations.TF1) if algorithm.name == "Adam" else (),
         "centered": tuple(generations.NATIVE),
     }
     return generation in lacking.get(key, ())
@@ -168,13 +178,13 @@ def lacks(key: str, algorithm: Algorithm, generation: str) -> bool:
 
 def options(generation: str) -> tuple[str, ...]:
     """Options besides an algorithm's own that a config may name. `clipnorm` stands for all three limits."""
-    if generation == "keras3":
+    if generation == generations.KERAS3:
         return ("clipnorm", "weight_decay", "use_ema", "gradient_accumulation_steps")
-    if generation == "optimizer":
+    if generation == generations.OPTIMIZER:
         return ("clipnorm", "weight_decay", "use_ema")
-    if generation == "experimental":
+    if generation == generations.EXPERIMENTAL:
         return ("clipnorm", "use_ema")
-    return ("clipnorm",) if generation == "tf1" else ("clipnorm", "decay")
+    return ("clipnorm",) if generation == generations.TF1 else ("clipnorm", "decay")
 
 
 def always_says_decay(algorithm: Algorithm, generation: str) -> bool:
@@ -306,7 +316,7 @@ def _foreign_decay(config: Mapping[str, Any], generation: str, out: Arguments) -
             " divided by the rate, which optim multiplies by it; change both where you change the rate"
         )
     _exclusions(config, out)
-    if generation == "tf1" and config.get(CORRECTED, True):
+    if generation == generations.TF1 and config.get(CORRECTED, True):
         text = "weights decay while gradients are computed, and whether those see it depends on the order of ops"
         out.doubt("weight_decay", f"tf.contrib.opt: {text}", COMPUTED)
 
@@ -324,7 +334,7 @@ def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
     out.values[EXCLUDED] = list(patterns(EXCLUDED, config[EXCLUDED]))
 
 
-def check_accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None) -> int | None:
+def check_accumulation(config: Mapping[str, Any], releases: Releases) -> int | None:
     """Return the batches of a step of Keras 3, None if each makes a step. 3.5 and later clip the mean.
 
     Raises:
@@ -335,7 +345,7 @@ def check_accumulation(config: Mapping[str, Any], version: tuple[int, ...] | Non
     steps = whole(config, "gradient_accumulation_steps")
     if steps <= 1:
         return None
-    if version is not None and version < (3, 5):
+    if ACCUMULATION.of(releases) == BATCHES:
         raise UnsupportedError(
             f"gradient_accumulation_steps is {steps}: Keras before 3.5 counts every batch as a step and clips each"
             " gradient alone. Save right after an update, with gradient_accumulation_steps=None"
@@ -343,20 +353,16 @@ def check_accumulation(config: Mapping[str, Any], version: tuple[int, ...] | Non
     return steps
 
 
-def _accumulation(config: Mapping[str, Any], version: tuple[int, ...] | None, out: Arguments) -> None:
-    steps = check_accumulation(config, version)
+def _accumulation(config: Mapping[str, Any], releases: Releases, out: Arguments) -> None:
+    steps = check_accumulation(config, releases)
     if steps is None:
         return
     out.values["gradient_accumulation_steps"] = steps
     if isinstance(config.get("learning_rate"), Mapping) or config.get("use_ema"):
         out.values["count_calls"] = True  # which Keras gives to schedules, and moves averages by
-    if version is None:
-        out.doubt(
-            "gradient_accumulation_steps",
-            "gradient_accumulation_steps is set and the source does not say its release: Keras before 3.5 counts every"
-            " batch as a step, later ones as is carried",
-            confirm=confirming("gradient_accumulation_steps", steps),
-        )
+    if warning := ACCUMULATION.warning(releases):
+        subject = ACCUMULATION.subject
+        out.doubt(subject, f"{subject} is set: {warning}", confirm=confirming(subject, steps))
 
 
 def _known(algorithm: Algorithm, generation: str) -> set[str]:
@@ -385,7 +391,7 @@ def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generatio
     for key, value in config.items():
         told = out.origins.get(key)
         if told is not None and told.kind == SET:
-            continue  # `operations.overriding` sees to those
+            continue  # `user_input.used` checks those
         lacking = told is not None and told.kind == FILE and lacks(key, algorithm, generation)
         had = (key in known or key in out.values) and not lacking
         if had or value in (None, False, 0, 0.0) or (told is not None and told.doubt):

@@ -23,11 +23,11 @@ from migrate.algorithms import foreign
 from migrate.algorithms.addons import EXCLUDED, PER_STEP
 from migrate.algorithms.spec import Algorithm
 from migrate.algorithms.wrappers import plain as plain_name
-from migrate.generations import NATIVE
+from migrate.generations import NATIVE, OPTIMIZER_V2
 from optim.errors import UnsupportedError
 
 ADAMW, RADAM, CONTRIB = "keras-adamw", "keras-rectified-adam", "keras-contrib"
-GENERATIONS = NATIVE | {"optimizer_v2"}
+GENERATIONS = NATIVE | {OPTIMIZER_V2}
 _PLAIN = {"SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam"}
 _DECAYED = {"AdamW": "Adam", "NadamW": "Nadam", "SGDW": "SGD"}
 _MARKS = {"weight_decays", "total_iterations", "use_cosine_annealing", "eta_t", "t_cur"}

@@ -17,7 +17,9 @@ from migrate.algorithms.keras_config import EXCLUDED, LAZY, LAZY_ROWS, PER_STEP
 from migrate.algorithms.repeated_rows import embeddings
 from migrate.algorithms.spec import APART, NEARLY, STILL, Algorithm
 from migrate.bytes.messages import some
-from migrate.evidence import NAME, Origin, confirming
+from migrate.claims import NAME, Origin, confirming
+from migrate.generations import TF1
+from migrate.releases.versions import UNKNOWN, Versions
 from optim.errors import HyperparameterError
 
 KEEP_SLOTS = "lazy_rows_keep_slots"
@@ -95,7 +97,7 @@ def put_in(
     generation: str,
     names: Sequence[str],
     sparse: Sparse | None = None,
-    versions: Mapping[str, str] | None = None,
+    versions: Versions = UNKNOWN,
 ) -> None:
     """Add the arguments `lazy_rows` and `repeated_rows` where they are called for, and where that is known from.
 
@@ -106,7 +108,7 @@ def put_in(
     """
     sparse = sparse or Sparse()
     found = repeated_rows.looked_up(names, sparse.names)
-    repeated_rows.put_in(told, config, algorithm, generation, found, versions or {})
+    repeated_rows.put_in(told, config, algorithm, generation, found, versions)
     found += [name for name in names if name in sparse.more and name not in found]
     if LAZY_ROWS in config:
         told.values[LAZY_ROWS] = _patterns(config[LAZY_ROWS])
@@ -133,7 +135,7 @@ def put_in(
             f" gradients say {confirming(LAZY_ROWS, [])}"
         )
     _doubt(told, names, found, sparse)
-    if found and config.get(LAZY) and generation == "tf1" and sparse.names is None:
+    if found and config.get(LAZY) and generation == TF1 and sparse.names is None:
         told.doubt(
             LAZY_ROWS,
             f"{', '.join(found)}: LazyAdamOptimizer leaves rows without a gradient as they are, and up to TF 1.11 it"

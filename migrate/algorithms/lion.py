@@ -18,7 +18,9 @@ from migrate.algorithms.spec import (
     rounded,
     slots_of,
 )
-from migrate.generations import NEW, version_tuple
+from migrate.facts.rules import ABSENT, LION
+from migrate.generations import KERAS3, NEW
+from migrate.releases.narrowing import candidates
 from optim.rules.lion import LionRule
 
 
@@ -27,15 +29,16 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    return {"learning_rate": 0.001 if generation == "keras3" else 0.0001, "beta_1": 0.9, "beta_2": 0.99}
+    return {"learning_rate": 0.001 if generation == KERAS3 else 0.0001, "beta_1": 0.9, "beta_2": 0.99}
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
-    release = version_tuple(versions.get("keras")) or version_tuple(versions.get("tensorflow"))
-    if generation != "optimizer" or release is None or release >= (2, 13):
+    releases = candidates(generation, versions)
+    if LION.of(releases) != ABSENT:
         return None
+    major, minor = releases[-1].tensorflow
     return (
-        f"Keras {release[0]}.{release[1]} has no Lion, which came with 2.13: it is somebody's own of that name, as of"
+        f"Keras {major}.{minor} has no Lion, which came with 2.13: it is somebody's own of that name, as of"
         " lion-tf, whose rule is not known here; begin anew from the weights"
     )
 

@@ -19,6 +19,7 @@ from migrate.algorithms.spec import (
     Blocks,
     ByRelease,
     Config,
+    Releases,
     Shape,
     Versions,
     epsilon,
@@ -26,7 +27,10 @@ from migrate.algorithms.spec import (
     slots_of,
     whole,
 )
-from migrate.generations import version_tuple
+from migrate.facts.rules import MUON as RULE
+from migrate.facts.rules import NEW
+from migrate.generations import KERAS3
+from migrate.releases.narrowing import candidates
 from optim.errors import HyperparameterError
 from optim.rules.muon import MuonRule
 
@@ -62,12 +66,12 @@ def _excluded(config: Config) -> dict[str, Any]:
     }
 
 
-def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
+def _by_release(config: Config, releases: Releases) -> ByRelease:
     if not _is_early(config):
         missing = {"adam_weight_decay": "nothing says it: taken as none"} if LATER[1] not in config else {}
         return {}, missing
-    version, more = version_tuple(versions.get("keras")), {"aspect_scale": True, "stacks": True}
-    if version is not None:
+    more = {"aspect_scale": True, "stacks": True}
+    if RULE.of(releases) is not None:
         return more, {}
     text = (
         "nothing says rms_rate, which Keras 3.13 and later write, nor the release: the rule is taken as that of 3.10 to"
@@ -77,12 +81,12 @@ def _by_release(config: Config, generation: str, versions: Versions) -> ByReleas
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
-    version = version_tuple(versions.get("keras"))
-    if version is None or (version >= (3, 13)) != _is_early(config):
+    answer = RULE.of(candidates(generation, versions))
+    if answer is None or (answer == NEW) != _is_early(config):
         return None
     has = "has no" if _is_early(config) else "has"
     return (
-        f"the source is of Keras {versions['keras']}, and its Muon {has} rms_rate, which Keras 3.13 began with: one of"
+        f"the source is of Keras {versions.keras}, and its Muon {has} rms_rate, which Keras 3.13 began with: one of"
         " the two is wrong, and the rule is another before and after; save it again with the Keras that trained it"
     )
 
@@ -133,7 +137,7 @@ ALGORITHM = Algorithm(
     counts=ALWAYS_COUNTED,
     in_float32=_in_float32,
     uses_count=True,
-    generations=frozenset({"keras3"}),
+    generations=frozenset({KERAS3}),
     check=_check,
     by_release=_by_release,
     has=_has,

@@ -21,14 +21,15 @@ from migrate.algorithms.spec import (
     Config,
     State,
     always,
+    default_epsilon,
     epsilon,
     number,
     rounded,
     slots_of,
 )
+from migrate.claims import COMPUTED, FILE, RELEASE, Origin, confirming
 from migrate.errors import DamagedFileError
-from migrate.evidence import COMPUTED, FILE, RELEASE, Origin, confirming
-from migrate.generations import NATIVE
+from migrate.generations import EXPERIMENTAL, KERAS2_3, KERAS3, NATIVE, OPTIMIZER_V1, OPTIMIZER_V2
 from optim.rules.nadam import NadamRule
 
 PRODUCT = "u_product"
@@ -36,20 +37,20 @@ PRODUCT = "u_product"
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     slot_major, pairs = (Block(("m",)), Block(("v",))), (Block(("m", "v")),)
-    if generation in ("keras2.3", "optimizer_v2"):
+    if generation in (KERAS2_3, OPTIMIZER_V2):
         return ((PRODUCT, *slot_major),)
-    if generation == "optimizer_v1":
+    if generation == OPTIMIZER_V1:
         return (slot_major, (PRODUCT, *slot_major))
     if generation in SLOT_MAJOR:
         return (slot_major,)
-    if generation == "keras3":
+    if generation == KERAS3:
         return ((PRODUCT, *pairs), (*pairs, PRODUCT))
-    return (slot_major, pairs, (*pairs, PRODUCT)) if generation == "experimental" else (pairs,)
+    return (slot_major, pairs, (*pairs, PRODUCT)) if generation == EXPERIMENTAL else (pairs,)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    key = "decay" if generation == "optimizer_v2" and "decay" in config else "schedule_decay"
-    old = generation in NATIVE or generation == "optimizer_v2"
+    key = "decay" if generation == OPTIMIZER_V2 and "decay" in config else "schedule_decay"
+    old = generation in SLOT_MAJOR
     return {
         "beta_1": number(config, "beta_1"),
         "beta_2": number(config, "beta_2"),
@@ -63,9 +64,7 @@ def _defaults(generation: str) -> dict[str, Any]:
     native = generation in NATIVE
     defaults: dict[str, Any] = {"learning_rate": 0.002 if native else 0.001, "beta_1": 0.9, "beta_2": 0.999}
     defaults |= {"schedule_decay": 0.004} if old else {}
-    if generation == "keras2":
-        return defaults
-    return {**defaults, "epsilon": 1e-8 if generation == "keras1" else 1e-7}
+    return {**defaults, **default_epsilon(generation)}
 
 
 def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
 
 
 def _lazy(config: Config, generation: str) -> str | None:
-    return STILL if generation == "optimizer_v2" else None
+    return STILL if generation == OPTIMIZER_V2 else None
 
 
 def product(beta_1: float, schedule_decay: float, steps: int) -> float:
@@ -129,7 +128,7 @@ def _state(arguments: Config, found: Mapping[str, float], generation: str, itera
     why = "a reload began anew at 1"
     if generation in PER_VARIABLE:
         why = "inside fit these releases multiply it once per variable"
-    elif generation == "keras3":
+    elif generation == KERAS3:
         why += ", as on JAX each step does"
     doubt = (
         f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {computed:.9g} follows from {iterations}"

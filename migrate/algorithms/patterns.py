@@ -16,7 +16,7 @@ from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.keras_config import LAZY_ROWS
 from migrate.algorithms.lamb import NOT_ADAPTED
 from migrate.bytes.messages import some
-from migrate.evidence import COMPUTED, SET, confirming
+from migrate.claims import COMPUTED, SET, confirming
 from optim.errors import HyperparameterError
 
 UNTRAINED = "untrained"

@@ -13,14 +13,15 @@ from migrate.algorithms.spec import (
     Algorithm,
     ByRelease,
     Config,
-    Versions,
+    Releases,
     always,
     apart,
     each_alone,
     number,
     slots_of,
 )
-from migrate.generations import version_tuple
+from migrate.facts.rules import OLD, PROXIMAL_ADAGRAD
+from migrate.generations import OPTIMIZER_V2, TF1
 from optim.rules.proximal_adagrad import ProximalAdagradRule
 
 
@@ -32,7 +33,7 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    defaults = {} if generation == "tf1" else {"learning_rate": 0.001}
+    defaults = {} if generation == TF1 else {"learning_rate": 0.001}
     return {
         **defaults,
         "initial_accumulator_value": 0.1,
@@ -41,11 +42,9 @@ def _defaults(generation: str) -> dict[str, Any]:
     }
 
 
-def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    """With l₁ the kernel of TF 1.0 takes another step, with the sign lost (run); those of 1.4, 1.12 and 1.15 do not."""
-    release = version_tuple(versions.get("tensorflow"))
+def _by_release(config: Config, releases: Releases) -> ByRelease:
     l1 = "l1_regularization_strength"
-    if generation != "tf1" or not number(config, l1) or (release is not None and release >= (1, 4)):
+    if not number(config, l1) or not PROXIMAL_ADAGRAD.may_be(OLD, releases):
         return {}, {}
     return {}, {l1: "with l1, ProximalAdagradOptimizer of TF 1.0 and perhaps up to 1.3 steps by another formula"}
 
@@ -59,8 +58,8 @@ ALGORITHM = Algorithm(
     adjust=always("accumulator"),
     counts=ALWAYS_COUNTED,
     scalars=("l1_regularization_strength", "l2_regularization_strength"),
-    generations=frozenset({"tf1", "optimizer_v2"}),
-    elsewhere=frozenset({"tf1", "optimizer_v2"}),
+    generations=frozenset({TF1, OPTIMIZER_V2}),
+    elsewhere=frozenset({TF1, OPTIMIZER_V2}),
     lazy=apart,
     by_release=_by_release,
 )

@@ -15,8 +15,11 @@ from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.messages import some
-from migrate.evidence import RELEASE, SET, Origin, confirming
-from migrate.generations import BACKEND, version_tuple
+from migrate.claims import RELEASE, SET, Origin, confirming
+from migrate.facts import rows as facts
+from migrate.generations import EXPERIMENTAL
+from migrate.releases.narrowing import candidates
+from migrate.releases.versions import Versions
 from migrate.state import OptimizerState
 from optim import keras_differences
 from optim.errors import HyperparameterError
@@ -26,69 +29,33 @@ REPEATED, ABSENT = "repeated_rows", "absent"
 """An argument of `optim`, and an override: no batch has a row of a table several times."""
 CONFIRMED = confirming(REPEATED, ABSENT)
 DONE = {CLIP: "clips", SQUARE: "squares"}
-SUMS = ("keras1", "tf1")
-"""Generations that add up the gradients of such a row first, as `optim` does; of tf.train the graph tells."""
-SUMS_FOR_NORMS = ("keras2", "keras2.3")
-"""As those, but for `clipvalue` on TensorFlow 1.14 and later (run on 1.15)."""
-SLICED = {"clipnorm": (1, 13), "clipvalue": (1, 14)}
-"""From which TensorFlow on a limit acts on each (`clip_ops.py`); before, it makes an array of them."""
 OWN_WAY = ("Adadelta", "Adamax")
 """Those of 2.9 that neither square each nor their sum alone: Adadelta's second slot, and the maximum of Adamax."""
 
 
 def done(
-    generation: str | None, algorithm: Algorithm, values: Mapping[str, Any], versions: Mapping[str, str]
+    generation: str | None, algorithm: Algorithm, values: Mapping[str, Any], versions: Versions
 ) -> tuple[str, ...]:
     """What a generation does with each of them.
 
     Args:
-      values: with the limits of gradients. versions: what `migrate.generations` says of who wrote the source.
+      values: with the limits of gradients. versions: what a source shows of the release that wrote it.
     """
-    if generation is None or generation in SUMS:
+    if generation is None:
         return ()
-    if generation == "keras3" and versions.get(BACKEND) not in (None, "tensorflow"):
-        return ()  # it has no slices there
+    releases = candidates(generation, versions)
     if generation == keras_differences.KERAS_3:
-        return acting(keras_differences.repeated_rows(generation, algorithm.name, values), values)
-    clips = any(values.get(key) for key in _acting_on_each(generation, versions))
-    squares = _squares(generation, algorithm, versions)
-    return (*((CLIP,) if clips else ()), *((SQUARE,) if squares else ()))
+        doing = acting(keras_differences.repeated_rows(generation, algorithm.name, values), values)
+        return doing if facts.SQUARED.may_be(facts.EACH, releases) else ()  # it has no slices on other backends
+    clips = any(facts.clipped(limit).may_be(facts.EACH, releases) for limit in LIMITS if values.get(limit))
+    # Ftrl computes with arrays.
+    is_square = algorithm.name not in (*LINEAR, "Ftrl") and facts.SQUARED.may_be(facts.EACH, releases)
+    return (*((CLIP,) if clips else ()), *((SQUARE,) if is_square else ()))
 
 
 def acting(doing: Iterable[str], values: Mapping[str, Any]) -> tuple[str, ...]:
     """Those of the words of `repeated_rows` that do something: nothing is clipped without a limit."""
     return tuple(word for word in doing if word != CLIP or any(values.get(limit) for limit in LIMITS))
-
-
-def _acting_on_each(generation: str, versions: Mapping[str, str]) -> list[str]:
-    """Limits that act on each of them, or may: see `_is_known`."""
-    if generation not in (*SUMS_FOR_NORMS, "optimizer_v1"):
-        return [*LIMITS]
-    if versions.get(BACKEND) not in (None, "tensorflow"):
-        return []
-    least, is_it = _tensorflow(generation, versions)
-    limits = ("clipvalue",) if generation in SUMS_FOR_NORMS else SLICED
-    return [each for each in limits if not is_it or least >= SLICED[each]]
-
-
-def _tensorflow(generation: str, versions: Mapping[str, str]) -> tuple[tuple[int, ...], bool]:
-    """A TensorFlow that native Keras ran on, and whether it may be no later one.
-
-    tf.keras says less than 2.2.4 before TF 1.13, and 2.2.4 from there on.
-    """
-    tensorflow, keras = version_tuple(versions.get("tensorflow")), version_tuple(versions.get("keras"))
-    if tensorflow is not None:
-        return tensorflow, True
-    if keras is None or generation != "optimizer_v1":
-        return (), False
-    return ((1, 13), False) if keras >= (2, 2, 4) else ((1, 12), True)
-
-
-def _squares(generation: str, algorithm: Algorithm, versions: Mapping[str, str]) -> bool:
-    if algorithm.name in LINEAR or generation != "experimental":
-        return False
-    # Its Ftrl computes with arrays; from 2.10 on rows are summed after clipping.
-    return algorithm.name != "Ftrl" and not str(versions.get("tensorflow")).startswith("2.10")
 
 
 def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], doing: Collection[str]) -> bool:
@@ -99,18 +66,15 @@ def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], d
     """
     if SQUARE not in doing:
         return True
-    in_its_own_way = generation == "experimental" and algorithm.name in OWN_WAY
+    in_its_own_way = generation == EXPERIMENTAL and algorithm.name in OWN_WAY
     return not in_its_own_way and not values.get("centered") and bool(values.get("epsilon", 1.0))
 
 
-def _is_known(generation: str, values: Mapping[str, Any], doing: Collection[str], versions: Mapping[str, str]) -> bool:
-    """Whether the source tells that it is done: Keras 3 has no slices but on TensorFlow, early limits none."""
-    if generation in (*SUMS_FOR_NORMS, "optimizer_v1"):
-        least, _ = _tensorflow(generation, versions)
-        return all(least >= since for limit, since in SLICED.items() if values.get(limit))
-    if generation == "keras3":
-        return versions.get(BACKEND) is not None
-    return generation != "experimental" or SQUARE not in doing or versions.get("tensorflow") is not None
+def _is_known(generation: str, values: Mapping[str, Any], doing: Collection[str], versions: Versions) -> bool:
+    """Whether all releases that can have written the source do so."""
+    releases = candidates(generation, versions)
+    asked = [facts.clipped(limit) for limit in LIMITS if CLIP in doing and values.get(limit)]
+    return all(fact.of(releases) for fact in (*asked, *((facts.SQUARED,) if SQUARE in doing else ())))
 
 
 def put_in(
@@ -119,7 +83,7 @@ def put_in(
     algorithm: Algorithm,
     generation: str,
     tables: Sequence[str],
-    versions: Mapping[str, str],
+    versions: Versions,
 ) -> None:
     """Add the argument where tables call for it, and where it is known from; or say why steps may go on otherwise."""
     said = config.get(REPEATED)

@@ -16,6 +16,7 @@ from migrate.algorithms.spec import (
     Blocks,
     Config,
     Versions,
+    default_epsilon,
     epsilon,
     kept,
     kept_with_momentum,
@@ -23,7 +24,9 @@ from migrate.algorithms.spec import (
     rounded_before,
     slots_of,
 )
-from migrate.generations import NATIVE, NEW
+from migrate.facts.rules import CENTERED, DEFECT
+from migrate.generations import EXPERIMENTAL, KERAS3, NATIVE, NEW, OPTIMIZER, OPTIMIZER_V2, TF1
+from migrate.releases.narrowing import candidates
 from optim.rules.rmsprop import RMSpropRule
 
 VELOCITY, MOMENTUM, AVERAGE_GRADIENT = "velocity", "momentum", "average_gradient"
@@ -44,23 +47,18 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
         "momentum": momentum,
         "epsilon": epsilon(config, generation),
         "centered": bool(config["centered"]),
-        "epsilon_inside": generation in ("optimizer", "keras3", "tf1")
-        or (generation == "optimizer_v2" and momentum > 0),
+        "epsilon_inside": generation in (OPTIMIZER, KERAS3, TF1) or (generation == OPTIMIZER_V2 and momentum > 0),
     }
-    if generation == "experimental":
+    if generation == EXPERIMENTAL:
         arguments["learning_rate_in_momentum"] = False
-    if generation == "tf1":
+    if generation == TF1:
         arguments["initial_velocity"] = 1.0
     return arguments
 
 
 def _defaults(generation: str) -> dict[str, Any]:
     shared: dict[str, Any] = {"learning_rate": 0.001, "rho": 0.9, "momentum": 0.0, "centered": False}
-    if generation == "tf1":
-        return {**shared, "epsilon": 1e-10}
-    if generation == "keras1":
-        return {**shared, "epsilon": 1e-8}
-    return shared if generation == "keras2" else {**shared, "epsilon": 1e-7}
+    return {**shared, **default_epsilon(generation, of_tf_train=1e-10)}
 
 
 def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -76,11 +74,11 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
 
 def _lazy(config: Config, generation: str) -> str | None:
     """tf.train's steps by its sparse kernel also without momentum, and so leaves the means of other rows alone."""
-    return (kept if generation == "tf1" else kept_with_momentum)(config, generation)
+    return (kept if generation == TF1 else kept_with_momentum)(config, generation)
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
-    if generation != "experimental" or not config["centered"]:
+    if not config["centered"] or not CENTERED.may_be(DEFECT, candidates(generation, versions)):
         return None
     return (
         "the centered RMSprop of optimizers.experimental (and DTensor) in TF 2.9 and 2.10 averaged squared gradients"

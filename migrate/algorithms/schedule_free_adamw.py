@@ -19,16 +19,18 @@ from migrate.algorithms.spec import (
     Blocks,
     ByRelease,
     Config,
+    Releases,
     State,
-    Versions,
     always,
     epsilon,
     number,
     rounded,
     slots_of,
 )
-from migrate.evidence import RELEASE, Origin
-from migrate.generations import BACKEND
+from migrate.claims import RELEASE, Origin
+from migrate.facts.rules import LATE, SCHEDULE_FREE
+from migrate.generations import KERAS3
+from migrate.releases.versions import TENSORFLOW
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
 
 
@@ -45,11 +47,11 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {"learning_rate": 0.0025, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "warmup_steps": 0}
 
 
-def _by_release(config: Config, generation: str, versions: Versions) -> ByRelease:
-    backend = versions.get(BACKEND)
-    if backend in ("tensorflow", "torch", "jax"):
-        return {"late_z": backend != "jax"}, {}
-    if backend is not None:
+def _by_release(config: Config, releases: Releases) -> ByRelease:
+    answer = SCHEDULE_FREE.of(releases)
+    if answer is not None:
+        return {"late_z": answer == LATE}, {}
+    if all(r.backend != TENSORFLOW for r in releases):
         text = "Keras on PyTorch takes the new z for the old where it averages; nothing says that the backend was JAX"
         return {"late_z": False}, {"late_z": text}
     text = (
@@ -79,7 +81,7 @@ ALGORITHM = Algorithm(
     counts=ALWAYS_COUNTED,
     in_float32=_in_float32,
     uses_count=True,
-    generations=frozenset({"keras3"}),
+    generations=frozenset({KERAS3}),
     by_release=_by_release,
     state=_state,
     keras3_since="3.14.0",

@@ -19,19 +19,20 @@ from migrate.algorithms.spec import (
     number,
     slots_of,
 )
+from migrate.generations import EXPERIMENTAL, NATIVE, OPTIMIZER, TF1
 from optim.rules.sgd import SGDRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     momentum: Blocks = (Block(("m",)),)
-    if number(config, "momentum") or generation in ("keras1", "keras2", "keras2.3", "optimizer_v1"):
+    if number(config, "momentum") or generation in NATIVE:
         return (momentum,)
-    return ((), momentum) if generation in ("optimizer", "experimental") else ((),)
+    return ((), momentum) if generation in (OPTIMIZER, EXPERIMENTAL) else ((),)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     arguments = {"momentum": number(config, "momentum"), "nesterov": bool(config["nesterov"])}
-    return {**arguments, "learning_rate_in_momentum": False} if generation == "tf1" else arguments
+    return {**arguments, "learning_rate_in_momentum": False} if generation == TF1 else arguments
 
 
 def _defaults(generation: str) -> dict[str, Any]:

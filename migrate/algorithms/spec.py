@@ -3,7 +3,7 @@ ALGORITHMS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import Origin
 from migrate.errors import DamagedFileError
-from migrate.evidence import Origin
-from migrate.generations import NATIVE, NEW
+from migrate.generations import KERAS1, KERAS2, KERAS2_3, NATIVE, NEW, OPTIMIZER_V2, TF1
+from migrate.releases.table import Release
+from migrate.releases.versions import Versions
 from optim.rule import Rule, Slot, slot_dims
 from optim.rules.powers import MULTIPLIED
 
@@ -105,16 +107,16 @@ Blocks = tuple["str | Block", ...]
 """Order of a `get_weights()` list: scalars by name, and blocks."""
 
 
-Versions = Mapping[str, str]
 State = tuple[dict[str, float], tuple[Origin, ...]]
+Releases = Sequence[Release]
 ByRelease = tuple[dict[str, Any], dict[str, str]]
 """Arguments, and by argument why it need not be right."""
-SLOT_MAJOR = NATIVE | {"optimizer_v2"}
-ALWAYS_COUNTED = frozenset({"keras2.3", "optimizer_v2"}) | NEW
+SLOT_MAJOR = NATIVE | {OPTIMIZER_V2}
+ALWAYS_COUNTED = frozenset({KERAS2_3, OPTIMIZER_V2}) | NEW
 """Generations that store iterations for every algorithm."""
 COUNTED = ALWAYS_COUNTED | NATIVE
-KERAS = NATIVE | {"optimizer_v2"} | NEW
-EVERY = KERAS | {"tf1"}
+KERAS = NATIVE | {OPTIMIZER_V2} | NEW
+EVERY = KERAS | {TF1}
 KEPT, STILL, NEARLY, APART = "kept", "still", "nearly still", "apart"
 
 
@@ -156,10 +158,10 @@ def rounded_betas(arguments: Config, generation: str) -> dict[str, Any]:
     variables at each step.
     """
     betas = {} if generation in NEW else rounded("beta_1", "beta_2")(arguments, generation)
-    return {"float32_powers": MULTIPLIED if generation == "tf1" else True, **betas}
+    return {"float32_powers": MULTIPLIED if generation == TF1 else True, **betas}
 
 
-def _same_in_all(config: Config, generation: str, versions: Versions) -> ByRelease:
+def _same_in_all(config: Config, releases: Releases) -> ByRelease:
     return {}, {}
 
 
@@ -175,12 +177,12 @@ def always(*slots: str) -> Callable[[Config, frozenset[str]], tuple[dict[str, An
 
 def kept_with_momentum(config: Config, generation: str) -> str | None:
     """`lazy` of algorithms whose sparse kernels before 2.11 touch only the rows that have a gradient."""
-    return KEPT if generation in ("optimizer_v2", "tf1") and config.get("momentum") else None
+    return KEPT if generation in (OPTIMIZER_V2, TF1) and config.get("momentum") else None
 
 
 def kept(config: Config, generation: str) -> str | None:
     """As `kept_with_momentum`, whatever the momentum."""
-    return KEPT if generation in ("optimizer_v2", "tf1") else None
+    return KEPT if generation in (OPTIMIZER_V2, TF1) else None
 
 
 def apart(config: Config, generation: str) -> str | None:
@@ -226,8 +228,8 @@ class Algorithm:
       keras3_since: the first release of Keras 3 whose class of this name has the rule that targets are written for;
         empty where that is every release in question.
       check: (config, generation, versions) -> why the state of some release cannot be continued, else None.
-      by_release: (config, generation, versions) -> arguments that depend on the release, and by argument why it need
-        not be right.
+      by_release: (config, releases that can have written the source) -> arguments that depend on the release, and by
+        argument why it need not be right.
     """
 
     name: str
@@ -252,7 +254,7 @@ class Algorithm:
     later: tuple[str, ...] = ()
     keras3_since: str = ""
     check: Callable[[Config, str, Versions], str | None] = _no_check
-    by_release: Callable[[Config, str, Versions], ByRelease] = _same_in_all
+    by_release: Callable[[Config, Releases], ByRelease] = _same_in_all
 
     def slot(self, name: str) -> SlotSpec:
         return next(s for s in (*self.slots, *SHARED_SLOTS) if s.name == name)
@@ -308,9 +310,15 @@ def whole(config: Config, key: str) -> int:
     return int(value)
 
 
+def default_epsilon(generation: str, of_tf_train: float | None = 1e-8) -> dict[str, float]:
+    """The constructor's epsilon; empty if it has none, and for Keras 2, whose 2.1.3 changed it from 1e-8 to 1e-7."""
+    value = {KERAS1: 1e-8, KERAS2: None, TF1: of_tf_train}.get(generation, 1e-7)
+    return {} if value is None else {"epsilon": value}
+
+
 def epsilon(config: Config, generation: str) -> float:
     """Epsilon with the backend's default put in: None means 1e-7, and to OptimizerV2 zero means that, too."""
     value = config.get("epsilon")
-    if value is None or (generation == "optimizer_v2" and value == 0):
+    if value is None or (generation == OPTIMIZER_V2 and value == 0):
         return 1e-7
     return number(config, "epsilon")

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from migrate import generations
 from migrate.algorithms.addons import AVERAGED, as_registered, unregistered
 from migrate.algorithms.clipping import LIMITS
-from migrate.evidence import FILE, HINT, Origin, confirming
+from migrate.claims import FILE, HINT, Origin, confirming
+from migrate.facts.rows import DENSE, SCALED
+from migrate.releases.narrowing import candidates
+from migrate.releases.versions import Versions
 from optim.errors import HyperparameterError, UnsupportedError
 
 KEYS = ("inner_optimizer", "optimizer")
@@ -99,20 +101,12 @@ def with_limits(optimizer: Mapping[str, Any], config: Mapping[str, Any]) -> dict
     return own | {key: outer[key] for key in LIMITS if key in outer}
 
 
-def makes_dense(around: Sequence[str], generation: str, versions: Mapping[str, str]) -> bool | None:
-    """Whether a LossScaleOptimizer makes sparse gradients dense; None where nothing tells the release.
-
-    Before TF 2.3 it multiplied IndexedSlices by a number, which gives an array (`loss_scale_optimizer.py` of TF 1.15,
-    2.0 and 2.2; run in 2.0, 2.1 and 2.2).
-    """
-    if generation != "optimizer_v2" or not {*map(plain, around)} & {*LOSS_SCALE}:
+def makes_dense(around: Sequence[str], generation: str, versions: Versions) -> bool | None:
+    """Whether a LossScaleOptimizer makes sparse gradients dense; None if releases differ that can have written it."""
+    if not {*map(plain, around)} & {*LOSS_SCALE}:
         return False
-    tensorflow, keras = (generations.version_tuple(versions.get(each)) for each in ("tensorflow", "keras"))
-    if tensorflow is not None:
-        return tensorflow < (2, 3)
-    if keras is not None:
-        return keras < (2, 4)
-    return False if generations.AFTER in versions else None
+    answer = SCALED.of(candidates(generation, versions))
+    return None if answer is None else answer == DENSE
 
 
 def check_nested(optimizer: Mapping[str, Any] | None, config: Mapping[str, Any], counts: bool) -> None:

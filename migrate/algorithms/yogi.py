@@ -21,7 +21,7 @@ from migrate.algorithms.spec import (
     rounded,
     slots_of,
 )
-from migrate.generations import NATIVE
+from migrate.generations import NATIVE, OPTIMIZER_V2
 from optim.rules.yogi import YogiRule
 
 NUMBERS = ("beta_1", "beta_2", "epsilon", "l1_regularization_strength", "l2_regularization_strength")
@@ -59,7 +59,7 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
 
 
 def _lazy(config: Config, generation: str) -> str | None:
-    return apart(config, generation) if generation == "optimizer_v2" else None
+    return apart(config, generation) if generation == OPTIMIZER_V2 else None
 
 
 ALGORITHM = Algorithm(
@@ -73,8 +73,8 @@ ALGORITHM = Algorithm(
     scalars=NUMBERS,
     in_float32=rounded("beta_1", "beta_2"),
     uses_count=True,
-    generations=NATIVE | {"optimizer_v2"},
-    elsewhere=NATIVE | {"optimizer_v2"},
+    generations=NATIVE | {OPTIMIZER_V2},
+    elsewhere=NATIVE | {OPTIMIZER_V2},
     lazy=_lazy,
     check=_check,
 )

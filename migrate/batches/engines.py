@@ -1,7 +1,7 @@
 """A batch on machines of one's own: on any `concurrent.futures.Executor`, such as Dask's.
 
 Workers share the file system with the caller. An engine that loses a worker does that worker's tasks again, and may do
-so with a finished one whose result was lost on the way. So each item leaves a receipt beside the targets, and a task
+so with a finished one whose result was lost on the way. So each item leaves a receipt next to the targets, and a task
 that finds the receipt of an item returns it.
 """
 
@@ -27,7 +27,7 @@ from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 TASK_BYTES = 64 << 20
 """Of the checkpoints of one task: small ones go together, as each task costs a message there and back."""
 ITEM_BYTES = 4 << 20
-"""What migrating a small checkpoint costs besides its bytes, in bytes of a large one."""
+"""What migrating a small checkpoint costs other than its bytes, in bytes of a large one."""
 Do = Callable[[Job, bool], BatchItem]
 """Migrates one source; with True, one that may have been begun before."""
 
@@ -66,7 +66,7 @@ def in_executor(
       executor: its processes have this version of dtopt, and `into` and the sources under the same names.
       do: what can be pickled.
       sizes: bytes of the source of each job.
-      into: folder of the targets, where receipts are kept meanwhile; None where nothing is written, or behind a URL.
+      into: folder of the targets, where receipts are kept meanwhile; None if nothing is written, or behind a URL.
     """
     jobs = [replace(job, source=files.absolute(job.source), dest=files.absolute(job.dest)) for job in jobs]
     with contextlib.nullcontext() if into is None else scratch_folder(os.path.join(into, "batch")) as receipts:

@@ -23,7 +23,7 @@ def writer_of(format_name: str) -> ModuleType:
 
 
 def differences(state: OptimizerState, target: OptimizerState, writer: ModuleType) -> Iterator[str]:
-    """What of a target is not as the source says.
+    """What of a target is not as the source shows.
 
     Args:
       state: of the source. target: of what was written, by its reader.
@@ -90,7 +90,7 @@ def _hyperparameters(wanted: Mapping[str, object], got: Mapping[str, object]) ->
 
 
 def _settings(schedule: Mapping[str, object]) -> dict[str, object]:
-    """A schedule without its name, which says nothing of it."""
+    """A schedule without its name, which shows nothing of it."""
     config = schedule.get("config")
     kept = {k: v for k, v in config.items() if k != "name"} if isinstance(config, Mapping) else {}
     return {"class_name": schedule.get("class_name"), "config": kept}

@@ -20,7 +20,7 @@ SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".p
 MODELS = (".h5", ".hdf5", ".keras")
 """Suffixes of what Keras saves; other programs keep data in files with the first two."""
 POINTED = ("tf_object", "tf1_saver", "tf_dtensor_names")
-"""Formats of which a folder is one checkpoint, the newest, whatever else lies in it."""
+"""Formats of which a folder is one checkpoint, the newest, whatever else is in it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def jobs(sources: Sequence[str | os.PathLike[str]], into: str, suffix: str = "",
     """What to migrate, in the order given; folders of checkpoints stand for what they hold; nothing comes twice.
 
     Args:
-      into: folder of the targets, which are no sources of a folder that it lies in.
+      into: folder of the targets, which are no sources of a folder that it is in.
       suffix: end of every target's name.
       every: take all checkpoints of a folder and of the folders in it.
     """
@@ -85,7 +85,7 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
         if not held:
             raise UnknownFormatError(
                 unknown.of_orbax(source)
-                or f"{source} is no checkpoint, and none lies in it (--all searches the folders in it, too)"
+                or f"{source} is not a checkpoint, and contains no checkpoint (--all also searches its folders)"
             ) from None
         if len(held) == 1 and (others := _outside(held[0], _tree(source, targets))):
             raise AmbiguousError(
@@ -102,7 +102,7 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
 
 
 def _outside(folder: str, paths: Sequence[str]) -> list[str]:
-    """Those of some paths that do not lie in a folder, and are not it."""
+    """Those of some paths that do not are in a folder, and are not it."""
     return [path for path in paths if not f"{path}{os.sep}".startswith(f"{folder}{os.sep}")]
 
 
@@ -118,7 +118,8 @@ def _tree(folder: str, targets: str) -> list[str]:
         found += [here] if _is_one(here) else sorted([*_prefixes(here), *_without_index(here), *_files(here)])
     if not found:
         raise UnknownFormatError(
-            unknown.of_orbax(folder) or f"{folder} is no checkpoint, and none lies in it or in a folder in it"
+            unknown.of_orbax(folder)
+            or (f"{folder} is not a checkpoint, and contains no checkpoint, also not in its folders")
         )
     return found
 
@@ -174,7 +175,7 @@ def _is_spoiled(path: str) -> bool:
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """A name for each of some different paths: its last part, with as many folders before it as tell it apart.
+    """A name for each of some different paths: its last part, with as many folders before it as distinguish it.
 
     Names that differ in upper and lower case only count as the same, as on some file systems they are.
     """

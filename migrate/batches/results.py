@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from migrate.bytes import files
-from migrate.evidence import NONE, Questions
-from migrate.operations.convert import Report
+from migrate.claims import NONE, Questions
+from migrate.conversion.convert import Report
 
 MIGRATED, PLANNED, SKIPPED = "migrated", "planned", "skipped"
 REFUSED, FAILED, NOT_REACHED = "refused", "failed", "not reached"

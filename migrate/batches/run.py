@@ -16,9 +16,9 @@ from migrate.batches.results import FAILED, MIGRATED, NOT_REACHED, PLANNED, REFU
 from migrate.batches.whole import HINTS, PARTIAL, is_whole
 from migrate.batches.workers import WorkerDiedError, in_processes
 from migrate.bytes import files, urls
+from migrate.claims import asked_by
+from migrate.conversion import convert, targets
 from migrate.errors import StrictError
-from migrate.evidence import asked_by
-from migrate.operations import convert, targets
 from optim.errors import DtoptError, HyperparameterError
 from optim.interrupts import interruption
 
@@ -26,10 +26,10 @@ _OPTIONS = {*HINTS, *PARTIAL, "strict", "overwrite", "dry_run"}
 
 
 class BatchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a batch. What was migrated is kept; `report` says what, and `resume` goes on from there."""
+    """Ctrl-C during a batch. What was migrated is kept; `report` says what, and `resume` continues from there."""
 
     def __init__(self, report: BatchReport):
-        super().__init__("interrupted: what is done is kept; --resume goes on from there")
+        super().__init__("interrupted: finished targets are kept; --resume continues from there")
         self.report = report
 
 
@@ -77,7 +77,7 @@ def batch(
     if jobs < 1:
         raise HyperparameterError(f"jobs is {jobs}; give the number of processes, from 1 on")
     if jobs > 1 and executor is not None:
-        raise HyperparameterError("give jobs or executor, not both: an executor has processes of its own")
+        raise HyperparameterError("give jobs or executor, not both: an executor has its own processes")
     with files.listings_kept():
         todo = _part(naming.jobs(sources, os.fspath(into), targets.ENDINGS.get(to, ""), every=every), shard)
         sizes = [engines.size_of(job) for job in todo] if jobs > 1 or executor is not None else []
@@ -165,7 +165,9 @@ def _migrated(job: naming.Job, *, resume: bool, **options: Any) -> BatchItem:
             raise stop from error
         if isinstance(error, DtoptError):
             return BatchItem(job.source, job.dest, FAILED, error.text, questions=asked_by(error))
-        problem = f"{type(error).__name__}: {error}; please report it, with what `dtopt --debug migrate inspect` says"
+        problem = (
+            f"{type(error).__name__}: {error}; please report it, with the output of `dtopt --debug migrate inspect`"
+        )
         return BatchItem(job.source, job.dest, FAILED, problem)
 
 

@@ -13,11 +13,11 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix
 from migrate.bytes.object_graph import ObjectGraph
-from migrate.evidence import remembered, to_remember
+from migrate.claims import remembered, to_remember
+from migrate.conversion import convert
+from migrate.conversion.partial import Choice
+from migrate.evidence.user_input.hints import Hints
 from migrate.lists.planning import for_list, plan
-from migrate.operations import convert
-from migrate.operations.hints import Hints
-from migrate.operations.partial import Choice
 from migrate.proof import documents
 from migrate.readers import weight_list
 from migrate.state import OptimizerState

@@ -1,4 +1,4 @@
-"""An array that still lies in its file: shape and dtype are known, the bytes come when they are asked for."""
+"""An array that still is in its file: shape and dtype are known, the bytes come when they are asked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from migrate.bytes.ranges import Extent
 
 @dataclass(frozen=True)
 class LazyArray:
-    """An array in a file: shape and dtype are known, the bytes are read by `load()`, each time anew.
+    """An array in a file: shape and dtype are known, the bytes are read by `load()`, each time again.
 
     `dtype` is TensorFlow's name (`"float32"`, `"bfloat16"`, `"int64"`, ...); `load` gives a numpy array, and for
     bfloat16 a `uint16` array of the same bits, in this machine's order of bytes.
@@ -23,7 +23,7 @@ class LazyArray:
     dtype: str
     load: Callable[[], np.ndarray]
     stored_as: str
-    """Where it lies in the source: a key, a dataset path, or `weights[3]`."""
+    """Where it is in the source: a key, a dataset path, or `weights[3]`."""
     extent: Extent | None = None
     """Its bytes in the source where they are just those that `load` gives, so that they can be copied unseen."""
 

@@ -27,7 +27,7 @@ PAUSE = 0.1
 
 @contextlib.contextmanager
 def scratch_folder(dest: str) -> Iterator[str]:
-    """A temporary folder beside `dest`, removed at the end whatever happened unless it was renamed meanwhile.
+    """A temporary folder next to `dest`, removed at the end whatever happened unless it was renamed meanwhile.
 
     Folders above that were made for it are removed with it unless they hold the target.
 

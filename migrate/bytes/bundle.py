@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import files, protos, sstable
+from migrate.bytes import files, names, protos, sstable
 from migrate.bytes.ranges import Extent
 from migrate.errors import DamagedFileError
 from optim.errors import CheckpointError
@@ -115,6 +115,7 @@ class BundleReader(Mapping[str, Entry]):
                 self._pieces[key] = entry
             else:
                 self._entries[key.decode("utf-8", "surrogateescape")] = entry
+        names.check(self._entries, index)
 
     def __getitem__(self, key: str) -> Entry:
         return self._entries[key]
@@ -236,7 +237,7 @@ class BundleReader(Mapping[str, Entry]):
                 self._shard_sizes[entry.shard] = files.size(path)
             except OSError as error:
                 raise DamagedFileError(
-                    f"{path} is missing ({error.strerror or error}); copy it beside the index"
+                    f"{path} is missing ({error.strerror or error}); copy it next to the index"
                 ) from error
         present = self._shard_sizes[entry.shard]
         if entry.offset + entry.size > present:

@@ -19,7 +19,7 @@ _PART = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
 
 
 def find_prefix(path: str) -> str | None:
-    """The prefix `P` with a file `P.index`, or None where `path` is no TensorFlow checkpoint.
+    """The prefix `P` with a file `P.index`, or None if `path` is no TensorFlow checkpoint.
 
     Args:
       path: a prefix, its `.index`, `.meta` or one of its data files; a folder, or the file `checkpoint` in it: then

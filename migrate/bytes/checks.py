@@ -61,7 +61,7 @@ class Crc32(Check):
     Args:
       start, size: where it lies.
       read: (offset, size) -> that part of the file, piece by piece.
-      compare: is given the CRC-32; raises DamagedFileError where it is not what the file says.
+      compare: is given the CRC-32; raises DamagedFileError where it is not what the file contains.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def exists(path: str) -> bool:
 
 
 def names(folder: str) -> list[str]:
-    """Names of what lies in a folder; raises OSError where it cannot be listed."""
+    """Names of what is in a folder; raises OSError where it cannot be listed."""
     return remote().names(folder) if urls.is_url(folder) else os.listdir(folder or ".")
 
 
@@ -72,7 +72,7 @@ def size(path: str) -> int:
 
 
 def identity(path: str) -> Identity:
-    """What tells whether a file is still the same; raises OSError."""
+    """What shows whether a file is still the same; raises OSError."""
     if urls.is_url(path):
         return remote().identity(path)
     found = os.stat(path)

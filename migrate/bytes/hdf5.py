@@ -31,9 +31,9 @@ MAX_RANK = 32
 class Embedded:
     """An HDF5 file that is part of another file. `str()` of it names it in messages.
 
-    It has `size` bytes, which lie in the file `path` from `start` on; `path` is None where they are compressed there.
+    It has `size` bytes, which are in the file `path` from `start` on; `path` is None if they are compressed there.
     `open` gives a seekable file of them, which the caller closes. `check` compares all of them with their checksum and
-    has finished before a tensor is believed, or what is written of it placed.
+    has finished before a tensor is trusted, or what is written of it placed.
     """
 
     name: str
@@ -150,7 +150,7 @@ def _step(node: Any, part: bytes, name: str, where: str) -> Any:
     if not isinstance(node, h5py.h5g.GroupID) or not node.links.exists(part):
         raise DamagedFileError(f"{where}: it lists {name!r}, which is not in it; the file is incomplete")
     if node.links.get_info(part).type != h5py.h5l.TYPE_HARD:
-        raise DamagedFileError(f"{where}: {name!r} is a link out of the file's own tree; such files are refused")
+        raise DamagedFileError(f"{where}: {name!r} is a link that leaves the file; such files are refused")
     return h5py.h5o.open(node, part)
 
 

@@ -92,7 +92,7 @@ def _is_dense(data: bytes) -> bool:
 
 
 def _lengths(data: bytes) -> list[int] | None:
-    """The lengths of all texts of an attribute message; None where what is of variable length is no text."""
+    """The lengths of all texts of an attribute message; None if what is of variable length is no text."""
     if len(data) < 8 or data[0] not in (1, 2, 3):
         return []
     name, datatype, dataspace = struct.unpack_from("<HHH", data, 2)

@@ -1,6 +1,6 @@
 """A look at the links and global heaps of an HDF5 file before the HDF5 library reads what they lead to.
 
-Texts of attributes lie in global heaps, and an object in one whose size is damaged to zero sends the library
+Texts of attributes are in global heaps, and an object in one whose size is damaged to zero sends the library
 (H5HGcache.c up to 1.14.6) round and round without end, which nothing in this process could stop. Layout: HDF5 File
 Format Specification 3.0, III.E.
 """
@@ -25,7 +25,7 @@ ALIGNMENT = 8
 def check_heaps(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
     """Raise DamagedFileError where an attribute or a global heap would lead the library astray.
 
-    Heaps are looked for everywhere but in tensors that lie in one piece.
+    Heaps are looked for everywhere but in tensors that are in one piece.
 
     Args:
       file: the file as h5py sees it; its attributes are not read. raw: the same as bytes. size: how many these are.

@@ -1,4 +1,4 @@
-"""JSON that says each thing once: of two values of one key, readers would take one and pass over the other."""
+"""JSON that says each thing once: of two values of one key, readers would take one and ignore the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person is told, as a terminal may show it: texts hold names and values of files, which may be anything."""
+"""What the user is told, as a terminal may show it: texts hold names and values of files, which may be anything."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def worded(text: str) -> str:
 
 
 def brief(value: object) -> str:
-    """A value beside another in one message: of one that is long, as a schedule may be, its beginning and its end."""
+    """A value next to another in one message: of one that is long, as a schedule may be, its beginning and its end."""
     return line(repr(value), BRIEF, END)
 
 

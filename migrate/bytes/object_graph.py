@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import protos
+from migrate.bytes import names, protos
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.errors import ContradictionError, DamagedFileError
 
@@ -61,7 +61,7 @@ class ObjectGraph:
         self.keys: list[str | None] = []
         """Key of each object's value, None for an object that is no variable."""
         self.full_names: list[str] = []
-        """The variable's name without `:0`, empty where the object has none."""
+        """The variable's name without `:0`, empty if the object has none."""
         self.slot_variables: list[list[tuple[int, str, int]]] = []
         """(variable, slot name, slot variable) of each object: OptimizerV2's table."""
         for node in graph.nodes:
@@ -78,6 +78,8 @@ class ObjectGraph:
             self.keys.append(value.checkpoint_key if value else None)
             self.full_names.append(_name(value) if value else "")
             self.slot_variables.append(slots)
+        slot_names = (name for table in self.slot_variables for _, name, _ in table)
+        names.check((*self.full_names, *(name for each in self.children for name in each), *slot_names), where)
         if not count:
             raise DamagedFileError(f"{where} is empty; save the checkpoint again")
         self._check_keys(bundle)
@@ -112,7 +114,7 @@ class ObjectGraph:
         return (self._at(owner), self._at(optimizer), unescape(slot)) if is_slot else self._at(owner)
 
     def _at(self, path: str) -> int | None:
-        """The object at the end of a path of escaped names from the root, None where it leads nowhere."""
+        """The object at the end of a path of escaped names from the root, None if it leads nowhere."""
         node: int | None = 0
         for part in path.split("/") if path else ():
             node = None if node is None else self.children[node].get(unescape(part))

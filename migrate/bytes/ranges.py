@@ -1,4 +1,4 @@
-"""Tensors whose bytes lie in one piece of a file, just as a TensorFlow checkpoint stores them: copied, not decoded.
+"""Tensors whose bytes are in one piece of a file, just as a TensorFlow checkpoint stores them: copied, not decoded.
 
 That is all of a TensorFlow checkpoint but strings and partitioned variables, and every dataset that Keras wrote to
 HDF5. Such a tensor streams through one small buffer: fresh memory for each costs as much as writing it.
@@ -22,7 +22,7 @@ from migrate.errors import DamagedFileError
 
 CHUNK = 1 << 18
 """Bytes at a time: they stay in the processor's cache between reading, checksum and writing. For a larger piece the
-system fetches memory anew, which takes longer than all the rest."""
+system fetches memory again, which takes longer than all the rest."""
 
 
 @dataclass(frozen=True)

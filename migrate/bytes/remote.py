@@ -2,7 +2,7 @@
 
 Reads are by ranges, in blocks of BLOCK bytes of which a few are kept, so that memory is bounded and little travels.
 Credentials are those that fsspec finds; what a URL holds of them is never shown. What a store calls the version of an
-object (ETag, generation, time of the last change) tells whether it is still the same.
+object (ETag, generation, time of the last change) shows whether it is still the same.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _asked(url: str) -> dict[str, Any] | None:
 
 
 def _listed(url: str) -> tuple[bool, dict[str, Any] | None]:
-    """Whether the lists of folders tell, and what: a file is in one, and nothing lies in a file."""
+    """Whether the lists of folders tell, and what: a file is in one, and nothing is in a file."""
     known, place = _LISTED.get() or {}, url
     while place:
         folder, _, name = place.rpartition("/")

@@ -85,7 +85,7 @@ def _frombuffer(buffer: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
 def _encode(text: Any, encoding: Any = None) -> bytes:
     """`_codecs.encode`, by which protocols up to 2 write bytes from Python 3."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise UnsupportedError("it encodes text otherwise than numpy does")
+        raise UnsupportedError("it encodes text differently than numpy does")
     return text.encode("latin1")
 
 

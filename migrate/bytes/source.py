@@ -1,6 +1,6 @@
 """A source as one thing: regular files, which must be at the end what they were at the beginning.
 
-Readers open files by name, some of them late; a source that is rewritten meanwhile would be carried half old and half
+Readers open files by name, some of them late; a source that is rewritten meanwhile would be migrated half old and half
 new. Here its files are named once, and compared again before a target gets its name.
 """
 
@@ -22,7 +22,7 @@ MEMBERS = ("saved_model.pb", "keras_metadata.pb", "variables/variables.index")
 
 @dataclass(frozen=True)
 class Source:
-    """`files`: path -> what tells whether it is still the same."""
+    """`files`: path -> what shows whether it is still the same."""
 
     path: str
     files: dict[str, files.Identity]

@@ -68,7 +68,7 @@ def has_magic(path: str) -> bool:
 def read_table(path: str) -> dict[bytes, bytes]:
     """All keys and values of a table, with every block's checksum verified.
 
-    Memory stays within a small multiple of the file's size, whatever the file says.
+    Memory stays within a small multiple of the file's size, whatever the file contains.
 
     Raises:
       DamagedFileError: truncated, flipped or contradictory bytes.

@@ -15,6 +15,7 @@ from migrate.code.releases import KERAS, TENSORFLOW, TF_KERAS, Release
 from migrate.code.schedules import Schedule
 from migrate.code.signatures import Signature
 from migrate.code.targets import Target
+from migrate.generations import KERAS2, KERAS3, OPTIMIZER_V2
 from optim.errors import DtoptError, UnsupportedError
 
 MESH_ARGUMENTS = ("mesh", "gradients_clip_option", "ema_option")
@@ -63,10 +64,10 @@ def signature(name: str, old: Old | None, release: Release) -> Signature | None:
     if module == signatures.ADDONS:
         return next(iter(signatures.of_addons(cls, release.version)), None)
     if old is None:
-        return signatures.of(module, cls, None, "keras2" if module == addons.KERAS_CONTRIB else "optimizer_v2")
+        return signatures.of(module, cls, None, KERAS2 if module == addons.KERAS_CONTRIB else OPTIMIZER_V2)
     generation = old.generation or release.generation
     module, version = old.module, release.version
-    if generation == "keras3":
+    if generation == KERAS3:
         module, version = "keras.optimizers", "3.15.1"
     elif old.package == TF_KERAS:
         version = "2.21.0"
@@ -160,7 +161,7 @@ def made(name: str, old: Old | None, given: Mapping[str, Value], release: Releas
     placed = {key: given[key] for key in MESH_ARGUMENTS if key in given}
     given = {key: value for key, value in given.items() if key not in placed}
     meaning = meanings.of(old, given, release) if old is not None else addons.meaning(name, given, release)
-    generation = (old.generation if old else "optimizer_v2") or release.generation
+    generation = (old.generation if old else OPTIMIZER_V2) or release.generation
     rendered = targets.render(
         meaning, place.target, rate_is_set=place.rate_is_set, generation=generation, by_name=place.by_name
     )

@@ -12,8 +12,8 @@ from typing import Any
 
 from migrate.code import files, hints, nesting, releases
 from migrate.code.hints import CodeHint
+from migrate.conversion import convert
 from migrate.errors import DamagedFileError, MissingHintError
-from migrate.operations import convert
 from migrate.rules.comparison import same
 from optim.errors import DtoptError, UnsupportedError
 

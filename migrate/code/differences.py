@@ -16,22 +16,23 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.code.meanings import Meaning, Value
 from migrate.code.schedules import Schedule
-from migrate.generations import version_tuple
+from migrate.generations import KERAS3, OPTIMIZER_V2
+from migrate.releases.versions import UNKNOWN, Versions
 from optim import keras_differences
 
 GENERATIONS = {
     "optim": None,
-    "keras.optimizers": "keras3",
+    "keras.optimizers": KERAS3,
     "tf_keras.optimizers": "optimizer",
-    "tf_keras.optimizers.legacy": "optimizer_v2",
+    "tf_keras.optimizers.legacy": OPTIMIZER_V2,
 }
 """Modules of the targets -> the generation whose steps they take; None: `optim`'s own."""
 
 
 KERASES = {
-    "keras3": keras_differences.KERAS_3,
+    KERAS3: keras_differences.KERAS_3,
     "optimizer": keras_differences.TF_KERAS,
-    "optimizer_v2": keras_differences.OPTIMIZER_V2,
+    OPTIMIZER_V2: keras_differences.OPTIMIZER_V2,
 }
 """Generations that `optim` knows its differences from."""
 
@@ -42,7 +43,7 @@ class Source:
 
     meaning: Meaning
     generation: str
-    versions: Mapping[str, str]
+    versions: Versions
     schedule: Schedule | None
     has_embeddings: bool
 
@@ -64,7 +65,7 @@ def keywords(source: Source) -> dict[str, Value]:
     rate = arguments.get("learning_rate")
     may_be_schedule = source.schedule is not None or (rate is not None and not rate.known)
     values = {**_values(source), "learning_rate": {} if may_be_schedule else None}
-    keras, version = KERASES.get(source.generation), version_tuple(source.versions.get("keras")) or ()
+    keras, version = KERASES.get(source.generation), source.versions.keras_number or ()
     made = (
         keras_differences.reproducing(keras, source.meaning.algorithm, values, backend="tensorflow", release=version)
         if keras
@@ -75,7 +76,7 @@ def keywords(source: Source) -> dict[str, Value]:
         made.setdefault("ema_start", "initial")
     if source.has_embeddings and algorithm is not None and repeated_rows.REPEATED not in arguments:
         before = _repeated(source, algorithm, source.generation)
-        current = _repeated(source, algorithm, "keras3")
+        current = _repeated(source, algorithm, KERAS3)
         if (before or current) and _can_be_said(before, values):
             made[repeated_rows.REPEATED] = list(before)
     return {key: Value.of(value) for key, value in made.items()}
@@ -93,7 +94,7 @@ def _can_be_said(rows: Collection[str], values: Mapping[str, Any]) -> bool:
 
 def _averages(source: Source, module: str) -> Iterator[str]:
     """Keras 3 begins its averages with the first step's result, and all others with the first values."""
-    before, now = source.generation == "keras3", module == "keras.optimizers"
+    before, now = source.generation == KERAS3, module == "keras.optimizers"
     if _values(source).get("use_ema") and before != now and module != "optim":
         first, then = ("the first step's result", "the first values")[:: 1 if before else -1]
         yield f"its averages began with {first}, and begin with {then} now"
@@ -101,7 +102,7 @@ def _averages(source: Source, module: str) -> Iterator[str]:
 
 def _integer_steps(source: Source, module: str) -> Iterator[str]:
     schedule = source.schedule
-    if schedule is None or source.generation != "optimizer_v2" or GENERATIONS[module] == "optimizer_v2":
+    if schedule is None or source.generation != OPTIMIZER_V2 or GENERATIONS[module] == OPTIMIZER_V2:
         return
     if schedule.needs_float:
         step = schedule.needs_float
@@ -138,7 +139,7 @@ def _rows(source: Source, module: str) -> Iterator[str]:
 
 
 def _repeated(source: Source, algorithm: Algorithm, generation: str | None) -> tuple[str, ...]:
-    versions = source.versions if generation == source.generation else {}
+    versions = source.versions if generation == source.generation else UNKNOWN
     return repeated_rows.done(generation, algorithm, _values(source), versions)
 
 

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from migrate import algorithms, evidence
+from migrate import algorithms, claims
 from migrate.algorithms import keras_config, tf_train
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.code import signatures
 from migrate.code.releases import Release
 from migrate.errors import MissingHintError
-from migrate.generations import version_tuple
+from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, OPTIMIZER_V1, OPTIMIZER_V2, TF1
+from migrate.releases.versions import UNKNOWN, Versions
 from optim.errors import DtoptError, UnsupportedError
 
 OPAQUE = object()
@@ -59,7 +60,7 @@ class Old:
 
     @property
     def is_tf_train(self) -> bool:
-        return self.generation == "tf1"
+        return self.generation == TF1
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
     for key in [k for k, v in config.values.items() if k in FLAGS and not v.known]:
         _same_both_ways(config, key, (True, False), algorithm, generation, old, release)
     momentum = config.values.get("momentum")
-    if momentum is not None and not momentum.known and old.algorithm == "RMSprop" and generation == "optimizer_v2":
+    if momentum is not None and not momentum.known and old.algorithm == "RMSprop" and generation == OPTIMIZER_V2:
         _same_both_ways(config, "momentum", (0.0, FIRST_STAND_IN), algorithm, generation, old, release)
     values, reasons, notes, lazy = _evaluated(config, algorithm, generation, old, release)
     origin = {key: config.names[_source_key(key, config.names)] for key in values if _source_key(key, config.names)}
@@ -127,7 +128,7 @@ def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
             key = next(iter(renamed))
         elif name == "lr":
             key = "learning_rate"
-        elif name == "schedule_decay" and generation == "optimizer_v2":
+        elif name == "schedule_decay" and generation == OPTIMIZER_V2:
             key = "decay"  # OptimizerV2's Nadam keeps it under that name
         if key in config.values:
             raise UnsupportedError(f"{config.names[key]} and {name} are both given, which are one argument")
@@ -138,8 +139,8 @@ def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
 def _is_ignored(name: str, algorithm: str, generation: str) -> bool:
     """Whether a class takes an argument without effect: OptimizerV2's Nadam overwrites `decay` by schedule_decay, its
     Ftrl keeps its own rate (run on TF 2.4 and 2.13)."""
-    of_v2 = generation == "optimizer_v2" and (name, algorithm) in (("decay", "Nadam"), ("lr", "Ftrl"))
-    return of_v2 or (name, algorithm) == ("amsgrad", "SGD") or (name, generation) == ("decay", "experimental")
+    of_v2 = generation == OPTIMIZER_V2 and (name, algorithm) in (("decay", "Nadam"), ("lr", "Ftrl"))
+    return of_v2 or (name, algorithm) == ("amsgrad", "SGD") or (name, generation) == ("decay", EXPERIMENTAL)
 
 
 def _source_key(key: str, names: Mapping[str, str]) -> str:
@@ -155,7 +156,7 @@ def _evaluated(
     plain, stand_ins = _plain(config)
     _fill_epsilon(plain, algorithm, generation, old, release)
     full, _ = keras_config.completed(plain, algorithm, generation)
-    versions = release.versions if old.generation is None or release.package == "tensorflow" else {}
+    versions = release.versions if old.generation is None or release.package == "tensorflow" else UNKNOWN
     problem = algorithm.check(full, generation, versions)
     if problem:
         raise UnsupportedError(problem)
@@ -176,19 +177,19 @@ def _evaluated(
     doubts = []
     if accumulated is not None:
         values[ACCUMULATED] = accumulated
-        doubts = [] if versions.get("keras") else [f"if it ran with Keras before 3.5, that {EARLY_ACCUMULATION}"]
+        doubts = [] if versions.keras else [f"if it ran with Keras before 3.5, that {EARLY_ACCUMULATION}"]
     lazy = algorithm.lazy(full, generation) is not None
     shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *LIMITS))
     idle = [o.doubt for o in found.origins.values() if o.subject in LIMITS and o.doubt]
-    return values, [*evidence.reasons(shown), *doubts], [*found.warnings, *idle], lazy
+    return values, [*claims.reasons(shown), *doubts], [*found.warnings, *idle], lazy
 
 
-def _accumulated(full: dict[str, Any], config: _Config, versions: Mapping[str, str]) -> Value | None:
+def _accumulated(full: dict[str, Any], config: _Config, versions: Versions) -> Value | None:
     """How many calls make a step, taken out of the config: a new start can do what is refused of checkpoints."""
     given = config.values.get(ACCUMULATED)
     if given is None or (given.known and (given.literal or 1) <= 1):
         return None
-    if (version_tuple(versions.get("keras")) or (3, 5)) < (3, 5):
+    if (versions.keras_number or (3, 5)) < (3, 5):
         raise UnsupportedError(f"with {ACCUMULATED} Keras before 3.5 {EARLY_ACCUMULATION}, and optim counts real steps")
     full.pop(ACCUMULATED)
     return given
@@ -221,7 +222,7 @@ def _plain(config: _Config) -> tuple[dict[str, Any], dict[float, str]]:
 
 def _fill_epsilon(plain: dict[str, Any], algorithm: Algorithm, generation: str, old: Old, release: Release) -> None:
     """The default changed within these generations: the release's own."""
-    if generation not in ("keras1", "keras2", "optimizer_v1") or "epsilon" in plain:
+    if generation not in (KERAS1, KERAS2, OPTIMIZER_V1) or "epsilon" in plain:
         return
     if not any(s.nonnegative for s in algorithm.slots):
         return

@@ -15,6 +15,7 @@ from migrate.code import signatures
 from migrate.code.meanings import Old
 from migrate.code.releases import KERAS, TENSORFLOW, TF_KERAS
 from migrate.code.scopes import Scopes, dotted, within
+from migrate.generations import OPTIMIZER_V2, TF1
 
 ONE_NAME = (
     (r"^tensorflow_core\.", "tensorflow."),
@@ -41,17 +42,17 @@ ONE_NAME = (
 
 MODULES = {
     "keras.optimizers": (KERAS, None),
-    "keras.optimizers.legacy": (TENSORFLOW, "optimizer_v2"),
+    "keras.optimizers.legacy": (TENSORFLOW, OPTIMIZER_V2),
     "keras.optimizers.experimental": (TENSORFLOW, "experimental"),
     "keras.dtensor.experimental.optimizers": (TENSORFLOW, "experimental"),
     "tensorflow.keras.optimizers": (TENSORFLOW, None),
-    "tensorflow.keras.optimizers.legacy": (TENSORFLOW, "optimizer_v2"),
+    "tensorflow.keras.optimizers.legacy": (TENSORFLOW, OPTIMIZER_V2),
     "tensorflow.keras.optimizers.experimental": (TENSORFLOW, "experimental"),
     "tensorflow.keras.dtensor.experimental.optimizers": (TENSORFLOW, "experimental"),
     "tf_keras.optimizers": (TF_KERAS, "optimizer"),
-    "tf_keras.optimizers.legacy": (TF_KERAS, "optimizer_v2"),
+    "tf_keras.optimizers.legacy": (TF_KERAS, OPTIMIZER_V2),
     "tf_keras.optimizers.experimental": (TF_KERAS, "optimizer"),
-    "tensorflow.train": (TENSORFLOW, "tf1"),
+    "tensorflow.train": (TENSORFLOW, TF1),
 }
 """Modules of optimizer classes -> whose release decides, and the generation where the module alone says it."""
 FOREIGN = ("tensorflow_addons.optimizers", "tensorflow.contrib.opt", "keras_contrib.optimizers")
@@ -98,7 +99,7 @@ def old_class(name: str) -> Old | None:
     if module not in MODULES:
         return None
     package, generation = MODULES[module]
-    if generation == "tf1":
+    if generation == TF1:
         known = tf_train.CLASSES.get(cls)
         return Old(module, cls, known, package, generation) if known else None
     for algorithm in algorithms.ALGORITHMS:

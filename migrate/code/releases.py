@@ -16,6 +16,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from migrate import generations
+from migrate.releases import table
+from migrate.releases.versions import Versions
 from optim.errors import HyperparameterError
 
 KERAS, TENSORFLOW, TF_KERAS = "keras", "tensorflow", "tf_keras"
@@ -34,58 +36,40 @@ class Release:
     addons: str = ""
 
     @property
-    def versions(self) -> dict[str, str]:
-        """As a checkpoint's source gives the versions of what wrote it."""
-        if self.package == TENSORFLOW:
-            number = self.version.rsplit(".", 1)[0] if self.version.count(".") > 1 else self.version
-            return {"tensorflow": number, **({"keras": _KERAS_IN[number]} if number in _KERAS_IN else {})}
-        return {"keras": self.version}
+    def versions(self) -> Versions:
+        """As a checkpoint's source shows what wrote it."""
+        if self.package != TENSORFLOW:
+            return Versions(self.version)
+        known = table.row(TENSORFLOW, self.version)
+        return Versions(known.keras[-1] if known and known.keras else "", tensorflow=self.version)
 
     def __str__(self) -> str:
         return f"{self.package}=={self.version}" + (f" with tensorflow_addons=={self.addons}" if self.addons else "")
 
 
-_KERAS_IN = {"1.4": "2.0.8-tf", "1.12": "2.1.6-tf", "1.13": "2.2.4-tf", "1.14": "2.2.4-tf", "1.15": "2.2.4-tf"} | {
-    "2.0": "2.2.4-tf",
-    "2.1": "2.2.4-tf",
-    "2.2": "2.3.0-tf",
-    "2.3": "2.4.0",
-    **{f"2.{minor}": f"2.{minor}.0" for minor in range(4, 16)},
-}
-"""TensorFlow -> what its Keras calls itself, which decides how it clips."""
+def _known(package: str, versions: str) -> tuple[Release, ...]:
+    return tuple(Release(package, version, table.default_generation(package, version)) for version in versions.split())
 
-STANDALONE = tuple(
-    Release(KERAS, version, generation)
-    for generation, versions in (
-        ("keras1", "1.0.8 1.1.2 1.2.2"),
-        ("keras2", "2.0.6 2.0.8 2.1.2 2.1.6 2.2.4 2.2.5"),
-        ("keras2.3", "2.3.1"),
-        ("keras3", "3.0.5 3.15.1"),
-    )
-    for version in versions.split()
+
+STANDALONE = _known(KERAS, "1.0.8 1.1.2 1.2.2 2.0.6 2.0.8 2.1.2 2.1.6 2.2.4 2.2.5 2.3.1 3.0.5 3.15.1")
+WITH_TENSORFLOW = _known(
+    TENSORFLOW,
+    "1.4.1 1.12.3 1.13.2 1.14.0 1.15.5 2.0.4 2.1.4 2.2.3 2.3.4 2.4.4 2.6.5 2.9.3 2.10.1 2.11.1 2.13.1 2.15.1 2.16.2"
+    " 2.21.0",
 )
-WITH_TENSORFLOW = tuple(
-    Release(TENSORFLOW, version, generation)
-    for generation, versions in (
-        ("optimizer_v1", "1.4.1 1.12.3 1.13.2"),
-        ("optimizer_v2", "1.14.0 1.15.5 2.0.4 2.1.4 2.2.3 2.3.4 2.4.4 2.6.5 2.9.3 2.10.1"),
-        ("optimizer", "2.11.1 2.13.1 2.15.1"),
-        ("keras3", "2.16.2 2.21.0"),
-    )
-    for version in versions.split()
-)
-STAND_IN: dict[str, Release | None] = {
-    "keras1": STANDALONE[2],
-    "keras2": None,
-    "keras2.3": STANDALONE[9],
-    "optimizer_v1": None,
-    "optimizer_v2": None,
-    "experimental": Release(TENSORFLOW, "2.10.1", "experimental"),
-    "optimizer": WITH_TENSORFLOW[-3],
-    "keras3": STANDALONE[-1],
-    "tf1": None,
-}
-"""The release that a generation's name alone stands for; None: all of that generation."""
+"""Releases that stand for the ones around them: between two of them no constructor changed what it means."""
+ONE_FOR_ALL = (generations.KERAS1, generations.KERAS2_3, generations.OPTIMIZER, generations.KERAS3)
+"""Generations whose name alone stands for their last release."""
+
+
+def _of_generation(name: str) -> tuple[Release, ...]:
+    """The releases that a generation's name alone stands for."""
+    if name == generations.EXPERIMENTAL:
+        return (Release(TENSORFLOW, "2.10.1", name),)
+    every = (*WITH_TENSORFLOW, *STANDALONE) if name == generations.KERAS3 else (*STANDALONE, *WITH_TENSORFLOW)
+    found = tuple(release for release in every if release.generation == name)
+    return found[-1:] if name in ONE_FOR_ALL else found
+
 
 MARK = "# dtopt: the optimizers of this file are those of Keras 3"
 """In a file whose new calls mean something else in the old release, so that a later run reads them as what they are."""
@@ -129,9 +113,7 @@ def given(text: str) -> Given:
     Raises HyperparameterError where it is neither.
     """
     if text in generations.GENERATIONS:
-        stand_in = STAND_IN[text]
-        every = tuple(r for r in (*STANDALONE, *WITH_TENSORFLOW) if r.generation == text)
-        return Given((stand_in,) if stand_in else every, text)
+        return Given(_of_generation(text), text)
     found = re.fullmatch(r"(keras|tensorflow|tf[-_]keras)==(\d+(?:\.\d+)*)", text.strip())
     if not found:
         raise HyperparameterError(
@@ -142,14 +124,9 @@ def given(text: str) -> Given:
 
 
 def _exact(package: str, version: str) -> Release:
-    """A release by its number, of the generation of the nearest one before it that is known."""
-    number = Version(version)
-    if package == TF_KERAS or (package == KERAS and Version("2.4") <= number < Version("3")):
-        new = number >= Version("2.11")
-        return Release(TENSORFLOW, version, "optimizer" if new else "optimizer_v2")
-    known = STANDALONE if package == KERAS else WITH_TENSORFLOW
-    family = [r for r in known if Version(r.version).release[:2] <= number.release[:2]]
-    return Release(package, version, (family or known)[-1 if family else 0].generation)
+    """A release by its number."""
+    is_tensorflow = package == TF_KERAS or (package == KERAS and Version("2.4") <= Version(version) < Version("3"))
+    return Release(TENSORFLOW if is_tensorflow else package, version, table.default_generation(package, version))
 
 
 class Pins:
@@ -288,7 +265,7 @@ def _by_words(package: str, code: str, releases: tuple[Release, ...]) -> tuple[R
     """Without those that the program's own words rule out; all where the words contradict each other."""
     left = releases
     if package == KERAS and KERAS2_WORDS.search(code) and not KERAS1_WORDS.search(code):
-        left = tuple(r for r in left if r.generation != "keras1")
+        left = tuple(r for r in left if r.generation != generations.KERAS1)
     if package == TENSORFLOW and TF1_WORDS.search(code) and not TF2_WORDS.search(code):
         left = tuple(r for r in left if r.version.startswith("1."))
     elif package == TENSORFLOW and TF2_WORDS.search(code):

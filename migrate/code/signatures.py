@@ -18,16 +18,18 @@ from typing import Any
 
 from packaging.version import Version
 
+from migrate.generations import KERAS1, KERAS2, KERAS2_3, OPTIMIZER_V1, OPTIMIZER_V2
+
 NOTHING = object()
 """The default of a parameter that has none."""
 KEYWORDS: dict[str, tuple[str, ...]] = {
-    "keras1": ("clipnorm", "clipvalue"),
-    "keras2": ("clipnorm", "clipvalue"),
-    "keras2.3": ("clipnorm", "clipvalue", "lr", "epsilon", "decay", "schedule_decay"),
-    "optimizer_v1": ("clipnorm", "clipvalue"),
+    KERAS1: ("clipnorm", "clipvalue"),
+    KERAS2: ("clipnorm", "clipvalue"),
+    KERAS2_3: ("clipnorm", "clipvalue", "lr", "epsilon", "decay", "schedule_decay"),
+    OPTIMIZER_V1: ("clipnorm", "clipvalue"),
     "experimental": ("mesh", "decay"),
     "optimizer": ("mesh",),
-    "optimizer_v2": ("clipnorm", "clipvalue", "global_clipnorm", "lr", "decay", "schedule_decay"),
+    OPTIMIZER_V2: ("clipnorm", "clipvalue", "global_clipnorm", "lr", "decay", "schedule_decay"),
 }
 """What `**kwargs` may hold, by generation; `schedule_decay` is Nadam's."""
 
@@ -120,7 +122,7 @@ def of_addons(name: str, tensorflow: str | None) -> tuple[Signature, ...]:
     for index, (first, row) in enumerate(rows):
         end = starts[index + 1] if index + 1 < len(starts) else None
         if not fitting or any(starts[index] <= version and (end is None or version < end) for version in fitting):
-            found.append(replace(_signature(row, "optimizer_v2"), since=first if len(rows) > 1 else ""))
+            found.append(replace(_signature(row, OPTIMIZER_V2), since=first if len(rows) > 1 else ""))
     return tuple(reversed(found))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from migrate import algorithms
 from migrate.algorithms.clipping import LIMITS
 from migrate.code.meanings import OPAQUE, Meaning, Value
+from migrate.generations import EXPERIMENTAL, KERAS3, OPTIMIZER, OPTIMIZER_V2
 from migrate.rules.comparison import nearest_epsilon
 from optim import rule
 from optim.errors import HyperparameterError, UnsupportedError
@@ -86,11 +87,11 @@ def render(meaning: Meaning, target: str, *, rate_is_set: bool, generation: str,
     if target == OPTIM:
         return [_optim(meaning)]
     if target == KERAS:
-        return [_keras(meaning, "keras.optimizers", "keras3", rate_is_set)]
+        return [_keras(meaning, "keras.optimizers", KERAS3, rate_is_set)]
     new, legacy = _keras(meaning, "tf_keras.optimizers", "optimizer", rate_is_set), _legacy(meaning)
     if legacy is None or by_name:
         return [new]
-    return [new, legacy] if generation in ("optimizer", "keras3", "experimental") else [legacy, new]
+    return [new, legacy] if generation in (OPTIMIZER, KERAS3, EXPERIMENTAL) else [legacy, new]
 
 
 OWN_RULES: dict[str, type[Rule]] = {"LARS": LARSRule}
@@ -101,9 +102,9 @@ def _optim_defaults(name: str) -> dict[str, Any]:
     if name in OWN_RULES:
         return {"weight_decay": 0.0, **{k: a.default for k, a in rule.arguments(OWN_RULES[name]).items()}}
     algorithm = algorithms.find(name)
-    if "keras3" in algorithm.generations:
-        return {**algorithm.defaults("keras3"), **OPTIM_ONLY}
-    return {"weight_decay": 0.0, **algorithm.defaults("optimizer_v2"), **OPTIM_ONLY}
+    if KERAS3 in algorithm.generations:
+        return {**algorithm.defaults(KERAS3), **OPTIM_ONLY}
+    return {"weight_decay": 0.0, **algorithm.defaults(OPTIMIZER_V2), **OPTIM_ONLY}
 
 
 def _optim(meaning: Meaning) -> Target:
@@ -128,7 +129,7 @@ def _keras(meaning: Meaning, module: str, generation: str, rate_is_set: bool) ->
         raise UnsupportedError(f"{module} has no {meaning.algorithm}; optim has: {call}")
     defaults = algorithms.find(meaning.algorithm).defaults(generation)
     target = Target(module, meaning.algorithm, {}, meaning.origin, list(meaning.reasons), list(meaning.notes))
-    known = {*defaults, "epsilon", *KERAS_OPTIONS, *(ONLY_KERAS_3 if generation == "keras3" else ())}
+    known = {*defaults, "epsilon", *KERAS_OPTIONS, *(ONLY_KERAS_3 if generation == KERAS3 else ())}
     for key, value in meaning.arguments.items():
         if key in known and _said(key, value, meaning, defaults):
             target.arguments[key] = value
@@ -215,9 +216,9 @@ def _legacy(meaning: Meaning) -> Target | None:
     if meaning.algorithm in OWN_RULES or meaning.algorithm in ADDONS:
         return None
     algorithm, values = algorithms.find(meaning.algorithm), meaning.arguments
-    if "optimizer_v2" not in algorithm.generations or "weight_decay" in values or "use_ema" in values:
+    if OPTIMIZER_V2 not in algorithm.generations or "weight_decay" in values or "use_ema" in values:
         return None
-    defaults = {**algorithm.defaults("optimizer_v2"), "decay": 0.0}
+    defaults = {**algorithm.defaults(OPTIMIZER_V2), "decay": 0.0}
     if meaning.algorithm == "Nadam":
         defaults.pop("decay")
     target = Target("tf_keras.optimizers.legacy", meaning.algorithm, {}, meaning.origin, list(meaning.reasons))

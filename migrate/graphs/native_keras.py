@@ -9,20 +9,37 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from migrate.graphs import native_keras_formulas as formulas
+import numpy as np
+
+from migrate.graphs import constraints
 from migrate.graphs.clipping import clipped
+from migrate.graphs.fit import RATE
 from migrate.graphs.gradients import ROWS_ADDED
+from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.nodes import Nodes
-from migrate.graphs.patterns import ADD, Anything, Found, Pattern, Variable, match
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Cast, Either, Found, Pattern, Variable, match
+from migrate.graphs.rule_configs import carried
 from migrate.graphs.writers import alone_written, changers, rewritten
 from migrate.state import CHANGED, NO_KERNEL
 
 _ANY = Anything()
-_CALLED = {"lr": "learning_rate"}
+_GENERATION = "keras2.3"
+"""Rules are the same in all releases before OptimizerV2; arguments that some lack have these values."""
+_CALLED = {"lr": "learning_rate", "m_schedule": "u_product"}
 _COUNTING = ("iterations", "m_schedule")
 """Scalar variables that an optimizer's own step changes."""
 _OF_TABLES = (ROWS_ADDED, "AddN")
 """Ops that `tf.gradients` and Keras add rows up with, and those of a regularizer to them."""
+
+
+class _Rule(NamedTuple):
+    """What moves one variable: a class, the part of its config that the graph contains, and what it takes for the
+    gradient."""
+
+    class_name: str
+    config: Mapping[str, Any]
+    gradients: tuple[str, ...]
+    is_constrained: bool
 
 
 class Updates(NamedTuple):
@@ -55,7 +72,8 @@ def describe(
     written = alone_written(nodes, changed_by)
     assigned = {name: write.value for name, write in written.items()}
     moved = [name for name in trained if name in assigned and _is_step(nodes, assigned[name], slots)]
-    rules = {name: formulas.of_variable(nodes, settings, name, assigned) for name in moved}
+    identifier = Identifier(nodes, {name: [write] for name, write in written.items()})
+    rules = {name: _rule(nodes, settings, name, assigned[name], identifier) for name in moved}
     moving = {name: rule for name, rule in rules.items() if rule is not None}
     told = list(moving.values())
     same = bool(told) and all((r.class_name, r.config) == (told[0].class_name, told[0].config) for r in told)
@@ -69,8 +87,7 @@ def describe(
     several = next((changed_by[name] for name in trained if len(changed_by.get(name, ())) > 1), None)
     if several is not None:
         outside["updates"] = f"{several[-1]!r} changes a variable that {several[0]!r} changes, too"
-    of_rules = ((name, each) for name, rule in moving.items() for each in rule.gradients)
-    owners = {gradient: owner for owner, gradient in (*_gradients(nodes, slots, assigned), *of_rules)}
+    owners = {gradient: name for name, rule in moving.items() for gradient in rule.gradients}
     found = [_limits(nodes, owner, gradient, is_of_all) for gradient, owner in owners.items()]
     limits = found[0][0] if found and all(each == found[0][0] for each, _ in found) else {}
     changed = next((made for _, made in found if _is_changed(nodes, made)), "")
@@ -79,6 +96,47 @@ def describe(
     config = {**(told[0].config if same else {}), **limits}
     bound = frozenset(name for name, rule in moving.items() if rule.is_constrained)
     return Updates(told[0].class_name if same and own is None else "", config, outside, bound)
+
+
+def _rule(nodes: Nodes, settings: Mapping[str, str], name: str, value: str, identifier: Identifier) -> _Rule | None:
+    """The rule that a variable moves by, None unless it's one of Keras's with the optimizer's settings; a constraint
+    may follow.
+
+    Args:
+      settings: the optimizer's scalar variables by the name of the setting.
+    """
+    moved = constraints.moved_before(nodes, value)
+    for end in (moved, "") if moved else ("",):
+        found = carried(identifier.of(name, end), _GENERATION)
+        numbers = None if found is None else _numbers(nodes, settings, found[2])
+        if found is not None and numbers is not None:
+            return _Rule(found[0], {**numbers, **found[1]}, found[2].gradient, bool(end))
+    return None
+
+
+def _numbers(nodes: Nodes, settings: Mapping[str, str], identity: Identity) -> dict[str, Any] | None:
+    """The hyperparameters that are constants, None if one is neither a constant nor the setting of its name."""
+    own = {_CALLED.get(key, key): variable for key, variable in settings.items()}
+    found: dict[str, Any] = {}
+    for key, scalar in reversed(list(identity.hyper.items())):
+        if key == RATE and not match(nodes, scalar.output, _rate(settings), Found()):
+            return None
+        if key == RATE or (key in own and not scalar.is_derived and nodes.source(scalar.output) == own[key]):
+            continue
+        if key in own or scalar.number is None:
+            return None
+        found[key] = float(np.float32(scalar.number))
+    is_counted = identity.step is None or nodes.source(identity.step[0]) == settings.get("iterations")
+    return found if is_counted and not identity.decays else None
+
+
+def _rate(settings: Mapping[str, str]) -> Pattern:
+    """The learning rate, with its decay if there is one."""
+    rate, decay, steps = (Variable(settings.get(key, "")) for key in ("lr", "decay", "iterations"))
+    if "lr" not in settings:
+        rate = Variable(settings.get(RATE, ""))
+    decayed = (DIVIDE, 1.0, (ADD, 1.0, ("Mul", decay, Either(steps, Cast(steps)))))
+    return Either(rate, ("Mul", rate, decayed))
 
 
 def _is_step(nodes: Nodes, value: str, slots: Collection[str]) -> bool:
@@ -95,30 +153,7 @@ def _is_changed(nodes: Nodes, made: str) -> bool:
     return not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES
 
 
-def _gradients(nodes: Nodes, slots: Sequence[str], assigned: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(slot, what its update takes for the gradient). Adadelta takes the square of its own step in the place of one."""
-    found = [(slot, _gradient(nodes, slot, assigned[slot])) for slot in slots if slot in assigned]
-    return [(slot, each) for slot, each in found if each and nodes.variables_behind(each).isdisjoint(slots)]
-
-
 _GRADIENT = Anything("gradient")
-
-
-def _gradient(nodes: Nodes, slot: str, value: str) -> str | None:
-    """What the update of a slot takes for the gradient, None where it is none of these updates."""
-    own = Variable(slot)
-    kept = ("Mul", _ANY, own)
-    updates: tuple[Pattern, ...] = (
-        (ADD, kept, ("Mul", _ANY, ("Square", _GRADIENT))),
-        (ADD, kept, ("Mul", _ANY, _GRADIENT)),
-        ("Sub", kept, ("Mul", _ANY, _GRADIENT)),
-        (ADD, own, ("Square", _GRADIENT)),
-    )
-    for update in updates:
-        found = Found()
-        if match(nodes, value, update, found):
-            return found.nodes["gradient"]
-    return None
 
 
 def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[dict[str, float | None], str]:

@@ -7,18 +7,24 @@ tensorflow/core/ops/training_ops.cc). Rules without a kernel of their own are su
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from migrate.graphs import optimizer_v2_formulas, own_slots, schedules
-from migrate.graphs.gradients import Gradients, taken
-from migrate.graphs.native_keras_formulas import constrained
-from migrate.graphs.nodes import INT32, INT64, READS, SCATTERS, SETS, Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Cast, Either, Found, Pattern, Variable, match
+import numpy as np
+
+from migrate import algorithms
+from migrate.algorithms.spec import KEPT
+from migrate.graphs import constraints, own_slots, schedules
+from migrate.graphs.evaluate import assignments
+from migrate.graphs.gradients import ROWS_ADDED, Gradients, taken
+from migrate.graphs.identify import Identifier, Identity
+from migrate.graphs.nodes import INT32, INT64, READS, SCATTERS, SETS, Nodes, Write
+from migrate.graphs.patterns import ADD, DIVIDE, STEP, Cast, Either, Found, Pattern, Variable, match
+from migrate.graphs.rule_configs import carried
 from migrate.graphs.sparse_rows import is_sparse, owner_of
 from migrate.graphs.tf_train import ARGUMENTS, Kernel, Trained, gradient_of, kernel_of
-from migrate.graphs.writers import other_writer, rewritten
+from migrate.graphs.writers import alone_written, other_writer, rewritten
 from migrate.state import CHANGED, NO_KERNEL
 
 RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
@@ -51,10 +57,9 @@ KERNELS = {
     ),
     "FtrlV2": Kernel("Ftrl", 3, _from(4, *_FTRL), _from(5, *_FTRL), slots=("accumulator", "linear")),
 }
-_STEP = (DIVIDE, Anything(), (ADD, ("Sqrt", Anything()), _EPSILON))
-"""What a rule without a kernel subtracts: RMSprop, Nadam, and Adam where a gradient is sparse."""
-ROWS = "rows"
-"""In place of a class: rows of a sparse gradient, which move as the class of the other variables has it."""
+_GENERATION = "optimizer_v2"
+_CALLED = {"schedule_decay": "decay"}
+"""Hyperparameters of rules that configs call otherwise."""
 
 
 @dataclass
@@ -86,14 +91,19 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     outside: dict[str, str] = {}
     gradients = Gradients(nodes, ops)
     limited = {owner: _limits(nodes, owner, names, gradients, outside) for owner, names in ops.items()}
-    steps = [_constrained(nodes, owner, names, own, limited[owner]) for owner, names in ops.items()]
-    bound = frozenset(owner for owner, step in zip(ops, steps, strict=True) if step.constrained)
+    bounds = {owner: op for owner, names in ops.items() if (op := _constraint(nodes, owner, names)) is not None}
+    moving = {owner: [name for name in names if name != bounds.get(owner)] for owner, names in ops.items()}
+    scalars = {name: [write] for name, write in alone_written(nodes).items() if nodes.shape(name) == ()}
+    written = {owner: assignments(nodes, names) for owner, names in moving.items()}
+    identifier = Identifier(nodes, {**scalars, **_joined(written.values())}, rows=True)
+    steps = [_step(nodes, owner, names, own, limited[owner], identifier) for owner, names in moving.items()]
+    bound = frozenset(bounds)
     for step in steps:
         outside |= step.outside
     keys = dict.fromkeys(key for step in steps for key in step.config)
     said = {key: [step.config[key] for step in steps if key in step.config] for key in keys}
     config = {key: values[0] for key, values in said.items() if all(value == values[0] for value in values)}
-    classes = {step.class_name for step in steps} - {ROWS}
+    classes = {step.class_name for step in steps}
     class_name = classes.pop() if len(classes) == 1 else None
     sparse = frozenset(owner for owner, names in ops.items() if is_sparse(nodes, names))
     limits = steps[0].limits
@@ -114,19 +124,29 @@ def _reads(names: Collection[str], own: str) -> bool:
     return any(name.startswith(f"{own}/") for name in names)
 
 
-def _constrained(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict[str, float] | None) -> _Step:
-    """What moves a variable before its constraint, if it has one."""
-    bound = _constraint(nodes, owner, names)
-    step = _step(nodes, owner, [name for name in names if name != bound], own, limits)
-    return replace(step, constrained=bound is not None)
+def _joined(written: Iterable[Mapping[str, list[Write]]]) -> dict[str, list[Write]]:
+    found: dict[str, list[Write]] = {}
+    for each in written:
+        for variable, writes in each.items():
+            found[variable] = found.get(variable, []) + writes
+    return found
 
 
-def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict[str, float] | None) -> _Step:
+def _step(
+    nodes: Nodes,
+    owner: str,
+    names: Sequence[str],
+    own: str,
+    limits: dict[str, float] | None,
+    identifier: Identifier,
+) -> _Step:
+    """What moves a variable, besides a constraint."""
     kernels = [(name, told) for name in names if (told := kernel_of(nodes.op(name), KERNELS)) is not None]
-    writes = [write for write in nodes.writes_of(names) if write.target == owner]
-    rows = [n for n in names if nodes.op(n).removeprefix("Resource") in SCATTERS]
-    moved = [name for name in rows if nodes.inputs[name][0] == owner]
-    if len(kernels) == 1 and not writes and not rows:
+    writes = assignments(nodes, names)
+    moving = writes.get(owner, [])
+    if kernels:
+        if len(kernels) > 1 or moving or _moves_rows(nodes, names):
+            return _Step(limits=limits)  # something else moves the variable, too, as decay of weights does
         (name, (kernel, is_rows)), *_ = kernels
         changed = _changed(nodes, name, gradient_of(nodes, name, kernel))
         strange = own_slots.strange_in_v2(nodes, name, owner, kernel.slots)
@@ -135,35 +155,58 @@ def _step(nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict
             return _Step(outside=changed)
         config = _of_kernel(nodes, name, kernel, is_rows, own)
         return _Step() if config is None else _Step(kernel.class_name, config, limits)
-    if kernels:
-        return _Step(limits=limits)  # something else moves the variable, too, as decay of weights does
-    own_writes = list(nodes.writes_of(names))
-    formula = None if rows else optimizer_v2_formulas.of_variable(nodes, own, owner, own_writes)
-    if formula is not None:
-        changed = _changed(nodes, own_writes[0].op, formula[1].nodes["gradient"])
-        return _Step(outside=changed) if changed else _of_formula(nodes, *formula, own, limits)
-    if len(moved) == 1 and not writes:
-        of_rows = optimizer_v2_formulas.of_rows(nodes, own, owner, nodes.inputs[moved[0]][2])
-        if of_rows is not None:
-            return _of_formula(nodes, ROWS, of_rows, own, limits)
-    found = Found()
-    if len(writes) == 1 and not moved:
-        taken = nodes.op(writes[0].op).startswith("AssignSub")
-        if match(nodes, writes[0].value, _STEP if taken else ("Sub", Variable(owner), _STEP), found):
-            return _Step(ROWS if rows else None, dict(found.constants), limits)
-    if rows == moved and len(moved) == 1 and not writes:
-        return _Step("SGD", {}, limits)
-    if rows or len(writes) != 1:
+    found = carried(identifier.of(owner), _GENERATION) if moving else None
+    config = None if found is None else _of_rule(nodes, own, owner, writes, found)
+    if found is not None and config is not None:
+        changed = _changed(nodes, moving[0].op, found[2].gradient[0])
+        return _Step(outside=changed) if changed else _Step(found[0], config, limits)
+    if len(moving) != 1 or _moves_rows(nodes, names):
         return _Step(limits=limits)
-    text = f"{writes[0].op!r} moves {owner!r} in the graph by no rule of Keras's: it is a program's own"
+    text = f"{moving[0].op!r} moves {owner!r} in the graph by no rule of Keras's: it is a program's own"
     return _Step(limits=limits, outside={NO_KERNEL: text})
+
+
+def _moves_rows(nodes: Nodes, names: Sequence[str]) -> bool:
+    return any(nodes.op(name).removeprefix("Resource") in SCATTERS for name in names)
+
+
+def _of_rule(
+    nodes: Nodes, own: str, owner: str, writes: Mapping[str, list[Write]], found: tuple[str, dict[str, Any], Identity]
+) -> dict[str, Any] | None:
+    """The numbers of a rule that the graph contains, None if it reads variables that aren't this optimizer's, or leaves
+    rows without a gradient alone and the class doesn't."""
+    class_name, flags, identity = found
+    algorithm, config = algorithms.find(class_name), dict[str, Any]()
+    if writes.keys() != {owner, *identity.slots.values()}:
+        return None
+    ops = [write.op for slot in identity.slots.values() for write in writes[slot]]
+    keeps = algorithm.lazy({**algorithm.defaults(_GENERATION), **flags}, _GENERATION) == KEPT
+    scattered = [_moves_rows(nodes, [op]) for op in ops]
+    if any(scattered) and keeps != all(scattered):
+        return None
+    for slot, variable in identity.slots.items():
+        head, _, called = variable.rpartition("/")
+        if head != f"{own}/{owner}" or algorithm.slot_of(called) != slot:
+            return None
+    states = dict(algorithm.state_scalars)
+    for key, scalar in reversed(list(identity.hyper.items())):
+        if key in states:
+            is_known, value = nodes.source(scalar.output) in [f"{own}/{name}" for name in states[key]], None
+        else:
+            is_known, value = _argument(nodes, scalar.output, own, key)
+        if not is_known or scalar.is_derived:
+            return None
+        if value is not None:
+            config[_CALLED.get(key, key)] = value if key == RATE else float(np.float32(value))
+    counts = identity.step is None or (match(nodes, identity.step[0], STEP, Found()) and identity.step[1] == 1.0)
+    return config if counts and not identity.decays else None
 
 
 def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
     """The op that sets a variable to what its constraint, which is the model's, makes of it once all else has moved it;
     None where there is none."""
     moving = {name for name in names if nodes.inputs[name][:1] == [owner] and nodes.op(name) not in READS}
-    bounds = Either(*constrained(Variable(owner)))
+    bounds = Either(*constraints.patterns(Variable(owner)))
     for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS and len(moving) > 1):
         if write.target == owner and match(nodes, write.value, bounds, Found()):
             readers = [each for each in nodes.behind(write.value) if owner in nodes.inputs.get(each, ())]
@@ -175,6 +218,7 @@ def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
 def _changed(nodes: Nodes, update: str, gradient: str) -> dict[str, str]:
     """What is said of a gradient that is made in the scope of its own update, as of a class that changes it first."""
     made = nodes.source(gradient)
+    made = nodes.source(nodes.inputs[made][0]) if nodes.op(made) == ROWS_ADDED else made
     inside = made.startswith(f"{update.rpartition('/')[0]}/")
     return {CHANGED: f"gradients go through {made!r} before they reach the optimizer"} if inside else {}
 
@@ -190,13 +234,6 @@ def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str)
     if nodes.op(name).endswith("KerasMomentum"):
         config["nesterov"] = nodes.flag(name, "use_nesterov")
     return config
-
-
-def _of_formula(nodes: Nodes, class_name: str, found: Found, own: str, limits: dict[str, float] | None) -> _Step:
-    is_known, rate = _argument(nodes, found.nodes[optimizer_v2_formulas.RATE], own, RATE)
-    if not is_known:
-        return _Step(limits=limits)
-    return _Step(class_name, {**found.constants, **({} if rate is None else {RATE: rate})}, limits)
 
 
 def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]:

@@ -12,7 +12,7 @@ ADD, DIVIDE = "Add AddV2", "RealDiv Div"
 STEP = "<step>"
 Pattern = Any
 """(ops, inputs...); a name for a constant; a number that it must be; STEP; a `Variable`; a `Cast`;
-`Anything`; or one of these that is `Named` or `Either` of several."""
+`Anything`; or one of these that is `Either` of several."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,6 @@ class Anything:
     """Any node; where it has a name, the same one wherever this name stands."""
 
     name: str = ""
-
-
-@dataclass(frozen=True)
-class Named:
-    """What a pattern says, and the same node wherever this name stands."""
-
-    name: str
-    of: Pattern
 
 
 @dataclass(frozen=True, init=False)
@@ -74,8 +66,6 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
         return nodes.is_cast(name) and match(nodes, made, pattern.of, found)
     if isinstance(pattern, Anything):
         return not pattern.name or found.nodes.setdefault(pattern.name, made) == made
-    if isinstance(pattern, Named):
-        return found.nodes.setdefault(pattern.name, made) == made and match(nodes, name, pattern.of, found)
     if isinstance(pattern, Either):
         return any(_matches_alone(nodes, name, each, found) for each in pattern.patterns)
     if isinstance(pattern, (float, str)):

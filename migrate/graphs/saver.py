@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import files, protos
+from migrate.bytes import files, names, protos
 from migrate.graphs import conditions, replicas, scopes
 from migrate.graphs.nodes import NOT_STEPS, Nodes
 from migrate.state import GLOBAL_STEP
@@ -112,6 +112,7 @@ def _bytes(path: str) -> bytes | None:
 
 
 def _of_proto(proto: Any) -> SaverGraph:
+    names.check((node.name for node in proto.graph_def.node), "the source's graph")
     library = {str(each.signature.name): each for each in proto.graph_def.library.function}
     trainable = _trainable(proto)
     taken = conditions.taken(replicas.one_device(proto.graph_def.node), library, trainable or ())

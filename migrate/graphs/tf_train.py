@@ -115,7 +115,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     beside = [n for n in _updating(nodes, list(updates)) if n not in found and kernel_of(nodes.op(n), KERNELS)]
     sparse = frozenset(owner_of(name) for name in found if is_sparse(nodes, [name])) & owners
     tables = _by_owner(found, sparse.difference(map(owner_of, applied)))
-    rules = {table: each for table, ops in tables.items() if (each := table_rules.read(nodes, table, ops))}
+    rules = table_rules.read(nodes, tables)
     classes = {kernel.class_name for kernel, _ in applied.values()} | {rule.class_name for rule in rules.values()}
     strange = _strange_rule(nodes, found, applied, classes)
     unknown = {table: ops for table, ops in tables.items() if table not in rules}

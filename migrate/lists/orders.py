@@ -15,6 +15,7 @@ import numpy as np
 
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm, Block, Config, FlatOrder
 from migrate.bytes.arrays import LazyArray, loaded_dtype, widened
+from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, KERAS3, OPTIMIZER_V1, OPTIMIZER_V2
 
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
@@ -38,7 +39,7 @@ class Resolved:
     """A list cut up by one order: scalars by name, and for each slot one array per variable, in order.
 
     `stages`: shapes of the variables, cut where variables joined the optimizer later than others (usually
-    one stage). An array is None where a variable of that shape has no such slot.
+    one stage). An array is None if a variable of that shape has no such slot.
     """
 
     order: FlatOrder
@@ -64,7 +65,7 @@ class Resolved:
 def candidates(algorithm: Algorithm, generation: str, config: Config) -> list[FlatOrder]:
     """Every order in which this generation can have written this optimizer."""
     averages = [(Block((AVERAGE.name,)),) if config.get("use_ema") else ()]
-    if generation == "keras3" and config.get("gradient_accumulation_steps") not in (None, 0, 1):
+    if generation == KERAS3 and config.get("gradient_accumulation_steps") not in (None, 0, 1):
         averages = [*([(BY_VARIABLE,)] if averages[0] else []), (*averages[0], Block((ACCUMULATED.name,)))]
     found = (order for average in averages for order in _with_shared(algorithm, generation, config, average))
     return list(dict.fromkeys(found))
@@ -84,15 +85,15 @@ def _with_shared(algorithm: Algorithm, generation: str, config: Config, average:
     counter: tuple[str, ...] = (ITERATIONS,) if generation in algorithm.counts else ()
     orders: list[FlatOrder] = []
     for blocks in algorithm.blocks(generation, config):
-        if generation == "experimental":
+        if generation == EXPERIMENTAL:
             orders.append((*average, *blocks))  # 2.10: slots only
             orders.append((*counter, *average, *blocks))  # 2.11 and 2.12, whose modules are called so, too
             orders.append(_alphabetical(algorithm, (*average, *blocks), config))
-        elif generation == "keras3" and not isinstance(config.get(LEARNING_RATE), dict):
+        elif generation == KERAS3 and not isinstance(config.get(LEARNING_RATE), dict):
             orders.append((*counter, LEARNING_RATE, *average, *blocks))
         else:
             orders.append((*counter, *average, *blocks))
-        if generation == "optimizer_v2":
+        if generation == OPTIMIZER_V2:
             # After tf.train.Checkpoint.restore the list is variable-major, with the counter last.
             merged = Block(tuple(slot for block in blocks if isinstance(block, Block) for slot in block.slots))
             if not any(isinstance(block, str) for block in blocks):
@@ -121,10 +122,10 @@ def cuts(
     Args:
       owners: for orders in which only some variables have the last slot; without it none of these fits.
     """
-    float_counter = generation in ("keras1", "keras2", "optimizer_v1")  # int64 since Keras 2.0.8
+    float_counter = generation in (KERAS1, KERAS2, OPTIMIZER_V1)  # int64 since Keras 2.0.8
     found = [_cut(order, weights, float_counter, owners) for order in possible]
     fitting = [resolved for resolved in found if resolved is not None]
-    return [replace(r, release=_release(r.order)) for r in fitting] if generation == "experimental" else fitting
+    return [replace(r, release=_release(r.order)) for r in fitting] if generation == EXPERIMENTAL else fitting
 
 
 def _release(order: FlatOrder) -> str:
@@ -268,7 +269,7 @@ def _cut_some(
 
 
 def plausible(resolved: Resolved, algorithm: Algorithm, *, whole: bool) -> bool:
-    """Whether no sum of squares has a negative number (NaN is carried as it is).
+    """Whether no sum of squares has a negative number (NaN is migrated as it is).
 
     Args:
       whole: whether to look at all of each array; the beginnings of another slot's arrays show as much.

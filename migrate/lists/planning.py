@@ -18,8 +18,8 @@ from migrate.algorithms.spec import Algorithm, Block, FlatOrder
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
+from migrate.claims import Questions, asked_by, asking, doubts
 from migrate.errors import AmbiguousError, MissingHintError
-from migrate.evidence import Questions, asked_by, asking, doubts
 from migrate.lists import orders
 from migrate.rules import differences
 from migrate.state import OptimizerState
@@ -27,7 +27,7 @@ from migrate.surfaces import ORDER
 from optim import slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
 
-FLOAT_COUNTER = ("keras1",)
+FLOAT_COUNTER = (generations.KERAS1,)
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,12 @@ def _planned(state: OptimizerState, given: str) -> Plan:
     if not algorithms.is_known(state.algorithm):
         raise UnsupportedError(f"how {state.algorithm} orders its list is not known here")
     generation, algorithm = generations.check(name), algorithms.find(state.algorithm)
-    if generation == "tf1" or generation not in algorithm.generations:
-        what = "tf.train optimizers have no get_weights()" if generation == "tf1" else f"it has no {algorithm.name}"
+    if generation == generations.TF1 or generation not in algorithm.generations:
+        what = (
+            "tf.train optimizers have no get_weights()"
+            if generation == generations.TF1
+            else f"it has no {algorithm.name}"
+        )
         raise UnsupportedError(f"there is no list of generation {generation}: {what}")
     reasons = differences.differences(state, algorithm, generation)
     state = _with_unread(state, algorithm, generation)
@@ -137,7 +141,7 @@ def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> li
     possible = orders.candidates(algorithm, generation, config)
     direct = [order for order in possible if len(order) < 2 or order[-1] != orders.ITERATIONS]
     held = [o for o in direct if any(isinstance(item, Block) and item.placeholder for item in o)]
-    direct = held if generation == "keras2.3" and held else direct  # its Adam always has the placeholders
+    direct = held if generation == generations.KERAS2_3 and held else direct  # its Adam always has the placeholders
     present = set(state.slots)
     fitting = []
     for order in direct:
@@ -183,7 +187,7 @@ def newest(state: OptimizerState, generation: str, is_wrapped: bool) -> tuple[En
     """
     fitting = _fitting(state, algorithms.find(state.algorithm), generation)
     fitting = [order for order in fitting if not (is_wrapped and _has_zeros(order))]
-    return tuple(_entries(state, fitting[-1 if generation == "keras3" else 0], generation))
+    return tuple(_entries(state, fitting[-1 if generation == generations.KERAS3 else 0], generation))
 
 
 def _has_zeros(order: FlatOrder) -> bool:
@@ -197,7 +201,7 @@ def _described(order: FlatOrder) -> str:
 def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[Entry]:
     owners = {name for per in state.slots.values() for name in per}
     without = [v.name for v in state.variables if v.trainable and v.name not in owners]
-    if owners and without and generation != "optimizer_v2":
+    if owners and without and generation != generations.OPTIMIZER_V2:
         text = (
             f"{some(without)} can be trained and have no slots, and a list of generation {generation} has some"
             " of every trainable variable"
@@ -241,7 +245,7 @@ def _scalar(state: OptimizerState, name: str, generation: str) -> LazyArray:
     if name == orders.ITERATIONS:
         batches = int(state.hyperparameters.get("gradient_accumulation_steps") or 1)
         gathered = int(state.scalars.get(slot_layout.ACCUMULATED_STEPS, 0))
-        count = state.iterations * batches + gathered if generation == "keras3" else state.iterations
+        count = state.iterations * batches + gathered if generation == generations.KERAS3 else state.iterations
         return _constant(np.array(count, np.float32 if generation in FLOAT_COUNTER else np.int64))
     if name == orders.LEARNING_RATE:
         return _constant(np.array(state.hyperparameters["learning_rate"], np.float32))

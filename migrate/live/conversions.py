@@ -1,7 +1,7 @@
 """Slots of one rule as those of another: which differences between rules an exact change of the numbers makes up for.
 
 - SGD and RMSprop: the learning rate inside the momentum or outside, a factor while it is constant.
-- Ftrl: `linear` multiplied by the learning rate or not, likewise.
+- Ftrl: `linear` multiplied by the learning rate or not, the same.
 - Adagrad: an epsilon inside the root or none at all, an offset of the accumulator: √(a + ε) = √((a + ε − ε′) + ε′).
 - Nadam's product of momenta follows from the steps taken, for any schedule.
 
@@ -35,7 +35,7 @@ class Plan:
 
 
 def plan(source: Rule, live: Rule, found: Differences, iterations: int, slots: frozenset[str]) -> Plan:
-    """What to do with the slots of `source` so that `live` goes on as `source` would.
+    """What to do with the slots of `source` so that `live` continues as `source` would.
 
     Args:
       found: as `comparison.compare` gives it. iterations: steps taken. slots: names of those in the source.
@@ -43,30 +43,30 @@ def plan(source: Rule, live: Rule, found: Differences, iterations: int, slots: f
     Raises:
       UnsupportedError: a change is needed and cannot be computed.
     """
-    made = Plan(dict(found))
-    _momentum(made, source, live, iterations, slots)
-    _linear(made, source, live, iterations, slots)
-    _accumulator(made, source, live, slots)
-    if "epsilon_inside" in made.left:
-        _say_epsilon(made, source)
-    return made
+    plan = Plan(dict(found))
+    _momentum(plan, source, live, iterations, slots)
+    _linear(plan, source, live, iterations, slots)
+    _accumulator(plan, source, live, slots)
+    if "epsilon_inside" in plan.left:
+        _say_epsilon(plan, source)
+    return plan
 
 
-def _momentum(made: Plan, source: Rule, live: Rule, iterations: int, slots: frozenset[str]) -> None:
+def _momentum(plan: Plan, source: Rule, live: Rule, iterations: int, slots: frozenset[str]) -> None:
     slot, sign = comparison.MOMENTA.get(source.algorithm, ("", 0.0))
-    if "learning_rate_in_momentum" not in made.left or slot not in slots:
+    if "learning_rate_in_momentum" not in plan.left or slot not in slots:
         return
-    inside, _ = made.left.pop("learning_rate_in_momentum")
-    _scale(made, slot, sign, bool(inside), source, live, iterations)
+    inside, _ = plan.left.pop("learning_rate_in_momentum")
+    _scale(plan, slot, sign, bool(inside), source, live, iterations)
 
 
-def _linear(made: Plan, source: Rule, live: Rule, iterations: int, slots: frozenset[str]) -> None:
-    if "learning_rate_in_linear" in made.left and "linear" in slots:
-        inside, _ = made.left.pop("learning_rate_in_linear")
-        _scale(made, "linear", 1.0, bool(inside), source, live, iterations)
+def _linear(plan: Plan, source: Rule, live: Rule, iterations: int, slots: frozenset[str]) -> None:
+    if "learning_rate_in_linear" in plan.left and "linear" in slots:
+        inside, _ = plan.left.pop("learning_rate_in_linear")
+        _scale(plan, "linear", 1.0, bool(inside), source, live, iterations)
 
 
-def _scale(made: Plan, slot: str, sign: float, inside: bool, source: Rule, live: Rule, iterations: int) -> None:
+def _scale(plan: Plan, slot: str, sign: float, inside: bool, source: Rule, live: Rule, iterations: int) -> None:
     """Take the source's learning rate out of a slot, or put the live one in."""
     rule = source if inside else live
     rate = comparison.rate_at(rule, iterations)
@@ -76,22 +76,22 @@ def _scale(made: Plan, slot: str, sign: float, inside: bool, source: Rule, live:
             " restore into a class that keeps it as the source does"
         )
     factor = sign / rate if inside else sign * rate
-    made.changes[slot] = lambda values: values * factor
+    plan.changes[slot] = lambda values: values * factor
     where = (
         "inside the slot in the source and outside in the live class" if inside else "outside the slot in the source"
     )
     where += "" if inside else " and inside in the live class"
-    made.warnings.append(f"slot {slot}: the learning rate is {where}; its numbers are multiplied by {factor:.9g}")
+    plan.warnings.append(f"slot {slot}: the learning rate is {where}; its numbers are multiplied by {factor:.9g}")
     if not (comparison.is_constant(source) and comparison.is_constant(live)):
-        made.reasons.append(
+        plan.reasons.append(
             f"slot {slot}: the learning rate, which is {where}, changes from step to step, so that no factor is exact;"
             f" that of step {iterations} is used"
         )
 
 
-def _accumulator(made: Plan, source: Rule, live: Rule, slots: frozenset[str]) -> None:
+def _accumulator(plan: Plan, source: Rule, live: Rule, slots: frozenset[str]) -> None:
     """Adagrad without epsilon is Adagrad with one inside the root and an accumulator that is less by so much."""
-    if source.algorithm != "Adagrad" or "epsilon" not in made.left or "accumulator" not in slots:
+    if source.algorithm != "Adagrad" or "epsilon" not in plan.left or "accumulator" not in slots:
         return
     have, get = (float(rule.values.get("epsilon") or 0.0) for rule in (source, live))
     inside = [rule.values.get("epsilon_inside") or not rule.values.get("epsilon") for rule in (source, live)]
@@ -108,22 +108,22 @@ def _accumulator(made: Plan, source: Rule, live: Rule, slots: frozenset[str]) ->
             )
         return moved
 
-    made.changes["accumulator"] = change
-    made.left.pop("epsilon")
-    made.left.pop("epsilon_inside", None)
-    made.warnings.append(
+    plan.changes["accumulator"] = change
+    plan.left.pop("epsilon")
+    plan.left.pop("epsilon_inside", None)
+    plan.warnings.append(
         f"slot accumulator: epsilon is {have:.6g} in the source and {get:.6g}, inside the root, in the live optimizer;"
         f" {offset:.6g} is added to its numbers, which makes the same steps"
     )
 
 
-def _say_epsilon(made: Plan, source: Rule) -> None:
+def _say_epsilon(plan: Plan, source: Rule) -> None:
     """Epsilon stands elsewhere: no change of slots makes up for that, but a better epsilon exists."""
-    inside, _ = made.left.pop("epsilon_inside")
+    inside, _ = plan.left.pop("epsilon_inside")
     epsilon = float(source.values.get("epsilon") or 0.0)
     best = comparison.nearest_epsilon(epsilon, inside=bool(inside))
     places = ("inside", "outside") if inside else ("outside", "inside")
-    made.reasons.append(
+    plan.reasons.append(
         f"epsilon is {places[0]} the root in the source and {places[1]} in the live class, so that steps differ where"
         f" gradients are small; epsilon={best:.3g} in the live optimizer comes closest"
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from migrate import algorithms, evidence
+from migrate import algorithms, claims
 from migrate.algorithms import rates, repeated_rows
 from migrate.bytes.messages import line, some
-from migrate.evidence import Origin
+from migrate.claims import Origin
 from migrate.live import conversions, step_answers, values
 from migrate.live.base import Live
-from migrate.live.matching import Given, Pair
 from migrate.live.ours import Ours
 from migrate.live.step_answers import Row
+from migrate.live.variable_matching import Given, Pair
 from migrate.models import rounding
 from migrate.rules import comparison
 from migrate.state import OptimizerState, StoredVariable
@@ -28,7 +28,7 @@ class Differences:
 
     Args:
       trainable: the live variables that are trained; pairs: of live and stored variables.
-      denied: what the values that the live variables have say against these, see `held`.
+      denied: what the values that the live variables have say against these, see `current_values`.
 
     Attributes:
       source_rule, rule: of the source, of the live optimizer; plan: from one to the other.
@@ -58,7 +58,7 @@ class Differences:
         self.origins = tuple(self._origins())
         rows = [Row(p.stored, p.live.name, p.live.variable) for p in self._trained]
         self.plan.warnings += step_answers.remarks(state, rows, live.asks)
-        self.reasons = tuple(map(line, evidence.reasons(self.origins)))
+        self.reasons = tuple(map(line, claims.reasons(self.origins)))
 
     def _origins(self) -> Iterator[Origin]:
         names = [p.stored.name for p in self._trained]
@@ -70,9 +70,9 @@ class Differences:
         for o in self._state.origins:  # what both do alike is no matter
             if o.certain or not (o.reason in theirs or (alike and o.subject == repeated_rows.REPEATED)):
                 yield o
-        known = evidence.reasons(self._state.origins)
-        yield from evidence.doubts("live optimizer", (r for r in theirs if r not in known))
-        yield from evidence.doubts("live optimizer", self._differences())
+        known = claims.reasons(self._state.origins)
+        yield from claims.doubts("live optimizer", (r for r in theirs if r not in known))
+        yield from claims.doubts("live optimizer", self._differences())
 
     def _differences(self) -> Iterator[str]:
         yield from self.plan.reasons
@@ -92,12 +92,12 @@ class Differences:
         yield from self._dtype_reasons()
 
     def _position_reasons(self) -> Iterator[str]:
-        """Where only the order of a sequence says which variable is which."""
+        """Where only the order of a sequence shows which variable is which."""
         weak = [f"{p.live.name} = {p.stored.name}" for p in self._trained if not p.proven]
         if weak:
             yield (
                 f"{some(weak)}: matched by position alone, as names differ, shapes are not unique and values do not"
-                " tell; if it is right, give a mapping of the source's names to variables"
+                " help. To confirm, give a mapping of the source's names to variables"
             )
 
     def _factor_reasons(self) -> Iterator[str]:

@@ -10,6 +10,7 @@ from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
 from migrate.live.step_answers import Asks
 from migrate.models.loss_scale import Scaling
+from migrate.releases.versions import UNKNOWN
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim import slot_layout
@@ -74,7 +75,7 @@ class Indexed:
         index = self._index()
         known = {self._optimizer._var_key(v): v for v in variables}
         unknown = [plain_name(v) for key, v in known.items() if key not in index]
-        return unknown, [f"variable {i} of its own" for key, i in index.items() if key not in known]
+        return unknown, [f"its variable {i}" for key, i in index.items() if key not in known]
 
     def known(self) -> Sequence[Any]:
         return list(getattr(self._optimizer, "_trainable_variables", ())) if self._built else []  # of Keras 3
@@ -108,7 +109,7 @@ class Indexed:
         return keras.lazy_reasons(self._spec, self._values, self.generation, names)
 
     def repeated(self) -> tuple[str, ...]:
-        return repeated_rows.done(self.generation, self._spec, self._values, {})
+        return repeated_rows.done(self.generation, self._spec, self._values, UNKNOWN)
 
     def settle(self, values: Mapping[str, float]) -> None:
         if hasattr(self._optimizer, "_u_product_counter"):  # what keeps tf_keras's Nadam from multiplying twice

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from migrate import algorithms, evidence
+from migrate import algorithms, claims
 from migrate.algorithms import keras_config, lazy_rows, rates, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.live.base import replaced
 from migrate.live.step_answers import Ask, exceptions, lazy, of_variables
 from migrate.models.loss_scale import Scaling
+from migrate.releases.versions import Versions
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim.errors import UnsupportedError
@@ -35,8 +36,7 @@ def algorithm_of(optimizer: Any, home: str) -> tuple[Algorithm, bool]:
                 return algorithm, cls is type(optimizer)
     known = ", ".join(a.name for a in algorithms.ALGORITHMS)
     raise UnsupportedError(
-        f"{type(optimizer).__name__} is none of the optimizers whose state dtopt restores, nor derived from"
-        f" one: {known}"
+        f"{type(optimizer).__name__} is not an optimizer whose state dtopt restores, nor derived from one: {known}"
     )
 
 
@@ -55,18 +55,18 @@ def rule_of(
     if unknown is not None:
         config["learning_rate"] = PLACEHOLDER_RATE
     full, _ = keras_config.completed(config, algorithm, generation)
-    told = keras_config.arguments(full, {}, algorithm, generation, {"keras": version}, dtypes)
-    own = (o for o in told.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
-    reasons = list(evidence.reasons(own))
+    arguments = keras_config.arguments(full, {}, algorithm, generation, Versions(version), dtypes)
+    own = (o for o in arguments.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
+    reasons = list(claims.reasons(own))
     reasons += [*replaced(optimizer), *_transformed(optimizer)]
     if not stock:
         reasons.append(f"{type(optimizer).__name__} is a class of your own: its rule was not compared")
     return comparison.Rule(
         algorithm.name,
-        comparison.spelled_out(algorithm.name, told.values),
+        comparison.spelled_out(algorithm.name, arguments.values),
         unknown,
         tuple(reasons),
-        tuple(told.warnings),
+        tuple(arguments.warnings),
         _called(rate) if unknown is not None else None,
     )
 
@@ -99,11 +99,11 @@ def _plain(schedule: Mapping[str, Any]) -> dict[str, Any]:
 
 def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> str:
     """What becomes of the rows of a variable of that name that sparse gradients leave out, see `step_answers.lazy`."""
-    told = Arguments()
+    arguments = Arguments()
     lazy_rows.put_in(
-        told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, [name]
+        arguments, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, [name]
     )
-    return lazy(told.values, name)
+    return lazy(arguments.values, name)
 
 
 def asks(algorithm: Algorithm, generation: str, values: Callable[[], Mapping[str, Any]]) -> dict[str, Ask]:
@@ -131,12 +131,12 @@ def scaling(wrapper: Any) -> Scaling | None:
 
 
 def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: str, names: Sequence[str]) -> list[str]:
-    """Why the library's handling of sparse gradients is none that `optim` knows; empty where it is one."""
-    told = Arguments()
+    """Why the library's handling of sparse gradients is none that `optim` knows; empty if it is one."""
+    arguments = Arguments()
     lazy_rows.put_in(
-        told, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names
+        arguments, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names
     )
-    return list(evidence.reasons(o for o in told.origins.values() if o.subject != repeated_rows.REPEATED))
+    return list(claims.reasons(o for o in arguments.origins.values() if o.subject != repeated_rows.REPEATED))
 
 
 def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any]]:

@@ -10,6 +10,7 @@ from migrate.algorithms.nadam import PRODUCT
 from migrate.live import keras
 from migrate.live.step_answers import Asks
 from migrate.models.loss_scale import Scaling
+from migrate.releases.versions import UNKNOWN
 from migrate.rules import comparison
 from optim import slot_layout
 from optim.state.tracked import unwrap
@@ -69,7 +70,7 @@ class Legacy:
         return keras.lazy_reasons(self._spec, self._values, GENERATION, names)
 
     def repeated(self) -> tuple[str, ...]:
-        return repeated_rows.done(GENERATION, self._spec, self._values, {})
+        return repeated_rows.done(GENERATION, self._spec, self._values, UNKNOWN)
 
     def settle(self, values: Mapping[str, float]) -> None:
         pass

@@ -13,11 +13,11 @@ from migrate import algorithms
 from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.bytes.messages import some
+from migrate.conversion import partial, shards
+from migrate.conversion.partial import Choice
 from migrate.live import values
 from migrate.matching import choosing
 from migrate.models import rounding
-from migrate.operations import partial, shards
-from migrate.operations.partial import Choice
 from migrate.state import OptimizerState, Parts, StoredVariable
 from optim import slot_layout
 from optim.errors import MismatchError
@@ -27,7 +27,7 @@ from optim.errors import MismatchError
 class Order:
     """In which order a parameter has the numbers of its variable: with dims transposed, or as an array of places says.
 
-    `is_told`: whether a person said it.
+    `is_told`: whether the user said it.
     """
 
     axes: tuple[int, ...] = ()
@@ -170,7 +170,7 @@ def _advice(
     others: Mapping[str, Any],
     choice: Choice,
 ) -> str:
-    """The call in which what is new starts fresh; empty where nothing is."""
+    """The call in which what is new starts fresh; empty if nothing is."""
     new = [*unfit, *(name for name, place in others.items() if place in lacking)]
     nameless = len(lacking) - sum(place in lacking for place in others.values())
     if not new and not nameless:
@@ -198,7 +198,7 @@ def _target(
     may_grow: bool,
     problems: list[str],
 ) -> list[Target]:
-    told = given[1] if isinstance(given, tuple) and len(given) == 2 else None
+    axes_given = given[1] if isinstance(given, tuple) and len(given) == 2 else None
     if known is None:
         problems.append(f"the optimizer has not what is given for {stored.name!r}")
         return []
@@ -207,37 +207,37 @@ def _target(
         problems.append(f"{stored.name!r} is {stored.dtype}, its {called} {dtype}, which cannot hold it")
         return []
     try:
-        return [Target(stored, place, _order(stored.shape, shape, told, may_grow), dtype, shape)]
+        return [Target(stored, place, _order(stored.shape, shape, axes_given, may_grow), dtype, shape)]
     except ValueError as error:
         problems.append(f"{stored.name!r} has shape {list(stored.shape)}, its {called} {list(shape)}: {error}")
         return []
 
 
-def _order(stored: tuple[int, ...], shape: tuple[int, ...], told: Any, may_grow: bool) -> Order:
+def _order(stored: tuple[int, ...], shape: tuple[int, ...], axes_given: Any, may_grow: bool) -> Order:
     """How an array of the stored shape gets the parameter's, or the shape of its first part.
 
     Args:
-      told: axes; or a function of an array, which rearranges it; None where nothing was said.
+      told: axes; or a function of an array, which rearranges it; None if nothing was said.
 
     Raises:
       ValueError: it does not get that shape, or not each number once.
     """
-    if callable(told):
+    if callable(axes_given):
         places = np.arange(np.prod(stored, dtype=np.int64)).reshape(stored)
-        moved = np.asarray(told(places))
+        moved = np.asarray(axes_given(places))
         if moved.shape != shape or not np.array_equal(np.sort(moved, axis=None), np.ravel(places)):
             raise ValueError(
                 f"the function given makes shape {list(moved.shape)}, or does not put each number there once"
             )
         return Order(places=moved)
     try:
-        axes = tuple(int(a) for a in (range(len(stored)) if told is None else told))
+        axes = tuple(int(a) for a in (range(len(stored)) if axes_given is None else axes_given))
     except (TypeError, ValueError):
-        raise ValueError(f"axes {told!r} are no permutation such as (1, 0)") from None
+        raise ValueError(f"axes {axes_given!r} are no permutation such as (1, 0)") from None
     turned = tuple(stored[a] for a in axes) if sorted(axes) == list(range(len(stored))) else None
     if turned is None or not (turned == shape or (may_grow and slot_layout.is_grown(turned, shape))):
         raise ValueError(f"axes {list(axes)} do not make the one of the other")
-    return Order(axes, is_told=told is not None)
+    return Order(axes, is_told=axes_given is not None)
 
 
 def variable_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.algorithms import rates
 from migrate.bytes.source import still_the_same
-from migrate.live import held, mapped, optax_state, optax_trial, step_answers
-from migrate.live.held import Held
+from migrate.conversion import partial
+from migrate.conversion.partial import Choice
+from migrate.live import current_values, mapped, optax_state, optax_trial, step_answers
+from migrate.live.current_values import Held
 from migrate.live.mapped import Mapped, Order, Target
 from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
 from migrate.live.step_answers import Row
-from migrate.operations import partial
-from migrate.operations.partial import Choice
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from migrate.rules.keras_targets import initial_value
@@ -58,14 +58,14 @@ class Restored:
             for t in self.targets
             if not t.is_grown
         )
-        self._denied = held.reasons(rows, state.variables, restore_variables)
+        self._denied = current_values.reasons(rows, state.variables, restore_variables)
         self._trial = optax_trial.Outcome()
         rate = state.hyperparameters.get("learning_rate")
         self._own_schedule = rates.is_own(rate)
         if not self._own_schedule:
             self._trial = optax_trial.tried(state, training, [*self.targets, *self._new_targets()])
-        self.origins = (*state.origins, *evidence.doubts("optax transformation", dict.fromkeys(self._doubts())))
-        self.reasons = evidence.reasons(self.origins)
+        self.origins = (*state.origins, *claims.doubts("optax transformation", dict.fromkeys(self._doubts())))
+        self.reasons = claims.reasons(self.origins)
         self.warnings = tuple(
             f"slot {slot}: its numbers are multiplied by {factor:.9g}, as the transformation keeps them"
             for slot, factor in self._trial.factors.items()
@@ -85,8 +85,8 @@ class Restored:
         twice = sorted({f"{what} of {name}" for what, name in places if places.count((what, name)) > 1})
         if twice:
             raise UnsupportedError(
-                f"the optax state has two places for {twice[0]}, and nothing says which is the source's; restore into a"
-                " transformation with one"
+                f"the optax state has two places for {twice[0]}, and nothing shows which is the source's; restore"
+                " into a transformation with one"
             )
         kinds = {what for what, _ in places}
         idle = () if self.state.hyperparameters.get("momentum") else optax_trial.MOMENTA.values()
@@ -115,7 +115,7 @@ class Restored:
         slot_of = {field: slot for slot, field in self._fields.items()}
         fresh = {leaf.what for leaf in self._leaves if leaf.name and slot_of.get(leaf.what) not in state.slots}
         if fresh and state.slots:
-            yield f"the state has {', '.join(sorted(fresh))}, which the source has not: it begins anew"
+            yield f"the state has {', '.join(sorted(fresh))}, which the source does not have: it restarts"
         started = dict.fromkeys(
             leaf.what
             for leaf, array in self._paired()
@@ -206,7 +206,7 @@ class Reset:
         found = _mapped(replace(state, algorithm="optax"), training, variables, choice)
         self.state, self.targets = found.state, found.targets
         self.origins, self.warnings, self.unmapped = self.state.origins, (), ()
-        self.reasons = evidence.reasons(self.origins)
+        self.reasons = claims.reasons(self.origins)
 
     def run(self) -> int:
         """Replace `state` and `params`, or nothing; returns how many bytes of slots."""

@@ -32,7 +32,7 @@ COUNT = "count"
 class Optax:
     """An optax transformation, for `migrate.restore`, which puts new values into `state` and `params`.
 
-    JAX's arrays cannot be assigned to, so go on with the attributes:
+    JAX's arrays cannot be assigned to, so continue with the attributes:
 
         training = migrate.Optax(tx, params)
         migrate.restore(source, training, {"dense/kernel": "Dense_0/kernel"}, restore_variables=True)
@@ -103,7 +103,7 @@ def _leaf(path: Any, names: Mapping[Any, str]) -> Leaf:
     if attributes and attributes[-1] == COUNT:
         return Leaf(COUNT, "")
     raise UnsupportedError(
-        f"the optax state has {_name(path)}, and no source says what it should hold; restore into a transformation"
+        f"the optax state has {_name(path)}, and no source contains a value for it; restore into a transformation"
         " without it"
     )
 

@@ -33,15 +33,15 @@ CUT = 32
 """No dim of what is tried is larger."""
 STEPS = 3
 SIZES = {
-    1e-9: "which tells about epsilon",
-    1e-6: "which tells about epsilon",
-    1e-3: "which tells about epsilon",
-    1e3: "which tells about clipping",
-    1e6: "which tells about clipping",
+    1e-9: "which shows epsilon",
+    1e-6: "which shows epsilon",
+    1e-3: "which shows epsilon",
+    1e3: "which shows clipping",
+    1e6: "which shows clipping",
 }
 """Of gradients, besides usual ones -> what a difference there comes from."""
 SMALL = 1e-6
-"""Of gradients beside variables that are not."""
+"""Of gradients next to variables that are not."""
 LAST = 2**31 - 1 - STEPS
 CLOSE, ROUNDED = 1e-6, 2e-7
 """Relative to the step, and to the largest step that the same numbers make: optax computes schedules in float32."""
@@ -64,7 +64,7 @@ NOT_TRIED = {
 MOMENTA = {"SGD": "m", "RMSprop": "momentum"}
 """The slot that holds steps, or gradients, whichever a transformation keeps there."""
 TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *comparison.ON, *LIMITS}
-"""Options besides the rule's own that are tried."""
+"""Options other than the rule's own that are tried."""
 Arrays = dict[str, np.ndarray]
 Slots = dict[str, Arrays]
 """Slot -> variable -> array."""
@@ -148,16 +148,14 @@ class _Trial:
         apart = "" if made.reasons else self._apart(small, count)
         if apart:
             made.reasons.append(
-                f"with gradients of about {SMALL:g} and usual variables, which tells about weight decay, its steps are"
-                f" not the source's: {apart}"
+                f"with gradients of about {SMALL:g} and usual variables, which shows weight decay, its steps are not"
+                f" the source's: {apart}"
             )
         largest = self._ours.steps(usual, count)[0]
         for later in _counts(count, rate):
             apart = self._apart(usual, later, largest)
             if apart:
-                made.reasons.append(
-                    f"{later} steps on, which tells about the schedule, it is not the source's: {apart}"
-                )
+                made.reasons.append(f"{later} steps on, which shows the schedule, it is not the source's: {apart}")
                 break
         return made
 
@@ -165,7 +163,7 @@ class _Trial:
         return self._ours.drawn(self._random, size)
 
     def _apart(self, numbers: Numbers, count: int, also: Arrays | None = None) -> str:
-        """How far the steps of the two are from each other, in words; empty where they are the same.
+        """How far the steps of the two are from each other, in words; empty if they are the same.
 
         Args:
           also: another step that these numbers may have, by whose size rounding is judged, too.
@@ -187,7 +185,7 @@ class _Trial:
     def _factor(self, slot: str, numbers: Numbers, count: int) -> float:
         """What the numbers of a slot are there: with or without the learning rate, added or subtracted.
 
-        Without a gradient the slot alone moves a variable; how far says which of the possible factors it is.
+        Without a gradient the slot alone moves a variable; how far shows which of the possible factors it is.
         """
         name = next((n for n in numbers.slots[slot] if n not in self._ours.frozen), "")
         if not name:
@@ -344,7 +342,7 @@ class _Source:
 
 
 def _is_idle(name: str, value: Any) -> bool:
-    """Whether an option besides the rule's own is taken part of, or does nothing."""
+    """Whether an option other than the rule's own is taken part of, or does nothing."""
     if name in TRIED or name in comparison.NOT_THE_RULE:
         return True
     return not value

@@ -30,8 +30,8 @@ class Ours:
         base = next((c for c in type(optimizer).__mro__ if getattr(optim, c.__name__, None) is c), None)
         if base is None or base is optim.Optimizer:
             raise UnsupportedError(
-                f"{type(optimizer).__name__} is no optimizer of optim and of none of its classes, so that its rule is"
-                " not known; restore into one of optim's own classes"
+                f"{type(optimizer).__name__} is not a class of optim, so its rule is not known; restore into a class"
+                " of optim"
             )
         self.algorithm = base.__name__
         self.what = f"optim.{base.__name__}" if type(optimizer) is base else f"{type(optimizer).__name__} (optim)"

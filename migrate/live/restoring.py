@@ -7,24 +7,35 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from migrate import evidence, readers, surfaces
+from migrate import claims, readers, surfaces
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some, worded
 from migrate.bytes.source import still_the_same, watching
+from migrate.conversion import error_boundary, model_weights, partial
+from migrate.conversion.commands import RESTORE, answered, calls
+from migrate.conversion.convert import PathLike, Progress, Report, read
+from migrate.conversion.partial import Choice, Patterns
 from migrate.errors import AmbiguousError, StrictError
-from migrate.live import adapt, conversions, held, matching, optax_optimizers, selection, torch_optimizers, values
+from migrate.evidence import value_checks
+from migrate.evidence.user_input import argument_types
+from migrate.evidence.user_input.hints import SourceHints, check_hints
+from migrate.live import (
+    adapt,
+    conversions,
+    current_values,
+    optax_optimizers,
+    selection,
+    torch_optimizers,
+    values,
+    variable_matching,
+)
 from migrate.live.base import Live
 from migrate.live.differences import Differences
-from migrate.live.matching import Given
 from migrate.live.optax_state import Optax
 from migrate.live.selection import Reset
+from migrate.live.variable_matching import Given
 from migrate.matching import choosing
-from migrate.operations import argument_kinds, edge, partial, soundness, weights
-from migrate.operations.advice import RESTORE, answered, calls
-from migrate.operations.convert import PathLike, Progress, Report, read
-from migrate.operations.hints import Told, require_known
-from migrate.operations.partial import Choice, Patterns
 from migrate.rules import comparison
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
@@ -49,7 +60,7 @@ class Restoration(Report):
     onto: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-@edge.speaking()
+@error_boundary.speaking()
 def restore(
     source: PathLike,
     optimizer: Any,
@@ -62,7 +73,7 @@ def restore(
     weights_only: bool = False,
     source_variables: Sequence[Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
-    **told: Unpack[Told],
+    **hints: Unpack[SourceHints],
 ) -> Restoration:
     """Put the optimizer state of `source` into a live optimizer: all of it, or none.
 
@@ -92,7 +103,7 @@ def restore(
       told: `format`, `optimizer_config`, `generation`, `optimizer_path` and `overrides`, as for `read`.
 
     Returns:
-      What was done. `fidelity` is `exact` where the live optimizer goes on as the source would have; hyperparameters
+      What was done. `fidelity` is `exact` where the live optimizer continues as the source would have; hyperparameters
       that differ keep their live values, and are among the `reasons` why it is then `approximate`.
 
     Raises:
@@ -100,10 +111,10 @@ def restore(
         of another library. MismatchError, AmbiguousError: variables. Otherwise as `read`. The values of optimizer and
         variables are then what they were before; slots that did not exist may have been made, with initial values.
     """
-    path = argument_kinds.path("source", source)
-    require_known(told)
-    argument_kinds.check(source_variables=source_variables, **told)
-    argument_kinds.check_variables(variables)
+    path = argument_types.path("source", source)
+    check_hints(hints, weights_only=weights_only)
+    argument_types.check(source_variables=source_variables)
+    argument_types.check_variables(variables)
     choice = Choice.of(fresh, grown, weights_only)
     restores = restore_variables or weights_only
     options = {
@@ -111,15 +122,15 @@ def restore(
         "strict": strict,
         "source_variables": source_variables,
         **vars(choice),
-        **told,
+        **hints,
     }
     ask = functools.partial(calls, RESTORE, (repr(path), "optimizer", "variables"), options)
     in_torch, in_optax = torch_optimizers.is_torch(optimizer), isinstance(optimizer, Optax)
     restored = torch_optimizers.restored if in_torch else optax_optimizers.restored if in_optax else None
     live, note = (None, "") if restored else adapt(optimizer)
-    given = [] if restored else matching.given(variables)
+    given = [] if restored else variable_matching.given(variables)
     with answered(ask):
-        state = _read(path, source_variables, given, told, choice)
+        state = _read(path, source_variables, given, hints, choice)
     with watching(state.opened), answered(ask):
         if restored:
             mapped = restored(state, optimizer, variables, restores, choice)
@@ -138,44 +149,44 @@ def restore(
 def _read(
     path: str,
     hint: Sequence[Mapping[str, Any]] | None,
-    given: Sequence[matching.Given],
-    told: Told,
+    given: Sequence[variable_matching.Given],
+    hints: SourceHints,
     choice: Choice,
 ) -> OptimizerState:
     """The state of a source, checked whole; the live variables name those of a list where nobody else does."""
-    with edge.reading(path):
+    with error_boundary.reading(path):
         if choice.weights_only:
-            return weights.of_source(path, {**told, **({"source_variables": hint} if hint else {})})
+            return model_weights.of_source(path, {**hints, **({"source_variables": hint} if hint else {})})
         is_same = not choice.is_partial
-        if hint is None and given and is_same and readers.detect(path, told.get("format", "auto")).name == "list":
+        if hint is None and given and is_same and readers.detect(path, hints.get("format", "auto")).name == "list":
             hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
-        state = _read_with_flags(path, hint, given, told)
+        state = _read_with_flags(path, hint, given, hints)
         state.finish_checks()
-        return soundness.checked(state)
+        return value_checks.checked(state)
 
 
 def _read_with_flags(
-    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[matching.Given], told: Told
+    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[variable_matching.Given], hints: SourceHints
 ) -> OptimizerState:
-    """As `read`; of a file of weights alone, which does not store what was frozen, the live variables tell it."""
+    """As `read`; of a file of weights alone, which does not store what was frozen, the live variables show it."""
     try:
-        return read(path, variables=hint, **told)
+        return read(path, variables=hint, **hints)
     except AmbiguousError:
-        reader = readers.detect(path, told.get("format", "auto"))
-        found = reader.read(path, told.get("generation"), told.get("optimizer_path"))
+        reader = readers.detect(path, hints.get("format", "auto"))
+        found = reader.read(path, hints.get("generation"), hints.get("optimizer_path"))
         if hint is not None or not isinstance(found, Stored) or all(v.trainable is not None for v in found.variables):
             raise
-        names = matching.trained(given, found.variables, ordered=True)
+        names = variable_matching.trained(given, found.variables, ordered=True)
         if not names:
             raise
-        state = read(path, variables=[{"name": v.name, "shape": v.shape} for v in names], **told)
+        state = read(path, variables=[{"name": v.name, "shape": v.shape} for v in names], **hints)
         trained = [v.name for v in names]
         doubt = (
             f"{some(trained)}: the source does not store which variables were trained, so that those are taken which"
             " the live model trains"
         )
         confirm = surfaces.naming(trained)
-        origin = evidence.Origin(evidence.TRAINED, trained, evidence.COMPUTED, doubt=doubt, confirm=confirm)
+        origin = claims.Origin(claims.TRAINED, trained, claims.COMPUTED, doubt=doubt, confirm=confirm)
         return replace(state, origins=(*state.origins, origin))
 
 
@@ -187,18 +198,18 @@ Done = (
     | optax_optimizers.Restored
     | optax_optimizers.Reset
 )
-Ask = Callable[[evidence.Questions], tuple[str, tuple[str, ...]]]
+Ask = Callable[[claims.Questions], tuple[str, tuple[str, ...]]]
 """Makes the calls that answer what is open."""
 
 
 def _check_strict(done: Done, strict: bool) -> None:
     if strict and done.reasons:
         text = f"refused by strict, as restoring is approximate: {'; '.join(done.reasons)}"
-        raise evidence.asking(StrictError(text), evidence.questions(done.origins))
+        raise claims.asking(StrictError(text), claims.questions(done.origins))
 
 
 def _asking(made: Restoration, ask: Ask) -> Restoration:
-    asked = evidence.questions(made.origins)
+    asked = claims.questions(made.origins)
     confirm, choices = ask(asked)
     return replace(made, questions=asked, confirm_command=confirm, choice_commands=choices)
 
@@ -219,7 +230,7 @@ def _by_mapping(
         optimizer=state.algorithm,
         generation=state.source.generation if state.source else None,
         iterations=state.iterations,
-        fidelity=evidence.fidelity(done.origins),
+        fidelity=claims.fidelity(done.origins),
         reasons=tuple(map(worded, done.reasons)),
         origins=done.origins,
         matched={f"{slot}/{name}": "name" for slot, per in state.slots.items() for name in names if name in per},
@@ -256,7 +267,7 @@ class _Restoring:
             self.differences = Reset(self._state, live, self._trainable)
         else:
             same = (p for p in self._pairs if p.live.shape == p.stored.shape)
-            denied = held.reasons(map(matching.held, same), self._state.variables, restore_variables)
+            denied = current_values.reasons(map(variable_matching.held, same), self._state.variables, restore_variables)
             self.differences = Differences(self._state, live, self._trainable, self._pairs, denied)
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
@@ -384,7 +395,7 @@ class _Restoring:
             optimizer=state.algorithm,
             generation=state.source.generation if state.source else None,
             iterations=state.iterations,
-            fidelity=evidence.fidelity(differs.origins),
+            fidelity=claims.fidelity(differs.origins),
             reasons=tuple(map(worded, differs.reasons)),
             origins=differs.origins,
             matched=matched,
@@ -409,7 +420,7 @@ class _Restoring:
         fresh = [g.name for g in self._trainable if id(g) not in known and g.name not in self._state.parts.fresh]
         fresh += [p.live.name for p in self._trained if p.stored.name not in owners]
         if fresh and owners:
-            yield f"never trained in the source, so that their slots begin anew: {', '.join(fresh)}"
+            yield f"never trained in the source, so their slots start fresh: {', '.join(fresh)}"
 
 
 def _rank(how: str) -> int:

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes.messages import line
-from migrate.live import matching
+from migrate.conversion import partial, shards
+from migrate.conversion.partial import Choice
+from migrate.live import variable_matching
 from migrate.live.base import Live
 from migrate.live.conversions import Plan
-from migrate.live.matching import Given, LeftOverError, Pair
+from migrate.live.variable_matching import Given, LeftOverError, Pair
 from migrate.matching import choosing
-from migrate.operations import partial, shards
-from migrate.operations.partial import Choice
 from migrate.rules.comparison import Rule
 from migrate.state import OptimizerState, Parts
 from optim.errors import DtoptError, HyperparameterError, MismatchError, UnsupportedError
@@ -49,7 +49,7 @@ class Reset:
             self.rule = self.source_rule = Rule(live.algorithm, {})
         self.plan = Plan({})
         self.origins = state.origins
-        self.reasons = tuple(map(line, evidence.reasons(self.origins)))
+        self.reasons = tuple(map(line, claims.reasons(self.origins)))
 
 
 def select(
@@ -81,7 +81,7 @@ def _known(live: Live, given: Sequence[Given], choice: Choice) -> list[Given]:
     from optim.state.tracked import unwrap
 
     there = {id(unwrap(g.variable)) for g in given}
-    others = matching.given([v for v in live.known() if id(unwrap(v)) not in there]) if choice.fresh else []
+    others = variable_matching.given([v for v in live.known() if id(unwrap(v)) not in there]) if choice.fresh else []
     return [g for g in others if any(choosing.finds(pattern, g.name) for pattern in choice.fresh)]
 
 
@@ -94,8 +94,8 @@ def _selected(
     kept = {g.name: g.shape for g in given if g.name not in fresh}
     state, resharded = shards.resharded(state, kept, grown)
     is_part = bool(fresh or grown or choice.weights_only)
-    part = matching.Part(fresh, grown, choice.weights_only) if is_part else None
-    pairs = matching.pairs(state, given, ordered, restores, part)
+    part = variable_matching.Part(fresh, grown, choice.weights_only) if is_part else None
+    pairs = variable_matching.pairs(state, given, ordered, restores, part)
     larger = tuple(p.live.name for p in pairs if p.live.shape != p.stored.shape)
     parts = Parts(fresh, larger, partial.dropped(state, {p.stored.name for p in pairs} | {*fresh}) if is_part else ())
     if choice.weights_only:
@@ -113,7 +113,7 @@ def _advised(
     ordered: bool,
     restores: bool,
 ) -> str:
-    """The call with which the rest is restored, tried; empty where patterns alone do not do."""
+    """The call with which the rest is restored, tried; empty if patterns alone do not do."""
     names, are_grown = [g.name for g in given], error.are_grown
     found = choice
     for _ in range(TRIES):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes.messages import some
 from migrate.models import constraints, loss_scale
 from migrate.models.loss_scale import Scaling
@@ -81,7 +81,7 @@ class Source:
         self._is_known = stored is not None and (stored.model is not None or bool(stored.graph_seen))
         if stored is not None and stored.generation != "experimental":  # which ignores them, see `models.training`
             self._constraints = constraints.of_source(stored, [v.name for v in state.variables])
-        open_ = (o.value for o in state.origins if o.subject == evidence.TRAINED and not o.certain)
+        open_ = (o.value for o in state.origins if o.subject == claims.TRAINED and not o.certain)
         self._unsure = {name for value in open_ if isinstance(value, (list, tuple)) for name in value}
         self.asks: Mapping[str, Callable[[StoredVariable], Any]] = {
             factors.TRAINED: lambda v: NOT_STORED if v.name in self._unsure else bool(v.trainable),
@@ -139,8 +139,8 @@ TEXTS: Mapping[str, Callable[[Any, Any], str]] = {
         " live optimizer"
     ),
     factors.LAZY: lambda have, get: (
-        f"rows that a sparse gradient leaves out {have} in the source and {get} in the live optimizer (lazy_rows of"
-        " optim says which)"
+        f"rows that a sparse gradient leaves out {have} in the source and {get} in the live optimizer (set lazy_rows"
+        " of optim)"
     ),
 }
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.source import still_the_same
-from migrate.live import conversions, held, mapped, step_answers
+from migrate.conversion import partial
+from migrate.conversion.partial import Choice
+from migrate.live import conversions, current_values, mapped, step_answers
 from migrate.live.base import replaced
 from migrate.live.conversions import Plan
-from migrate.live.held import Held
+from migrate.live.current_values import Held
 from migrate.live.keras import start_of
 from migrate.live.mapped import Mapped, Target
 from migrate.live.step_answers import Row
 from migrate.live.torch_rules import KINDS, NEEDED_BY, Kind, rule_of
-from migrate.operations import partial
-from migrate.operations.partial import Choice
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from migrate.state import OptimizerState
@@ -81,13 +81,13 @@ class Restored:
             *mapped.variable_reasons(state, self.targets),
             *self._factor_reasons(source),
         ]
-        reasons += held.reasons(
+        reasons += current_values.reasons(
             (Held(t.stored, functools.partial(_held, t.place), t.order) for t in self.targets if not t.is_grown),
             state.variables,
             restore_variables,
         )
-        self.origins = (*state.origins, *evidence.doubts("live optimizer", dict.fromkeys(reasons)))
-        self.reasons = evidence.reasons(self.origins)
+        self.origins = (*state.origins, *claims.doubts("live optimizer", dict.fromkeys(reasons)))
+        self.reasons = claims.reasons(self.origins)
 
     def _wanted(self, source: comparison.Rule, group: Mapping[str, Any]) -> comparison.Rule:
         """The source's rule for a group: without weight decay if the source excludes all of its parameters."""
@@ -174,7 +174,7 @@ class Reset:
         found = _mapped(replace(state, algorithm=type(optimizer).__name__), optimizer, variables, choice)
         self.state, self.targets = found.state, found.targets
         self.origins, self.warnings, self.unmapped = self.state.origins, (), ()
-        self.reasons = evidence.reasons(self.origins)
+        self.reasons = claims.reasons(self.origins)
 
     def run(self) -> int:
         """Assign everything or nothing; returns how many bytes of slots."""
@@ -275,7 +275,7 @@ def _kind(optimizer: Any) -> tuple[Kind, str]:
     name = type(optimizer).__name__
     if name not in KINDS or not type(optimizer).__module__.startswith("torch.optim."):
         raise UnsupportedError(
-            f"{type(optimizer).__module__}.{name} is none of the optimizers of torch.optim that dtopt restores into:"
+            f"{type(optimizer).__module__}.{name} is not an optimizer of torch.optim that dtopt restores into:"
             f" {', '.join(KINDS)}"
         )
     return KINDS[name], f"torch.optim.{name}"

@@ -60,7 +60,7 @@ class Kind:
     """One class: the class of `optim` with its rule, its arguments there, its state by slot, and its scalars.
 
     `coupled`: whether `weight_decay` is added to the gradient. `differs`: (group, steps taken) -> why a step is not
-    quite that of the class of `optim`; empty where it is.
+    quite that of the class of `optim`; empty if it is.
     """
 
     algorithm: str
@@ -78,7 +78,7 @@ def _epsilon(group: Group, steps: int) -> str:
     if group["eps"] == 0 or 1.0 - factor < 1e-6:
         return ""
     return (
-        f"epsilon is added behind the bias correction in torch and before it in the source: {factor:.3g} times as much"
+        f"epsilon is added after the bias correction in torch and before it in the source: {factor:.3g} times as much"
         " at the next step, which matters where the root is about as small as epsilon, and less from step to step"
     )
 
@@ -105,7 +105,7 @@ KINDS = {
 }
 """By the name of the class in `torch.optim`."""
 NEEDED_BY = {"vhat": "amsgrad", "momentum": "momentum", "average_gradient": "centered"}
-"""Slot -> the option with which torch takes no step without it: where a source has none, it begins anew."""
+"""Slot -> the option with which torch takes no step without it: where a source has none, it begins again."""
 
 
 def rule_of(kind: Kind, group: Group) -> Rule:

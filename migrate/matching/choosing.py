@@ -9,6 +9,7 @@ from migrate.bytes.messages import some
 from optim.errors import HyperparameterError
 
 SHOWN = 8
+WEIGHTS_ALONE = "to take the model's weights alone, add --weights-only, in Python weights_only=True"
 
 
 def chosen(option: str, patterns: Iterable[str], names: Collection[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Whose the slots of a Keras 3 `.h5` are by their names, which join path and slot: `adam/dense_kernel_momentum`.
 
 An `_` of the path is one like any other, so that a name may read in several ways. The list has an order as well, that
-in which the optimizer was handed its variables: where the two contradict each other, nothing says which is right.
+in which the optimizer was handed its variables: where the two contradict each other, nothing shows which is right.
 Upstream: `base_optimizer.py::add_variable_from_reference`, `legacy_h5_format.py` of Keras 3.0 - 3.15.
 """
 
@@ -12,17 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from migrate.algorithms.spec import SHARED_SLOTS, Algorithm
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError
+from migrate.generations import KERAS3
 from migrate.lists.orders import Resolved
 from migrate.state import Stored, StoredVariable
 
 Read = Mapping[int, frozenset[tuple[str, str]]]
 """By the id of each array, the (slot, variable) that its name may mean."""
-DENIED = "names and order contradict each other, and the file does not say which is right"
+DENIED = "names and order contradict each other, and the file does not show which is right"
 
 
 def read(stored: Stored, algorithm: Algorithm) -> Read:
     """What the names of a list mean; nothing where none of them is such a name."""
-    if stored.generation != "keras3":
+    if stored.generation != KERAS3:
         return {}
     paths: dict[str, list[str]] = {}
     for variable in stored.variables:
@@ -63,7 +64,7 @@ def _is_within(path: str, name: str) -> bool:
 
 
 def allowed(names: Read, resolved: Resolved) -> list[set[str]]:
-    """The variables that the names at each position of a list mean, none where the names say nothing.
+    """The variables that the names at each position of a list mean, none where the names show nothing.
 
     Raises:
       ContradictionError: a name means another slot than the order, or another variable than its neighbours.
@@ -88,10 +89,10 @@ def in_order(meant: Sequence[set[str]], variables: Sequence[StoredVariable], hin
     """The variables of a list whose names leave one at each position.
 
     Args:
-      hinted: whether a person named the variables that are trained, which are the first.
+      hinted: whether the user named the variables that are trained, which are the first.
 
     Raises:
-      ContradictionError: the model, or the person, has them in another order.
+      ContradictionError: the model, or the user, has them in another order.
     """
     names = [name for each in meant for name in each]
     said = [v.name for v in variables if v.name in names and (v.trainable or not hinted)]

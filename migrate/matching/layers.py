@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from migrate.claims import Questions, asking
 from migrate.errors import AmbiguousError
-from migrate.evidence import Questions, asking
 from migrate.state import Layers, LayerVariable
 from migrate.surfaces import VARIABLES
 from optim.errors import MismatchError
@@ -37,8 +37,8 @@ def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:
     if len(ways) > 1:
         options = "; or ".join(_shown_where_apart(way, ways) for way in ways)
         text = (
-            f"{where}: slots of {len(wanted)} variables, and the source does not say in which order its layers follow"
-            f" each other: {options}. Name the trained variables, in order, in --variables"
+            f"{where}: slots of {len(wanted)} variables, and the source does not contain the order of its layers:"
+            f" {options}. Name the trained variables, in order, in --variables"
         )
         raise asking(AmbiguousError(text), Questions({}, tuple({VARIABLES: list(way)} for way in ways)))
     if not ways:
@@ -89,7 +89,7 @@ class _Search:
         return self.known[key]
 
     def own(self, variables: Sequence[LayerVariable], start: int) -> Ways:
-        """A layer's own variables, all of those that can be trained, or none where the source does not say."""
+        """A layer's own variables, all of those that can be trained, or none if the source does not show."""
         trained = [v for v in variables if v.trainable is not False]
         end = start + len(trained)
         ways: Ways = {}

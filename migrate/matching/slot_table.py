@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -12,110 +12,137 @@ from migrate import generations
 from migrate.algorithms import tf_train
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
-from migrate.evidence import UNINTERPRETED, Origin
 from migrate.lists import orders
-from migrate.matching import joined_names, last_slots, layers, stages
+from migrate.matching import joined_names, layers, optional_slots, strategies
+from migrate.releases.versions import UNKNOWN, Versions
 from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import MismatchError
 
-UNREAD = "what Adafactor keeps of a variable besides its means, and overwrites before it reads it, is unmapped"
+UNREAD = "values of Adafactor that it overwrites before it reads them are unmapped"
 COUNTERS = ("iterations", "iteration", "iter", "_iterations")
 """Names under which sources keep the number of steps."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class SlotTable:
-    """What the slots of a source turned out to be."""
+    """Which array of a source is which slot of which variable. What is learned later makes another table.
 
-    pairs: stages.Pairs
-    how: dict[tuple[str, str], str]
+    Attributes:
+      pairs: (slot, variable) -> array. methods: (slot, variable) -> how the variable was found.
+      scalars: state of the whole optimizer, by the source's names.
+      order: variables with slots, in the optimizer's order.
+      unmapped: arrays that are neither slot nor scalar.
+      claims: origins of arrays that have no place.
+      release: what the order of a list shows of the TensorFlow release, as `Stored.versions`.
+    """
+
+    pairs: strategies.Pairs
+    methods: Mapping[tuple[str, str], str]
     scalars: dict[str, LazyArray]
-    order: list[str]
-    """Names of variables with slots, in optimizer order."""
-    unmapped: dict[str, LazyArray] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
-    """Of what is in the source and has no place."""
-    release: dict[str, str] = field(default_factory=dict)
-    """What the order of a list tells of the TensorFlow release, as `Stored.versions`."""
+    order: Sequence[str]
+    unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    claims: tuple[Origin, ...] = ()
+    release: Versions = UNKNOWN
+
+    def without(self, is_left_out: Callable[[str, str], bool]) -> SlotTable:
+        """The table with some slots, by slot and variable, among the unmapped arrays."""
+        left_out = {key: array for key, array in self.pairs.items() if is_left_out(*key)}
+        return replace(
+            self,
+            pairs={key: array for key, array in self.pairs.items() if key not in left_out},
+            methods={key: how for key, how in self.methods.items() if key not in left_out},
+            unmapped={**self.unmapped, **{"/".join(key): array for key, array in left_out.items()}},
+        )
 
 
 def slot_table(
     stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], named: NamedVariables | None = None
 ) -> SlotTable:
-    """Whose each tensor is, by name where names say it, else by order and shape.
+    """Whose each tensor is, by name where names show it, else by order and shape.
 
     Args:
-      config: as `conventions.completed` returns it.
-      named: the trained variables as a person named them, which must all have slots.
+      config: as `keras_config.completed` returns it.
+      named: the trained variables as the user named them, which must all have slots.
     """
     if stored.weights is None:
         return _keyed(
-            stored, algorithm, tf_train.slot_names(stored, algorithm, config) if stored.generation == "tf1" else {}
+            stored,
+            algorithm,
+            tf_train.slot_names(stored, algorithm, config) if stored.generation == generations.TF1 else {},
         )
-    found = _named(stored, algorithm, str(config.get("name") or algorithm.name))
-    found = found if found is not None else _listed(stored, algorithm, config, named)
-    found.scalars.update(stored.scalars)
-    found.unmapped.update(stored.unmapped)
-    return found
+    table = _named(stored, algorithm, str(config.get("name") or algorithm.name))
+    table = table if table is not None else _listed(stored, algorithm, config, named)
+    return replace(table, scalars={**table.scalars, **stored.scalars}, unmapped={**table.unmapped, **stored.unmapped})
 
 
 def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]) -> SlotTable:
-    """A source whose slots are keyed by slot and variable; `names`: `optim`'s, where the algorithm does not tell."""
-    found = SlotTable({}, {}, dict(stored.scalars), [], dict(stored.unmapped))
+    """A source whose slots are keyed by slot and variable; `names`: `optim`'s, where the algorithm does not show."""
+    pairs: dict[tuple[str, str], LazyArray] = {}
+    methods: dict[tuple[str, str], str] = {}
+    unmapped, warnings = dict(stored.unmapped), dict[str, None]()
     shapes = {v.name: v.shape for v in stored.variables}
     for source_name, owners in stored.slots.items():
         slot = names[source_name] if source_name in names else algorithm.slot_of(source_name)
         if slot is None and source_name not in names and any(variable in shapes for variable in owners):
             raise ContradictionError(
                 f"the source keeps a slot {source_name!r} ({next(iter(owners.values())).stored_as}, ...), which"
-                f" {algorithm.name} does not have; it is another class's state, or of a rule that is not known here"
+                f" {algorithm.name} does not have; it belongs to another class or an unknown rule"
             )
         for variable, array in owners.items():
             if slot is None or variable not in shapes:
-                found.unmapped[f"{source_name}/{variable}"] = array
+                unmapped[f"{source_name}/{variable}"] = array
                 continue
             wanted = algorithm.slot(slot).shape(shapes[variable])
             if wanted is None:
-                found.unmapped[f"{source_name}/{variable}"] = array
-                found.warnings += [] if UNREAD in found.warnings else [UNREAD]
+                unmapped[f"{source_name}/{variable}"] = array
+                warnings[UNREAD] = None
                 continue
             if array.shape != wanted:
                 raise MismatchError(
                     f"slot {array.stored_as!r} has shape {list(array.shape)}, and for its variable {variable!r} of"
                     f" shape {list(shapes[variable])} it should be {list(wanted)}"
                 )
-            found.pairs[slot, variable] = array
-            found.how[slot, variable] = stored.matched.get(f"{source_name}/{variable}", "object graph")
-    owned = {variable for _, variable in found.pairs}
-    found.order = [v.name for v in stored.variables if v.name in owned]
-    return found
+            pairs[slot, variable] = array
+            methods[slot, variable] = stored.matched.get(f"{source_name}/{variable}", "object graph")
+    order = _owners_of(pairs, stored)
+    return SlotTable(pairs, methods, dict(stored.scalars), order, unmapped, tuple(warnings))
+
+
+def _owners_of(pairs: Iterable[tuple[str, str]], stored: Stored) -> list[str]:
+    """Variables with slots, in the order of the model."""
+    owned = {variable for _, variable in pairs}
+    return [v.name for v in stored.variables if v.name in owned]
 
 
 def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTable | None:
-    """A list whose names say slot and variable, None if they do not."""
+    """A list whose names show slot and variable, None if they do not."""
     weights = stored.weights or ()
-    if stored.generation not in ("optimizer_v2", "optimizer"):
+    if stored.generation not in (generations.OPTIMIZER_V2, generations.OPTIMIZER):
         return None
-    pairs, rest, unread = stages.by_name(
-        weights, stored.variables, algorithm, optimizer_name, stored.generation == "optimizer_v2"
+    pairs, rest, unread = strategies.by_name(
+        weights, stored.variables, algorithm, optimizer_name, stored.generation == generations.OPTIMIZER_V2
     )
-    scalars = {stages.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
+    scalars = {strategies.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
     leftover = [(n, a) for n, a in rest if a.shape != ()]
     named_counter = any(name in scalars or name in stored.scalars for name in COUNTERS)
-    if (not pairs and not named_counter) or len(pairs) < len(leftover):
+    if not named_counter or len(pairs) < len(leftover):
         return None
-    found = SlotTable(pairs, dict.fromkeys(pairs, "name"), scalars, [])
-    owned = {variable for _, variable in pairs}
-    found.order = [v.name for v in stored.variables if v.name in owned]  # the model's, also after a restore
-    found.unmapped |= {stages.plain(name): array for name, array in unread}
-    found.warnings += [UNREAD] if unread else []
-    for name, array in leftover:
-        found.unmapped[stages.plain(name)] = array
-        text = f"{name!r} belongs to no variable of the model: carried among the unmapped"
-        found.origins.append(Origin(name, None, UNINTERPRETED, doubt=text))
-    return found if named_counter else None
+    claims = []
+    for name, _ in leftover:
+        text = f"{name!r} belongs to no variable of the model: unmapped"
+        claims.append(Origin(name, None, UNINTERPRETED, doubt=text))
+    return SlotTable(
+        pairs,
+        dict.fromkeys(pairs, "name"),
+        scalars,
+        _owners_of(pairs, stored),  # the model's order, also after a restore
+        {strategies.plain(name): array for name, array in (*unread, *leftover)},
+        (UNREAD,) if unread else (),
+        tuple(claims),
+    )
 
 
 def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], named: NamedVariables | None) -> SlotTable:
@@ -124,16 +151,16 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     arrays = [array for _, array in stored.weights or ()]
     where = f"the list of {len(arrays)} weights"
     possible = orders.candidates(algorithm, generation, config)
-    if generation == "keras3":
-        possible = orders.of_release(possible, generations.version_tuple(stored.versions.get("keras")) or ())
+    if generation == generations.KERAS3:
+        possible = orders.of_release(possible, stored.versions.keras_number or ())
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
-    if generation == "keras3" and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
+    if generation == generations.KERAS3 and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
         possible += _untracked(possible, algorithm)
-    owners = last_slots.owners(stored, algorithm, config, where)
+    owners = optional_slots.owners(stored, algorithm, config, where)
     whose = _Owners(stored, where, named, joined_names.read(stored, algorithm))
     readings, problem = _readings(orders.cuts(possible, arrays, generation, owners), whose)
-    if not readings and generation == "optimizer_v2":
+    if not readings and generation == generations.OPTIMIZER_V2:
         readings, late = _readings(orders.staged(possible, arrays), whose)
         problem = problem or late
     whole = len(readings) > 1  # else signs decide nothing, and whoever writes the state looks at all of it
@@ -144,8 +171,8 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     if len(fitting) > 1:
         raise AmbiguousError(
             f"{where} fits more than one order of {algorithm.name} in generation {generation}:"
-            f" {'; or '.join(dict.fromkeys(f[0].describe() for f in fitting))}; their shapes and signs are"
-            " alike, so that only a format with names can carry it (save a TensorFlow checkpoint instead)"
+            f" {'; or '.join(dict.fromkeys(f[0].describe() for f in fitting))}; their shapes and signs are the"
+            " same, so only a format with names can be migrated: save a TensorFlow checkpoint instead"
         )
     otherwise = "" if readings else _built_otherwise(algorithm, generation, config, arrays, whose)
     if otherwise:
@@ -174,22 +201,22 @@ def _check_numbers(stored: Stored, algorithm: Algorithm, resolved: orders.Resolv
     Raises:
       ContradictionError: a name stands where the order has another slot, or one of another variable.
     """
-    names = {id(array): stages.plain(name).rpartition("/")[2] for name, array in stored.weights or ()}
+    names = {id(array): strategies.plain(name).rpartition("/")[2] for name, array in stored.weights or ()}
     for slot, arrays in resolved.slots.items():
         for i, array in enumerate(arrays):
             found = NUMBERED.fullmatch(names.get(id(array), ""))
             said = None if found is None else algorithm.slot_of(found.group(1))
             if found is not None and said is not None and (said, int(found.group(2))) != (slot, i):
                 raise ContradictionError(
-                    f"{found.group()!r} stands in the list where slot {slot} of variable {i} does, and by its name it"
-                    f" is {said} of variable {found.group(2)}: {joined_names.DENIED}"
+                    f"{found.group()!r} is in the list at the place of slot {slot} of variable {i}, and by its name"
+                    f" it is {said} of variable {found.group(2)}: {joined_names.DENIED}"
                 )
     created = [found for name in names.values() if (found := CREATED.fullmatch(name)) is not None]
     numbers = [int(found.group(1) or 0) for found in created]
     for found, before, after in zip(created[1:], numbers, numbers[1:], strict=False):
         if after <= before:
             raise ContradictionError(
-                f"{found.group()!r} stands in the list behind Variable_{before}: {joined_names.DENIED}"
+                f"{found.group()!r} comes after Variable_{before} in the list: {joined_names.DENIED}"
             )
 
 
@@ -199,7 +226,7 @@ _Problem = MismatchError | AmbiguousError | ContradictionError
 
 @dataclass(frozen=True)
 class _Owners:
-    """What tells whose the slots of a list are, besides its order: its names, the model, and a person."""
+    """What tells whose the slots of a list are, other than its order: its names, the model, and the user."""
 
     stored: Stored
     where: str
@@ -212,7 +239,7 @@ class _Owners:
         if meant and all(len(each) == 1 for each in meant):
             owners = joined_names.in_order(meant, variables, self.named is not None)
             if self.named is not None:
-                stages.check_complete(owners, variables, self.where)
+                strategies.check_complete(owners, variables, self.where)
             return owners, "name"
         owners, how = self._by_order(resolved)
         joined_names.check(meant, owners)
@@ -220,20 +247,20 @@ class _Owners:
 
     def _by_order(self, resolved: orders.Resolved) -> tuple[list[StoredVariable], str]:
         if resolved.restored:
-            return stages.by_shape_alone(resolved.stages[0], self.stored.variables, self.where), "shape"
+            return strategies.by_shape_alone(resolved.stages[0], self.stored.variables, self.where), "shape"
         if self.stored.layers is not None:
             return _by_layers(self.stored, resolved, self.where), "shape"
         if self.named is None:
-            return stages.by_stages(resolved.stages, self.stored.variables, self.where, False)
-        return stages.by_stages(resolved.stages, _candidates(self.named), self.where, True)
+            return strategies.by_stages(resolved.stages, self.stored.variables, self.where, False)
+        return strategies.by_stages(resolved.stages, _candidates(self.named), self.where, True)
 
 
 def _candidates(named: NamedVariables) -> Sequence[StoredVariable]:
-    """All variables where a person has them in the order of the source, as some that are not named may have slots;
+    """All variables where the user has them in the order of the source, as some that are not named may have slots;
     in another order those that are named, which then are all that have.
 
     Raises:
-      ContradictionError: the source says in which order they were trained, and it is another.
+      ContradictionError: the source shows in which order they were trained, and it is another.
     """
     if named.denied:
         first, second = named.denied
@@ -268,7 +295,7 @@ def _by_layers(stored: Stored, resolved: orders.Resolved, where: str) -> list[St
 
 
 def _identity(resolved: orders.Resolved, owners: Sequence[StoredVariable]) -> Any:
-    """What a reading says, to tell it from another."""
+    """What a reading says, to distinguish it from another."""
     pairs = {
         (slot, v.name, id(a))
         for slot, arrays in resolved.slots.items()
@@ -300,7 +327,7 @@ def _unfitting(
     others = [
         g
         for g in generations.GENERATIONS
-        if g not in ("tf1", generation) and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
+        if g not in (generations.TF1, generation) and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
     ]
     is_told = stored.optimizer_config is None  # else the source says its generation, too
     hint = f" Its length would fit generation {' or '.join(others)}." if others and is_told else ""
@@ -316,7 +343,7 @@ BUILT_WITH: Mapping[str, tuple[Any, str]] = {
     "amsgrad": (True, "true"),
     "centered": (True, "true"),
 }
-"""Options that make slots when an optimizer is built: a value with which they do, and how a person says it."""
+"""Options that make slots when an optimizer is built: a value with which they do, and how the user says it."""
 
 
 def _built_otherwise(
@@ -336,10 +363,9 @@ def _built_otherwise(
             said = [f"{key}={config[key]!r}" for key in dict.fromkeys(key for keys in fitting for key in keys)]
             forms = [" ".join(f"--set {key}={BUILT_WITH[key][1]}" for key in keys) for keys in fitting]
             return (
-                f"{whose.where} is as {algorithm.name} with {' or '.join(named)} keeps it, and the config says"
-                f" {' and '.join(said)}: that was changed after the optimizer was built, or the list is of another run."
-                f" Say what it was built with by {' or '.join(forms)}; it can be changed again in the optimizer that is"
-                " loaded"
+                f"{whose.where} is that of {algorithm.name} with {' or '.join(named)}, and the config has"
+                f" {' and '.join(said)}: it was changed after the optimizer was built, or the list is from another"
+                f" run. Set what it was built with: {' or '.join(forms)}; you can change it again after loading"
             )
     return ""
 
@@ -351,20 +377,20 @@ def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], h
         for v, a in zip(owners, arrays, strict=True)
         if a is not None
     }
-    found = SlotTable(pairs, dict.fromkeys(pairs, how), dict(resolved.scalars), [v.name for v in owners])
-    found.unmapped |= {f"{slot}/{owners[i].name}": array for i, slot, array in resolved.unread}
-    if resolved.unread:
-        found.warnings.append(UNREAD)
-    if resolved.release:
-        found.release["tensorflow"] = resolved.release
+    warnings = [UNREAD] if resolved.unread else []
     if resolved.placeholders:
-        found.warnings.append(
-            f"{len(resolved.placeholders)} zeros of shape (1,) stand for the slot vhat, which is off: they"
-            " are no state and are left out"
-        )
+        warnings.append(f"skipped {len(resolved.placeholders)} placeholder zeros for the unused slot vhat")
     if how == "shape":
-        found.warnings.append(
+        warnings.append(
             "the source's own flags do not name the trained variables: found by shape to be"
             f" {', '.join(v.name for v in owners)}"
         )
-    return found
+    return SlotTable(
+        pairs,
+        dict.fromkeys(pairs, how),
+        dict(resolved.scalars),
+        [v.name for v in owners],
+        {f"{slot}/{owners[i].name}": array for i, slot, array in resolved.unread},
+        tuple(warnings),
+        release=Versions(tensorflow=resolved.release) if resolved.release else UNKNOWN,
+    )

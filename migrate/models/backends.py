@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.bytes.messages import some
-from migrate.generations import JAX_OR_PYTORCH, TENSORFLOW
 from migrate.readers.keras.model import objects
+from migrate.releases.versions import JAX_OR_PYTORCH, TENSORFLOW
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Loss and metrics with which a model was compiled, as another Keras takes them: stock ones are carried, by name.
+"""Loss and metrics with which a model was compiled, as another Keras takes them: stock ones are migrated, by name.
 
-Training goes on only with the same loss; metrics measure and change nothing.
+Training continues only with the same loss; metrics measure and change nothing.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def without_loss(training: Mapping[str, Any] | None, compiled: Mapping[str, Any]
     if not loss or compiled.get("loss", loss) is not None:
         return []
     return [
-        f"the loss {_shown(loss)} is none that the target's Keras has, so that the model is written without one:"
-        " compile it with optimizer=model.optimizer and your loss before you train on"
+        f"the loss {_shown(loss)} is not in the target's Keras, so the model is written without one: compile it with"
+        " optimizer=model.optimizer and your loss before you train on"
     ]
 
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from migrate import algorithms
 from migrate.algorithms import repeated_rows
 from migrate.bytes.messages import some
-from migrate.models.canonical import Layer, leaves
+from migrate.models.normalized_config import Layer, leaves
 from migrate.models.weights import Place
+from migrate.releases.versions import UNKNOWN
 from migrate.state import OptimizerState
 
 REGULARIZER = "embeddings_regularizer"
@@ -24,7 +25,7 @@ def sum_rows(
     """The state without these tables among what has sparse gradients. Where the source adds up the gradients of a row,
     moves all rows, and `generation` does something to each, layers get a regularizer that adds nothing to the loss."""
     algorithm, values = algorithms.find(state.algorithm), state.hyperparameters
-    doing = repeated_rows.done(generation, algorithm, values, {})
+    doing = repeated_rows.done(generation, algorithm, values, UNKNOWN)
     unlike = repeated_rows.of_source(state, algorithm) or values.get("lazy_rows")
     if state.source is None or not doing or unlike or repeated_rows.is_absent(state.origins):
         return state

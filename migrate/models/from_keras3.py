@@ -51,7 +51,7 @@ SEEDED = ("Dropout", "SpatialDropout1D", "GaussianNoise", "GaussianDropout", "Al
 OWN_MASKS = ("query_mask", "value_mask", "key_mask")
 """Arguments in which Keras 3.0 to 3.9 writes the masks that a MultiHeadAttention's inputs have anyway."""
 PASSED_OVER = ("training",)
-"""Arguments of a call that a model of Keras 3 gives anew whenever it is called, see `calls`."""
+"""Arguments of a call that a model of Keras 3 gives again whenever it is called, see `training_flag`."""
 ORTHOGONAL = "OrthogonalInitializer"
 """What Keras 3 called `Orthogonal` until 3.6."""
 ONLY_3 = (
@@ -115,7 +115,9 @@ def _ends(ends: Any, uncounted: set[str]) -> Any:
 
 def _flat(ends: Any) -> list[Any]:
     if not isinstance(ends, list):
-        raise UnsupportedError("the model has inputs or outputs in mappings within lists, which tf_keras cannot say")
+        raise UnsupportedError(
+            "the model has inputs or outputs in mappings within lists, which a tf_keras config cannot express"
+        )
     return [x for end in ends for x in ([end] if isinstance(end[0], str) else _flat(end))]
 
 
@@ -190,7 +192,9 @@ def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> Any:
     tensors = [x for arg in node.get("args", []) for x in (arg if isinstance(arg, list) else [arg])]
     ends = [end(x) for x in tensors]
     if not ends or any(each is None for each in ends):
-        raise UnsupportedError(f"the layer {layer.get('name')!r} is called in a way that tf_keras's config cannot say")
+        raise UnsupportedError(
+            f"the layer {layer.get('name')!r} is called in a way that a tf_keras config cannot express"
+        )
     if layer.get("class_name") == "MultiHeadAttention":  # Keras 2 has all but the first among the named arguments
         kwargs = {k: v for k, v in kwargs.items() if k not in OWN_MASKS}
         kwargs |= zip(ATTENDED, ends[1:], strict=False)
@@ -205,7 +209,7 @@ def _says_nothing(value: Any) -> bool:
 
 
 def _named(args: list[Any], end: _Ends) -> dict[str, list[Any]] | None:
-    """What a model is called with, by the names of its inputs; None where it is not called so."""
+    """What a model is called with, by the names of its inputs; None if it is not called so."""
     if len(args) != 1 or not isinstance(args[0], Mapping):
         return None
     found = {str(key): each for key, value in args[0].items() if (each := end(value)) is not None}
@@ -238,5 +242,5 @@ def _plain(value: Any, end: _Ends) -> Any:
     if found is None and isinstance(value, list):
         return [None if each is None else _plain(each, end) for each in value]
     if found is None and not isinstance(value, (bool, int, float, str)):
-        raise UnsupportedError(f"a layer is called with {value!r}, which tf_keras's config cannot say")
+        raise UnsupportedError(f"a layer is called with {value!r}, which a tf_keras config cannot express")
     return value if found is None else found

@@ -104,6 +104,6 @@ def _key(layer: Mapping[str, Any], item: Any) -> Any:
 
 def _refusal(layer: Mapping[str, Any]) -> UnsupportedError:
     return UnsupportedError(
-        f"the model calls keras.ops.{layer['class_name']} ({name_of(layer)!r}) in a way that tf_keras's"
-        f" config cannot say; {ADVICE}"
+        f"the model calls keras.ops.{layer['class_name']} ({name_of(layer)!r}) in a way that a tf_keras config cannot"
+        f" express; {ADVICE}"
     )

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from migrate.bytes.messages import some
-from migrate.models.canonical import Leaf
 from migrate.models.layers import KINDS
+from migrate.models.normalized_config import Leaf
 from migrate.state import OptimizerState, Stored
 from optim.errors import UnsupportedError
 
@@ -57,7 +57,7 @@ def may_train(config: Any, leaves: list[Leaf], source: Stored, by_keras3_since: 
 
     Args:
       leaves: of the model, none where it has layers that are not known.
-      by_keras3_since: the release that wrote the source, None where it was no Keras 3.
+      by_keras3_since: the release that wrote the source, None if it was no Keras 3.
     """
     if source.weights is None or any(array.shape != () for _, array in source.weights):
         return []

@@ -109,7 +109,7 @@ def _layer(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _held(config: Mapping[str, Any], known: Sequence[str], kind: str) -> dict[str, Any]:
-    """The layer in a wrapper. Bidirectional passes over its own `trainable`; slots, which each optimizer has, tell."""
+    """The layer in a wrapper. Bidirectional ignores its own `trainable`; slots, which each optimizer has, tell."""
     inner = config.get("layer")
     if not isinstance(inner, Mapping) or inner.get("class_name") not in known:
         held = inner.get("class_name") if isinstance(inner, Mapping) else inner
@@ -126,7 +126,7 @@ def _gated(config: dict[str, Any]) -> dict[str, Any]:
     if one != other and config.get("consume_less", "cpu") != "gpu":
         raise UnsupportedError(
             f"the layer {config.get('name')!r} has W_regularizer={one!r} and U_regularizer={other!r}, and releases of"
-            f" Keras 1 differ in which of them they take for U; {ADVICE}"
+            f" Keras 1 differ in which of them they use for U; {ADVICE}"
         )
     forgets = config.pop("forget_bias_init", None)
     unit = {} if forgets is None else {"unit_forget_bias": forgets == "one"}
@@ -169,7 +169,9 @@ def _normalization(config: dict[str, Any]) -> dict[str, Any]:
 
 def _other(config: dict[str, Any]) -> dict[str, Any]:
     if config.get("data_format") in ("th", "channels_first"):
-        raise UnsupportedError(f"the layer {config.get('name')!r} has dim_ordering='th', whose kernels lie otherwise")
+        raise UnsupportedError(
+            f"the layer {config.get('name')!r} has dim_ordering='th', whose kernels have another layout"
+        )
     if "data_format" in config:
         config["data_format"] = "channels_last"
     rows, columns = config.pop("nb_row", None), config.pop("nb_col", None)

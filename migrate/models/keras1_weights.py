@@ -13,7 +13,8 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
-from migrate.models import canonical, weights
+from migrate.generations import KERAS1
+from migrate.models import normalized_config, weights
 from migrate.models.layers import ADVICE
 from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable
 from optim.errors import MismatchError, UnsupportedError
@@ -32,12 +33,12 @@ def modern(state: OptimizerState) -> OptimizerState:
 
     Raises:
       UnsupportedError: a kernel lies otherwise, as before Keras 1.1, or gates differ in more than their numbers.
-        Others as `canonical` and `weights.assign`.
+        Others as `normalized_config.canonical` and `weights.assign`.
     """
     source = state.source
-    if source is None or source.model is None or source.generation != "keras1":
+    if source is None or source.model is None or source.generation != KERAS1:
         return state
-    document = canonical.canonical(source.model.config, source.generation)
+    document = normalized_config.canonical(source.model.config, source.generation)
     state = _joined(state, source, source.model)
     assert state.source is not None
     assert state.source.model is not None
@@ -58,8 +59,8 @@ def modern(state: OptimizerState) -> OptimizerState:
     )
 
 
-def _with_convolutions(document: canonical.Layer) -> Iterator[canonical.Leaf]:
-    for leaf in canonical.leaves(document):
+def _with_convolutions(document: normalized_config.Layer) -> Iterator[normalized_config.Leaf]:
+    for leaf in normalized_config.leaves(document):
         if "Conv1D" in (leaf.class_name, leaf.config.get("layer", {}).get("class_name")):
             yield leaf
 
@@ -112,7 +113,9 @@ def _group(members: Sequence[tuple[str, str]], gates: dict[str, tuple[str, ...]]
 
 def _variable(name: str, parts: Sequence[StoredVariable]) -> StoredVariable:
     if len({part.trainable for part in parts}) > 1:
-        raise UnsupportedError(f"{name} was trained in part, which no config can say; migrate to slots")
+        raise UnsupportedError(
+            f"{name} was trained only in part, which a Keras config cannot express: migrate to slots"
+        )
     arrays = [part.array for part in parts if part.array is not None]
     if len(arrays) < len(parts):
         shape = (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts))

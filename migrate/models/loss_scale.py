@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
-from migrate.models.canonical import Layer, leaves
+from migrate.generations import KERAS3
+from migrate.models.normalized_config import Layer, leaves
 from migrate.state import OptimizerState
 from optim import slot_layout
 
@@ -39,7 +40,7 @@ def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
     settings = _since_2_4(settings)
     initial = float(settings.get("initial_scale") or DEFAULT_SCALE)
     growth = int(settings.get("dynamic_growth_steps") or DEFAULT_GROWTH) if settings.get("dynamic", True) else None
-    is_keras3 = state.source is not None and state.source.generation == "keras3"
+    is_keras3 = state.source is not None and state.source.generation == KERAS3
     since, current = (kept(state.unmapped) if is_keras3 else None) or (0, initial)
     return LossScale(current, since, initial, growth)
 
@@ -49,10 +50,13 @@ def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     held = settings.get("loss_scale")
     if not isinstance(held, Mapping):
         return settings
-    told = held.get("config", {})
+    settings = held.get("config", {})
     if held.get("class_name") == "FixedLossScale":
-        return {"dynamic": False, "initial_scale": told.get("loss_scale_value")}
-    return {"initial_scale": told.get("initial_loss_scale"), "dynamic_growth_steps": told.get("increment_period")}
+        return {"dynamic": False, "initial_scale": settings.get("loss_scale_value")}
+    return {
+        "initial_scale": settings.get("initial_loss_scale"),
+        "dynamic_growth_steps": settings.get("increment_period"),
+    }
 
 
 def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:

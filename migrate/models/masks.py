@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrate.models import operators
-from migrate.models.canonical import Layer, layer_name, node_shifts
 from migrate.models.layers import MERGING, MODELS
+from migrate.models.normalized_config import Layer, layer_name, node_shifts
 
 Mask = frozenset[str] | None
-"""Of a tensor: the layers whose masks are combined in it; None where it has none."""
+"""Of a tensor: the layers whose masks are combined in it; None if it has none."""
 Meeting = tuple[str, str]
 """(kind, name of the layer)."""
 OUTPUT, MERGED, HANDED, VALUED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, SOFTMAX, CONCATENATED, GIVEN, STATED = (
@@ -68,7 +68,7 @@ def meetings(document: Layer) -> list[Meeting]:
     """What the masks of a model reach, see above.
 
     Args:
-      document: as `canonical.canonical` returns it.
+      document: as `normalized_config.canonical` returns it.
     """
     met: dict[Meeting, None] = {}
     for name, mask in _model(document, [], met):

@@ -29,7 +29,7 @@ class Operator:
       operands: names of the arguments after the first that are tensors or constants.
       options: TensorFlow's argument -> (Keras's, TensorFlow's default, which Keras is told too).
       neutral: arguments that Keras does not have -> the values with which they change nothing.
-      besides: Keras's arguments that TensorFlow does not have -> likewise.
+      besides: Keras's arguments that TensorFlow does not have -> the same.
     """
 
     class_name: str
@@ -200,7 +200,7 @@ def _first(node: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _constant(value: list[Any], dtype: Any, refuse: Callable[[str], UnsupportedError]) -> dict[str, Any]:
-    """An array of constants, whose dtype the config does not say: that of the tensor beside it."""
+    """An array of constants, whose dtype the config does not say: that of the tensor next to it."""
     numbers = np.array(value, object).reshape(-1)
     if dtype != "float32" or not all(type(number) is float for number in numbers):
         raise refuse(f"{value!r}")

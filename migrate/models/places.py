@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from migrate.models.canonical import Layer, layer_name
 from migrate.models.layers import KINDS, MODELS
+from migrate.models.normalized_config import Layer, layer_name
 from migrate.readers.keras.layers import snake_case
 
 

@@ -14,15 +14,16 @@ from migrate.algorithms import rates
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, narrowed
 from migrate.bytes.messages import some
+from migrate.generations import KERAS3
 from migrate.lists import planning
 from migrate.models import (
-    canonical,
     dense_tables,
     frozen,
     keras1_weights,
     loss_scale,
-    passing,
+    normalized_config,
     scope_names,
+    to_tf_keras,
     trained_layers,
     training,
     weights,
@@ -49,8 +50,8 @@ class ModelPlan:
 
     Attributes:
       live: the optimizer's class, its config, and the state in its terms with variables in its order and every slot.
-      document: the model, as `canonical.canonical` returns it; None where the source's own description of it and its
-        own places for the weights are right there, too (`_as_it_is`, `_passed_through`).
+      document: the model, as `normalized_config.canonical` returns it; None if the source's own description of it and
+        its own places for the weights are right there, too (`_as_it_is`, `_passed_through`).
       places: (layer, role) -> name of its variable; empty without document.
       flat: (slot or scalar, variable, array) in the order of the optimizer's own list.
       compiled: loss and metrics, see `compiled.compile_arguments`.
@@ -105,11 +106,11 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     if is_whole and _is_there_already(state, families) and trained_layers.is_as_stored(state):
         return _as_it_is(state)
     try:
-        document = copy.deepcopy(canonical.canonical(model.config, source.generation))
+        document = copy.deepcopy(normalized_config.canonical(model.config, source.generation))
     except UnsupportedError:
         if _is_there_already(state, families):
             return _as_it_is(state)
-        if passing.possible(state, families):
+        if to_tf_keras.possible(state, families):
             return _passed_through(state, model, families, scaled)
         raise
     state = keras1_weights.modern(state)
@@ -161,9 +162,9 @@ def _possible(
 
 def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
     """Whether a `.keras` of Keras 3 becomes one. Its slots are in the order in which Keras trains the model that it
-    loads; another order, that of a person's `--variables`, has to be brought into that of the model."""
+    loads; another order, that of the user's `--variables`, has to be brought into that of the model."""
     assert state.source is not None
-    of_keras3 = state.source.format == keras_zip.NAME and state.source.generation == "keras3"
+    of_keras3 = state.source.format == keras_zip.NAME and state.source.generation == KERAS3
     return of_keras3 and tuple(families) == (keras_targets.KERAS3,) and not trained_layers.is_named(state)
 
 
@@ -184,9 +185,9 @@ def _passed_through(
     state: OptimizerState, model: StoredModel, families: Sequence[str], scaled: Sequence[str] | None
 ) -> ModelPlan:
     """From tf.keras to tf_keras: the model as its source describes it, whatever its layers are."""
-    passing.check_code(model)
+    to_tf_keras.check_code(model)
     notes: list[str] = []
-    trained = passing.trained(state)
+    trained = to_tf_keras.trained(state)
     ordered = filled(trained_layers.flag_as_stored(state, trained, notes), trained, notes)
     scale = loss_scale.find(state, None)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from migrate.bytes.messages import some
+from migrate.generations import KERAS3
 from migrate.readers.keras import for_keras, layers
 from migrate.state import OptimizerState, Stored
 
@@ -10,7 +11,7 @@ OPTIM = "optim"
 
 
 def difference(state: OptimizerState, by: str | None) -> str:
-    """Why steps of such variables are not those of the source; empty where they are, or there are none.
+    """Why steps of such variables are not those of the source; empty if they are, or there are none.
 
     Args:
       by: what takes them: a generation of Keras, OPTIM, or None for another project's optimizer.
@@ -29,8 +30,8 @@ def difference(state: OptimizerState, by: str | None) -> str:
 
 
 def in_float8(state: OptimizerState) -> str:
-    """Why steps of layers that Keras 3 trains in float8 are not its own in `optim`; empty where there are none."""
-    if state.source is None or state.source.generation != "keras3":
+    """Why steps of layers that Keras 3 trains in float8 are not its own in `optim`; empty if there are none."""
+    if state.source is None or state.source.generation != KERAS3:
         return ""
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for v in state.source.variables:

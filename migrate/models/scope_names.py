@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from migrate.models.canonical import Layer, layer_name, leaves
 from migrate.models.layers import ADVICE
+from migrate.models.normalized_config import Layer, layer_name, leaves
 from optim.errors import UnsupportedError
 
 _INSIDE = re.compile(r"[A-Za-z0-9_.>/-]+")
@@ -23,7 +23,9 @@ def rename(model: dict[str, Any], notes: list[str]) -> None:
         model["config"]["name"] = plain if _FIRST.fullmatch(plain) else f"model{plain}"
         if "name" in model:
             model["name"] = model["config"]["name"]
-        notes.append(f"the model {name!r} is called {layer_name(model)!r} there, as TensorFlow takes no such scope")
+        notes.append(
+            f"the model {name!r} is called {layer_name(model)!r} there, as TensorFlow does not allow that scope"
+        )
 
 
 def check(model: Layer, nested: bool) -> None:

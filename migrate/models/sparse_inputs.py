@@ -9,24 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from migrate import generations
+from migrate.facts.rows import DENSE, LOOKED_UP
+from migrate.generations import OPTIMIZER_V2
 from migrate.models import operators
-from migrate.models.canonical import layer_name
 from migrate.models.layers import MODELS
+from migrate.models.normalized_config import layer_name
+from migrate.releases.narrowing import candidates
+from migrate.releases.versions import Versions
 
-SINCE = (2, 5)
 
-
-def fed(config: Any, versions: Mapping[str, str]) -> tuple[frozenset[str], bool]:
+def fed(config: Any, versions: Versions) -> tuple[frozenset[str], bool]:
     """Names of the Dense layers in a model's config whose kernels have sparse gradients, and whether other ones may
     have them, too: behind layers that hand sparse tensors on, or in a release that nothing tells."""
     takers = list(_takers(config))
     dense = frozenset(layer_name(layer) for layer in takers if layer["class_name"] == "Dense")
-    version = generations.version_tuple(versions.get("keras") or versions.get("tensorflow"))
-    if not takers or (version is not None and version[:2] < SINCE):
+    answer = LOOKED_UP.of(candidates(OPTIMIZER_V2, versions))
+    if not takers or answer == DENSE:
         return frozenset(), False
     elsewhere = any(layer["class_name"] not in ("Dense", *MODELS) for layer in takers)
-    return dense, elsewhere or version is None
+    return dense, elsewhere or answer is None
 
 
 def _takers(config: Any) -> Iterator[Mapping[str, Any]]:

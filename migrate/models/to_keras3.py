@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from migrate.models import masks, operators
-from migrate.models.canonical import Layer, layer_name, leaves, node_shifts
 from migrate.models.layers import ADVICE, ATTENDED, INERT, KINDS, MODELS, OPERATORS, RANDOM
+from migrate.models.normalized_config import Layer, layer_name, leaves, node_shifts
 from optim.errors import UnsupportedError
 
 INITIALIZERS = (
@@ -35,7 +35,7 @@ WITH_STATE = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", 
 
 @dataclass
 class Translation:
-    """What came of a translation besides the config."""
+    """What came of a translation other than the config."""
 
     notes: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
@@ -46,34 +46,34 @@ class Translation:
     """The first release of Keras 3 that loads it, if it is not the earliest target."""
 
 
-def to_keras3(document: Layer, told: Translation) -> dict[str, Any]:
+def to_keras3(document: Layer, translation: Translation) -> dict[str, Any]:
     """The config of a whole model, without `compile_config`.
 
     Args:
-      document: as `canonical.canonical` returns it.
+      document: as `normalized_config.canonical` returns it.
 
     Raises:
       UnsupportedError: something in it that Keras 3 has not got.
     """
-    _rename(document, told)
-    told.flattened = any(leaf.class_name in ("Flatten", "Reshape") for leaf in leaves(document))
-    return _model(document, told)
+    _rename(document, translation)
+    translation.flattened = any(leaf.class_name in ("Flatten", "Reshape") for leaf in leaves(document))
+    return _model(document, translation)
 
 
-def _rename(document: Layer, told: Translation) -> None:
+def _rename(document: Layer, translation: Translation) -> None:
     """Keras 3 refuses names with a slash, and that of an operation with which it computes the mask of a layer."""
     names = list(_names(document))
     operations = {name for kind, name in masks.meetings(document) if kind == masks.CONCATENATED}
     for name in names:
         own = name in operations and name.startswith("concatenate")
-        if ("/" not in name and not own) or name in told.names:
+        if ("/" not in name and not own) or name in translation.names:
             continue
         plain = name.replace("/", "_")
-        while plain in names or plain in told.names.values():
+        while plain in names or plain in translation.names.values():
             plain += "_"
-        told.names[name] = plain
+        translation.names[name] = plain
         why = "calls an operation so" if own else "allows no slash in names"
-        told.notes.append(f"the layer {name!r} is called {plain!r} there, as Keras 3 {why}")
+        translation.notes.append(f"the layer {name!r} is called {plain!r} there, as Keras 3 {why}")
 
 
 def _names(document: Layer) -> list[str]:
@@ -87,24 +87,28 @@ def _object(module: str, class_name: str, config: Mapping[str, Any]) -> dict[str
     return {"module": module, "class_name": class_name, "config": dict(config), "registered_name": None}
 
 
-def _model(model: Layer, told: Translation) -> dict[str, Any]:
+def _model(model: Layer, translation: Translation) -> dict[str, Any]:
     config = model["config"]
     name = str(config.get("name") or model.get("name") or model["class_name"].lower())
-    name = told.names.get(name, name)
+    name = translation.names.get(name, name)
     if model["class_name"] == "Sequential":
-        layers = [_layer(layer, told) for layer in with_input(config)]
+        layers = [_layer(layer, translation) for layer in with_input(config)]
         return _object("keras", "Sequential", {"name": name, "trainable": True, "layers": layers})
     shifts = node_shifts(config)
     layers = []
     for layer in config["layers"]:
-        made = _operation(layer, shifts, told) if layer["class_name"] in OPERATORS else _layer(layer, told)
-        made["name"] = made["config"]["name"] = told.names.get(layer_name(layer), layer_name(layer))
+        made = (
+            _operation(layer, shifts, translation) if layer["class_name"] in OPERATORS else _layer(layer, translation)
+        )
+        made["name"] = made["config"]["name"] = translation.names.get(layer_name(layer), layer_name(layer))
         if layer["class_name"] not in OPERATORS:
-            made["inbound_nodes"] = [_node(node, shifts, told, layer) for node in layer.get("inbound_nodes") or []]
+            made["inbound_nodes"] = [
+                _node(node, shifts, translation, layer) for node in layer.get("inbound_nodes") or []
+            ]
         layers.append(made)
     ends = {
-        "input_layers": _ends(config["input_layers"], shifts, told),
-        "output_layers": _ends(config["output_layers"], _output_shifts(config["layers"], shifts), told),
+        "input_layers": _ends(config["input_layers"], shifts, translation),
+        "output_layers": _ends(config["output_layers"], _output_shifts(config["layers"], shifts), translation),
     }
     return _object(
         "keras.src.models.functional", "Functional", {"name": name, "trainable": None, "layers": layers, **ends}
@@ -123,7 +127,7 @@ def with_input(config: Mapping[str, Any]) -> list[Layer]:
         shape = inner[0]["config"].get("batch_input_shape") if inner else None
     shape = shape or config.get("build_input_shape")
     if shape is None:
-        raise UnsupportedError(f"the model {config.get('name')!r} does not say the shape of its input; {ADVICE}")
+        raise UnsupportedError(f"the model {config.get('name')!r} does not contain the shape of its input; {ADVICE}")
     dtype = first.get("input_dtype") or "float32"
     entry = {"batch_input_shape": shape, "dtype": dtype, "name": f"{layer_name(layers[0])}_input"}
     return [{"class_name": "InputLayer", "config": entry}, *layers]
@@ -141,27 +145,27 @@ def _output_shifts(layers: Sequence[Layer], shifts: Mapping[str, int]) -> dict[s
     return {name: shift - (name in again) for name, shift in shifts.items()}
 
 
-def _ends(ends: Any, shifts: Mapping[str, int], told: Translation) -> Any:
+def _ends(ends: Any, shifts: Mapping[str, int], translation: Translation) -> Any:
     """Inputs or outputs as Keras 3 has them: Keras 2 took a list of one for what is in it, which Keras 3 does not."""
     if isinstance(ends, Mapping):
-        return {key: _ends(end, shifts, told) for key, end in ends.items()}
+        return {key: _ends(end, shifts, translation) for key, end in ends.items()}
     if ends and isinstance(ends[0], str):
-        return _history(ends, shifts, told)
-    return _ends(ends[0], shifts, told) if len(ends) == 1 else [_ends(end, shifts, told) for end in ends]
+        return _history(ends, shifts, translation)
+    return _ends(ends[0], shifts, translation) if len(ends) == 1 else [_ends(end, shifts, translation) for end in ends]
 
 
-def _history(end: Sequence[Any], shifts: Mapping[str, int], told: Translation) -> list[Any]:
+def _history(end: Sequence[Any], shifts: Mapping[str, int], translation: Translation) -> list[Any]:
     name, node, tensor = end[:3]
-    return [told.names.get(name, name), node - shifts.get(name, 0), tensor]
+    return [translation.names.get(name, name), node - shifts.get(name, 0), tensor]
 
 
-def _tensor(end: Sequence[Any], shifts: Mapping[str, int], told: Translation) -> dict[str, Any]:
+def _tensor(end: Sequence[Any], shifts: Mapping[str, int], translation: Translation) -> dict[str, Any]:
     """Shape and dtype are read and not used; Keras 3 takes them from the layer itself."""
-    history = _history(end, shifts, told)
+    history = _history(end, shifts, translation)
     return {"class_name": "__keras_tensor__", "config": {"shape": [], "dtype": "float32", "keras_history": history}}
 
 
-def _node(node: Any, shifts: Mapping[str, int], told: Translation, layer: Layer) -> dict[str, Any]:
+def _node(node: Any, shifts: Mapping[str, int], translation: Translation, layer: Layer) -> dict[str, Any]:
     """One call of a layer: a list of [layer, node, tensor, keyword arguments], by name where inputs are."""
     given: dict[str, Any] = {}
     named = node if isinstance(node, Mapping) else None
@@ -171,7 +175,7 @@ def _node(node: Any, shifts: Mapping[str, int], told: Translation, layer: Layer)
 
     def argument(value: Any) -> Any:
         if operators.is_end(value):
-            return _tensor(value, shifts, told)
+            return _tensor(value, shifts, translation)
         if isinstance(value, list):
             return [None if each is None else argument(each) for each in value]
         if not isinstance(value, (bool, int, float, str)):
@@ -180,8 +184,8 @@ def _node(node: Any, shifts: Mapping[str, int], told: Translation, layer: Layer)
 
     kwargs = {key: argument(value) for key, value in given.items()}
     if named is not None:
-        return {"args": [{key: _tensor(end, shifts, told) for key, end in named.items()}], "kwargs": kwargs}
-    tensors = [_tensor(end, shifts, told) for end in node]
+        return {"args": [{key: _tensor(end, shifts, translation) for key, end in named.items()}], "kwargs": kwargs}
+    tensors = [_tensor(end, shifts, translation) for end in node]
     if layer["class_name"] == "MultiHeadAttention":  # their order is that of the layers that Keras 3 makes of them
         tensors += [kwargs.pop(key) for key in ATTENDED if key in kwargs]
         return {"args": tensors, "kwargs": kwargs}
@@ -191,16 +195,16 @@ def _node(node: Any, shifts: Mapping[str, int], told: Translation, layer: Layer)
     return {"args": [tensors] if several else tensors, "kwargs": kwargs}
 
 
-def _operation(layer: Layer, shifts: Mapping[str, int], told: Translation) -> dict[str, Any]:
+def _operation(layer: Layer, shifts: Mapping[str, int], translation: Translation) -> dict[str, Any]:
     """A function of TensorFlow between layers."""
-    config, nodes = operators.converted(layer, lambda end: _tensor(end, shifts, told))
+    config, nodes = operators.converted(layer, lambda end: _tensor(end, shifts, translation))
     found = operators.operator(layer)
     return {**_object(f"keras.src.ops.{found.module}", found.class_name, config), "inbound_nodes": nodes}
 
 
-def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
+def _layer(layer: Layer, translation: Translation) -> dict[str, Any]:
     if layer["class_name"] in MODELS:
-        made = _model(layer, told)
+        made = _model(layer, translation)
         if layer["config"].get("trainable") is False:
             made["config"]["trainable"] = False
         return made
@@ -216,17 +220,19 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
             continue
         config[kind.renamed.get(key, key)] = _value(key, value, shown)
     if renorm:
-        told.since = RENORM_SINCE
-        told.notes.append(f"the layer {shown!r} has renorm, so that Keras {RENORM_SINCE} or later has to load it")
+        translation.since = RENORM_SINCE
+        translation.notes.append(
+            f"the layer {shown!r} has renorm, so that Keras {RENORM_SINCE} or later has to load it"
+        )
     for key in ACTIVATED:
         if config.get(key) == HARD_SIGMOID:
             config[key] = _hard_sigmoid({"dtype": config["dtype"]} if config.get("dtype") else {})
-    config["name"] = told.names.get(shown, shown)
+    config["name"] = translation.names.get(shown, shown)
     if name == "BatchNormalization" and isinstance(config.get("axis"), list):
         config["axis"] = _only(config["axis"], shown)
     if config.get("padding") == "causal" and name != "Conv1D":
         raise UnsupportedError(f"the layer {shown!r} has the padding 'causal', which Keras 3's {name} has not got")
-    if name == "EinsumDense" and None in _listed(config.get("output_shape")) and told.flattened:
+    if name == "EinsumDense" and None in _listed(config.get("output_shape")) and translation.flattened:
         raise UnsupportedError(
             f"the layer {shown!r} has a size of None in output_shape, which Keras 3 does not take from its input, and a"
             f" layer of the model needs it; {ADVICE}"
@@ -234,11 +240,13 @@ def _layer(layer: Layer, told: Translation) -> dict[str, Any]:
     if name == "RandomContrast":
         config["factor"] = _contrast(config["factor"], shown)
     if name in RANDOM:
-        told.notes.append(f"the layer {shown!r} draws other random numbers in Keras 3, of the same distribution")
+        translation.notes.append(f"the layer {shown!r} draws other random numbers in Keras 3, of the same distribution")
     for key in kind.inner:
         held = layer["config"].get(key)
         if held:
-            config[key] = [_layer(each, told) for each in held] if isinstance(held, list) else _layer(held, told)
+            config[key] = (
+                [_layer(each, translation) for each in held] if isinstance(held, list) else _layer(held, translation)
+            )
     return _object("keras.layers", name, config)
 
 
@@ -303,5 +311,5 @@ def _initializer(value: Any) -> Any:
 def _known(value: Any, module: str, known: Sequence[str], shown: str) -> dict[str, Any]:
     name = value.get("class_name") if isinstance(value, Mapping) else value
     if not isinstance(value, Mapping) or name not in known:
-        raise UnsupportedError(f"the layer {shown!r} has {name!r}, which is none of Keras's {module}; {ADVICE}")
+        raise UnsupportedError(f"the layer {shown!r} has {name!r}, which is not in Keras's {module}; {ADVICE}")
     return _object(f"keras.{module}", str(name), value.get("config") or {})

@@ -12,9 +12,9 @@ from typing import Any
 
 from migrate import surfaces
 from migrate.bytes.messages import some
-from migrate.evidence import HINT, SET, TRAINED, UNINTERPRETED, Origin
-from migrate.generations import NATIVE, NEW
-from migrate.models import canonical, frozen, passing
+from migrate.claims import HINT, SET, TRAINED, UNINTERPRETED, Origin
+from migrate.generations import KERAS3, NATIVE, NEW
+from migrate.models import frozen, normalized_config, to_tf_keras
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.weights import Place
 from migrate.readers.keras.model import (
@@ -34,7 +34,7 @@ CHANGES = (
     "no slots in the source, and written as frozen",
 )
 """What becomes of layers that were thawed, that are not trained, and of which an optimizer has nothing."""
-IN_PART = "was trained in part, which no config can say"
+IN_PART = "was trained only in part, which a Keras config cannot express"
 BY_BATCH = (
     "is not trained, and not frozen in its config: it normalizes by the batch, which no target does with a frozen layer"
 )
@@ -84,14 +84,14 @@ def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[
     for name, members in groups.items():
         weights = [(weight, variable in trained) for weight, variable in members if not never_trained(weight)]
         layer = layers.get(name)
-        flags = trainable_flags(layer, [weight for weight, _ in weights], source.generation != "keras3")
+        flags = trainable_flags(layer, [weight for weight, _ in weights], source.generation != KERAS3)
         moves = {is_moved for _, is_moved in weights}
         if layer is None or all(flag in (None, moved) for flag, (_, moved) in zip(flags, weights, strict=True)):
             continue
         if len(moves) == 1:
             _flag_layer(layer, moves == {True})
             changes[moves == {False}].append(name)
-        elif passing.own_classes(layer):
+        elif to_tf_keras.own_classes(layer):
             text = f"{name}: a layer that dtopt does not know, and only a part of it is trained"
             state = replace(state, origins=(*state.origins, Origin(TRAINED, None, UNINTERPRETED, doubt=text)))
         else:
@@ -129,7 +129,7 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     """Freeze and thaw the layers of a model so that Keras trains what the state calls trainable.
 
     Args:
-      document: the model, as `canonical.canonical` returns it; its configs are changed.
+      document: the model, as `normalized_config.canonical` returns it; its configs are changed.
       places: (layer, role) -> name of its variable.
 
     Raises:
@@ -139,10 +139,12 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     moved = slotted or trained
     generation = state.source.generation if state.source is not None else None
     lacking = trained - slotted if slotted and generation in NEW else frozenset[str]()
-    is_known = bool(slotted) or _is_told(state)  # else the flags of layers decide, as `canonical` understands them
-    whole = all(leaf.frozen for leaf in canonical.leaves(document) if _weights(leaf, places))
+    is_known = bool(slotted) or _is_told(
+        state
+    )  # else the flags of layers decide, as `normalized_config` understands them
+    whole = all(leaf.frozen for leaf in normalized_config.leaves(document) if _weights(leaf, places))
     thawed, untrained, slotless, open_ = list[str](), list[str](), list[str](), dict[str, None]()
-    for leaf in [*canonical.leaves(document)]:
+    for leaf in [*normalized_config.leaves(document)]:
         weights = _weights(leaf, places)
         own = {name for name, is_frozen in weights.items() if leaf.frozen or not is_frozen}
         if leaf.frozen:
@@ -169,13 +171,14 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     doubts = _of_thawed(state, changes[0]) if thawed and not whole else []
     if open_:
         text = (
-            f"{some([*open_])}: no slots in the source, which trains nothing that has none, and the target trains them"
+            f"{some([*open_])}: no slots in the source, which trains only variables with slots, and the target trains"
+            " them"
         )
         doubts.append(Origin(TRAINED, None, UNINTERPRETED, doubt=text))
     return TrainedLayers(tuple(order), tuple(changes), tuple(doubts))
 
 
-def _weights(leaf: canonical.Leaf, places: Mapping[Place, str]) -> dict[str, bool]:
+def _weights(leaf: normalized_config.Leaf, places: Mapping[Place, str]) -> dict[str, bool]:
     """Name of each weight that can be trained -> whether a layer within this one is frozen, and it with that."""
     found = KINDS[leaf.class_name].weights(leaf.config)
     return {places[leaf.path, weight.role]: weight.frozen for weight in found if weight.trainable}
@@ -183,14 +186,14 @@ def _weights(leaf: canonical.Leaf, places: Mapping[Place, str]) -> dict[str, boo
 
 def _order(document: dict[str, Any], places: Mapping[Place, str]) -> list[str]:
     """The variables that a loaded model trains, by the flags in its config."""
-    free = (leaf for leaf in canonical.leaves(document) if not leaf.frozen)
+    free = (leaf for leaf in normalized_config.leaves(document) if not leaf.frozen)
     found = (name for leaf in free for name, is_frozen in _weights(leaf, places).items() if not is_frozen)
     return list(dict.fromkeys(found))
 
 
 def _of_thawed(state: OptimizerState, note: str) -> list[Origin]:
-    """A doubt where layers are written as trainable again that a person has not named: of generations that ask at each
-    compile, nothing says whether the last one was before or after they were frozen."""
+    """A doubt where layers are written as trainable again that the user has not named: of generations that ask at each
+    compile, nothing shows whether the last one was before or after they were frozen."""
     generation = state.source.generation if state.source is not None else None
     if is_named(state) or generation in NATIVE:
         return []
@@ -198,27 +201,27 @@ def _of_thawed(state: OptimizerState, note: str) -> list[Origin]:
     return [Origin(TRAINED, None, UNINTERPRETED, doubt=note, confirm=confirm)]
 
 
-def _thaw(document: dict[str, Any], leaf: canonical.Leaf, whole: bool) -> None:
+def _thaw(document: dict[str, Any], leaf: normalized_config.Leaf, whole: bool) -> None:
     if not whole:
         raise UnsupportedError(f"the layer {leaf.path[-1]!r} {IN_PART}; {ADVICE}")
     level: dict[str, Any] = document
     for name in leaf.path:
-        level = next(layer for layer in level["config"]["layers"] if canonical.layer_name(layer) == name)
+        level = next(layer for layer in level["config"]["layers"] if normalized_config.layer_name(layer) == name)
         if name != leaf.path[-1] and level["config"].get("trainable") is False:
             raise UnsupportedError(f"the model {name!r} is frozen as a whole, and {leaf.path[-1]!r} in it was trained")
-    thawed: list[canonical.Layer] = [level]
+    thawed: list[normalized_config.Layer] = [level]
     for layer in thawed:
         layer["config"]["trainable"] = True
-        thawed += canonical.held(layer)
+        thawed += normalized_config.held(layer)
 
 
-def _is_plain(leaf: canonical.Leaf) -> bool:
+def _is_plain(leaf: normalized_config.Leaf) -> bool:
     """Whether freezing a layer changes nothing but that it is not trained, and is certain to do that."""
-    within = canonical.held({"class_name": leaf.class_name, "config": leaf.config})
+    within = normalized_config.held({"class_name": leaf.class_name, "config": leaf.config})
     return not within and leaf.class_name not in (NORMALIZES, *frozen.IN_PARTS)
 
 
-def _check_can_freeze(leaf: canonical.Leaf, left: set[str], trained: set[str]) -> None:
+def _check_can_freeze(leaf: normalized_config.Leaf, left: set[str], trained: set[str]) -> None:
     """Raises UnsupportedError where the config of a layer cannot say that these of its variables are not trained."""
     if trained:
         raise UnsupportedError(
@@ -228,7 +231,9 @@ def _check_can_freeze(leaf: canonical.Leaf, left: set[str], trained: set[str]) -
         raise UnsupportedError(f"the layer {leaf.path[-1]!r} {BY_BATCH}; {ADVICE}")
 
 
-def _freeze(leaf: canonical.Leaf) -> None:
+def _freeze(leaf: normalized_config.Leaf) -> None:
     """In the document, with the layers within it."""
     leaf.config["trainable"] = False
-    canonical.freeze_layer({"class_name": leaf.class_name, "config": leaf.config, "name": leaf.path[-1]}, frozen=True)
+    normalized_config.freeze_layer(
+        {"class_name": leaf.class_name, "config": leaf.config, "name": leaf.path[-1]}, frozen=True
+    )

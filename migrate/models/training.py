@@ -8,63 +8,56 @@ Run with one feature a model on Keras 2.2.5 and 2.3.1, TF 2.4, 2.9 and 2.15, tf_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from migrate.bytes.messages import some
-from migrate.generations import BACKEND, TENSORFLOW, version_tuple
-from migrate.models import activated, backends, calls, compiled, constraints, frozen, masks, unsaved
-from migrate.models.canonical import Layer, Leaf, canonical, leaves
+from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, KERAS3, OPTIMIZER, OPTIMIZER_V1, OPTIMIZER_V2
+from migrate.models import (
+    backends,
+    compiled,
+    constraints,
+    frozen,
+    loss_activation,
+    masks,
+    missing_settings,
+    training_flag,
+)
 from migrate.models.keras1 import GATED
+from migrate.models.normalized_config import Layer, Leaf, canonical, leaves
 from migrate.models.to_keras3 import ACTIVATED, HARD_SIGMOID
 from migrate.readers.keras.left_out import TRANSPOSED
+from migrate.releases import table
+from migrate.releases.narrowing import candidates
+from migrate.releases.table import TF_KERAS, Release
+from migrate.releases.versions import TENSORFLOW, Versions
 from migrate.state import Stored, StoredModel
 from optim.errors import UnsupportedError
 
-KERAS3, TF_KERAS, STANDALONE = "Keras 3", "tf.keras", "Keras 1 or 2"
-NEVER = (99,)
-BEFORE_LABELS = ("keras1", "keras2", "optimizer_v1")
+BEFORE_LABELS = (KERAS1, KERAS2, OPTIMIZER_V1)
 """Generations before TF 1.14 and Keras 2.3, whose hinge losses have `_maybe_convert_labels`."""
 LEAST_EPSILON = 1.001e-5
 """TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
 (`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
 
 
-@dataclass(frozen=True)
-class Release:
-    """Who wrote a model, or will load it. `version` is () where the source does not say."""
-
-    family: str
-    version: tuple[int, ...]
-    backend: str = TENSORFLOW
-
-    @property
-    def name(self) -> str:
-        """Of a target."""
-        return "tf_keras" if self.family == TF_KERAS else self.family
-
-    def since(self, tf: tuple[int, ...] = NEVER, keras3: tuple[int, ...] = (3,), alone: bool = False) -> bool:
-        """Whether it does what came with these versions of its family; `alone`: whether Keras 1 and 2 did."""
-        if self.family == STANDALONE:
-            return alone
-        return self.version >= (tf if self.family == TF_KERAS else keras3)
-
-
 TARGETS = {
-    "keras": (Release(KERAS3, (3, 10, 0)), Release(KERAS3, (3, 15, 0))),
-    "tf-keras": (Release(TF_KERAS, (2, 15, 0)),),
+    "keras": tuple(r for r in candidates(KERAS3) if r.backend == TENSORFLOW and r.keras_number >= (3, 10)),
+    "tf-keras": candidates(OPTIMIZER, Versions("2.15.0")),
 }
-"""The earliest and the latest that load what is written."""
+"""Those that load what is written."""
 
 
 def release(source: Stored) -> Release:
-    """Of the source."""
-    version = version_tuple(source.versions.get("keras") or source.versions.get("tensorflow")) or ()
-    if source.generation == "keras3":
-        return Release(KERAS3, version or (3,), source.versions.get(BACKEND, TENSORFLOW))
-    if source.generation in ("keras1", "keras2", "keras2.3"):
-        return Release(STANDALONE, version or (2, 3) if source.generation == "keras2.3" else version)
-    return Release(TF_KERAS, version)
+    """The one that wrote a source: the newest that it fits, the oldest if it shows no version."""
+    known = source.versions
+    fitting = candidates(source.generation or OPTIMIZER_V2, known)
+    found = fitting[-1] if known.keras or known.tensorflow else fitting[0]
+    return replace(found, backend=known.backend or TENSORFLOW)
+
+
+def _name(target: Release) -> str:
+    return TF_KERAS if target.family == table.TF_KERAS_FAMILY else target.family
 
 
 @dataclass(frozen=True)
@@ -104,8 +97,7 @@ def _active(leaf: Leaf) -> bool:
 
 
 def _divides(r: Release) -> bool:
-    """From TF 1.13 on, whose Keras says 2.2.4; what comes before says 2.0.2 to 2.1.6."""
-    return r.since((2, 2, 4), (3, 14)) or (r.family == TF_KERAS and (1, 13) <= r.version < (2,))
+    return r.since((2, 2, 4), (3, 14))
 
 
 def _regularized(leaf: Leaf) -> bool:
@@ -158,8 +150,8 @@ def _attending(kind: str, dropout: bool) -> Callable[[Layer, Sequence[masks.Meet
 
 
 def _merges(r: Release) -> str:
-    if r.family == KERAS3:
-        return "masks what all inputs mask" if r.version >= (3, 4) else "drops masks"
+    if r.is_keras_3:
+        return "masks what all inputs mask" if r.keras_number >= (3, 4) else "drops masks"
     return "masks what any input masks"
 
 
@@ -180,7 +172,7 @@ MASKED = (
             "takes the mean of the loss over "
             + (
                 "the steps that are not masked"
-                if r.since((2, 10), alone=r.version < (2, 3))
+                if r.since((2, 10), alone=r.keras_number < (2, 3))
                 else "all steps, masked ones as 0"
             )
         ),
@@ -207,7 +199,7 @@ MASKED = (
         _met(masks.DISTRIBUTED),
         lambda r: (
             "hands no masks to the layer in it"
-            if r.family == STANDALONE and r.version < (2,)
+            if r.is_before_tf_keras and r.keras_number < (2,)
             else f"hands masks to the layer in it {'at each step' if r.since() else 'for all steps at once'}"
         ),
     ),
@@ -241,7 +233,7 @@ DIFFERENCES = (
         lambda r: f"drops out inputs and states of {'each gate apart' if r.since((2, 1)) else 'all gates alike'}",
     ),
     Difference(
-        lambda document, _: list(dict.fromkeys(calls.held_back(document))),
+        lambda document, _: list(dict.fromkeys(training_flag.held_back(document))),
         lambda r: f"{'passes over' if r.since() else 'keeps to'} training=False in a call",
     ),
     Difference(
@@ -291,21 +283,21 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     """Why the model does not train alike in a target, `keras` or `tf-keras`.
 
     Args:
-      document: as `canonical.canonical` returns it; None for a model that is written as its source describes it.
+      document: as `normalized_config.canonical` returns it; None for a model that is written as its source has it.
     """
     if source is None or source.model is None:
         return []
     old, new = release(source), TARGETS[target]
-    by_keras3 = old.family == KERAS3
-    missing = [*unsaved.of_model(source.model, by_keras3), *_of_losses(source, old, new[0])]
+    by_keras3 = old.is_keras_3
+    missing = [*missing_settings.of_model(source.model, by_keras3), *_of_losses(source, old, new[0])]
     missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
-    found = constraints.of_model(source.model.config) if source.generation == "experimental" else ()
+    found = constraints.of_model(source.model.config) if source.generation == EXPERIMENTAL else ()
     bound = list(dict.fromkeys(tie.layers[-1] for tie in found if tie.layers))
     if bound:  # `apply_gradients` of `optimizer_experimental/optimizer.py` has come to it with 2.11
         missing.append(
             f"{some(bound)}: optimizers of TF 2.9 and 2.10's experimental heed no constraint, and there act all"
         )
-    since = old.version if by_keras3 else None
+    since = old.keras_number if by_keras3 else None
     attending = source.model.config if by_keras3 or target == "keras" else None
     try:
         document = document or canonical(source.model.config, source.generation)
@@ -321,7 +313,7 @@ def remarks(document: Layer | None, source: Stored | None, target: str) -> list[
         return []
     old, new = release(source), TARGETS[target]
     moving = [leaf for leaf in leaves(document) if _normalizes(leaf) and not _is_frozen(leaf)]
-    if old.family != STANDALONE:
+    if not old.is_before_tf_keras:
         moving = [leaf for leaf in moving if _of_images(leaf) and old.since() != new[0].since()]
     if not moving:
         return []
@@ -357,7 +349,7 @@ def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str
         names = each.found(document, met) if [*ways] != [each.way(old)] else []
         if names:
             others = " or ".join(way for way in ways if way != each.way(old))
-            now = f"{new[0].name}{', depending on its release,' if each.way(old) in ways else ''} {others}"
+            now = f"{_name(new[0])}{', depending on its release,' if each.way(old) in ways else ''} {others}"
             yield f"{some(names)}: the source's {old.family} {each.way(old)}, and {now}"
 
 
@@ -365,25 +357,25 @@ def _of_losses(source: Stored, old: Release, new: Release) -> Iterator[str]:
     model = cast(StoredModel, source.model)
     if source.generation in BEFORE_LABELS and (hinges := compiled.hinges(model.training)):
         yield (
-            f"the loss {some(hinges)}: the source's {old.family} takes labels as they are, and {new.name} takes them"
+            f"the loss {some(hinges)}: the source's {old.family} takes labels as they are, and {_name(new)} takes them"
             " for -1 and 1 where a batch has only 0 and 1; with labels of -1 and 1 they do alike"
         )
-    for last, loss in activated.unfit(model):
+    for last, loss in loss_activation.unfit(model):
         before, now = ("what stands before it" if _goes_back(r, last) else "what it returns" for r in (old, new))
         unfit = f"{last.name}: its {last.activation} is not for the loss {loss}, which"
         if before != now:
             by = f"the source's {old.family}{backends.shown(old.backend)}"
-            yield f"{unfit} {by} takes of {before}, and {new.name} of {now}"
-        elif old.family == TF_KERAS and now == "what stands before it":
+            yield f"{unfit} {by} takes of {before}, and {_name(new)} of {now}"
+        elif old.family == table.TF_KERAS_FAMILY and now == "what stands before it":
             function = f"tf.nn.{last.activation}"
             yield f"{unfit} is taken of {now}, and was of what it returns if the program gave {function}, saved alike"
 
 
-def _goes_back(r: Release, last: activated.Last) -> bool:
+def _goes_back(r: Release, last: loss_activation.Last) -> bool:
     """Whether it takes a crossentropy of what stands before the last activation."""
-    if r.family == KERAS3:
+    if r.is_keras_3:
         return r.backend == TENSORFLOW
-    return r.since((2, 4)) and last.class_name != activated.SOFTMAX
+    return r.since((2, 4)) and last.class_name != loss_activation.SOFTMAX
 
 
 def _of_any(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> list[str]:
@@ -392,6 +384,6 @@ def _of_any(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> 
     if not differing or not masks.makes(config):
         return []
     return [
-        f"the model makes masks and has layers of its own, and the source's {old.family} and {new[0].name} do"
+        f"the model makes masks and has layers of its own, and the source's {old.family} and {_name(new[0])} do"
         " otherwise with masks"
     ]

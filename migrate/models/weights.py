@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from migrate.bytes.messages import some
+from migrate.generations import KERAS1
 from migrate.models import keras1
-from migrate.models.canonical import Layer, Leaf, layer_name, leaves
 from migrate.models.layers import ADVICE, KINDS
+from migrate.models.normalized_config import Layer, Leaf, layer_name, leaves
 from migrate.models.places import places
 from migrate.readers.keras.tree import WINDOWS_SEPARATOR
 from migrate.state import Stored, StoredModel
@@ -33,7 +34,7 @@ def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, s
     """Name of the variable that is each weight of a model.
 
     Args:
-      document: `model.config` as `canonical.canonical` returns it.
+      document: `model.config` as `normalized_config.canonical` returns it.
 
     Raises:
       MismatchError: the weights and the description of the model do not belong together.
@@ -45,7 +46,7 @@ def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, s
     else:
         for layer, members in model.groups.items():
             inside = [leaf for leaf in every if not layer or leaf.path[0] == layer]
-            found |= _by_name(members, inside, stored.generation == "keras1", ordered=bool(layer))
+            found |= _by_name(members, inside, stored.generation == KERAS1, ordered=bool(layer))
     _check(found, every)
     return found
 
@@ -58,7 +59,7 @@ def settle_input(document: Layer, found: Mapping[Place, str], shapes: Shapes) ->
       found: as `assign` returns it. shapes: of the source's variables.
 
     Raises:
-      UnsupportedError: layers between that Embedding and a Flatten change the length, which nothing says.
+      UnsupportedError: layers between that Embedding and a Flatten change the length, which nothing shows.
     """
     if document["class_name"] == "Sequential":
         _settle_adapted(document["config"]["layers"][:2], found, shapes)
@@ -89,8 +90,8 @@ def _settle_flattened(layers: Sequence[Layer], found: Mapping[Place, str], shape
         return
     if flat > 0:
         raise UnsupportedError(
-            f"the model does not say how long its input is, which its layer {layer_name(rest[flat])!r} has to know;"
-            f" {ADVICE}"
+            f"the model does not contain the length of its input, which its layer {layer_name(rest[flat])!r} has to"
+            f" know; {ADVICE}"
         )
     width = layers[at]["config"]["output_dim"]
     length = shapes[found[(layer_name(rest[1]),), "kernel"]][0] // width
@@ -144,7 +145,7 @@ def _normal(place: str) -> str:
 def _by_name(
     members: Sequence[tuple[str, str]], inside: Sequence[Leaf], keras_1: bool, ordered: bool
 ) -> dict[Place, str]:
-    """Weights whose names say layer and role; layers of one name get theirs in turn. `ordered`: as in the file."""
+    """Weights whose names show layer and role; layers of one name get theirs in turn. `ordered`: as in the file."""
     weighted = [leaf for leaf in inside if KINDS[leaf.class_name].weights(leaf.config)]
     found: dict[Place, str] = {}
     rest: list[tuple[str, str]] = []
@@ -168,8 +169,8 @@ def _check_order(members: Sequence[tuple[str, str]], found: Mapping[Place, str],
     if other is not None:
         variable, place = other
         raise MismatchError(
-            f"{variable!r} is called as a weight of the layer {place[0][-1]!r} is, and stands in the place of one of"
-            f" {order[variable][0][-1]!r}: weights are numbered otherwise than layers; {ADVICE}"
+            f"{variable!r} has the name of a weight of the layer {place[0][-1]!r}, and the place of one of"
+            f" {order[variable][0][-1]!r}: weights and layers are numbered differently; {ADVICE}"
         )
 
 

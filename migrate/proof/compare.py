@@ -1,4 +1,4 @@
-"""Whether two arrays are the same in every bit, in bounded memory where both lie in files as they are."""
+"""Whether two arrays are the same in every bit, in bounded memory where both are in files as they are."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def are_same(dest: str, wanted: Mapping[str, Any]) -> bool:
 
 
 def names_state(folder: str, prefix: str) -> bool:
-    """Whether the file `checkpoint` in a folder names that state, and says nothing else.
+    """Whether the file `checkpoint` in a folder names that state, and shows nothing else.
 
     Raises:
       OSError: it cannot be read.

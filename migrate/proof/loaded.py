@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import widened
-from migrate.generations import version_tuple
 from migrate.proof import model_target, parity, stepping
 from migrate.proof.loading import FULL, LARGEST, gradient
 from migrate.state import OptimizerState
@@ -60,7 +59,7 @@ def compared(source: OptimizerState, path: str, target: OptimizerState, dest: st
             return _not_loaded(f"{library} needs the model's own classes ({problem.splitlines()[0][:200]})")
         if problem:
             return [f"{library} cannot use it: {' '.join(problem.split())[:400]}"], [], []
-        note = f"{library} {seen['version']} loaded it, in a process of its own"
+        note = f"{library} {seen['version']} loaded it, in a separate process"
         found = list(_state(target, seen))
         if found:
             return found, [], [note]
@@ -90,11 +89,11 @@ def _named_code(item: Any) -> Iterator[str]:
 
 
 def _asked(source: OptimizerState, path: str) -> tuple[str, str]:
-    """The library that loads the source's model, empty where it is not asked; and a note on that."""
+    """The library that loads the source's model, empty if it is not asked; and a note on that."""
     stored = source.source
     if stored is None or stored.model is None or stored.format not in model_target.FORMATS or not os.path.isfile(path):
         return "", ""
-    version = version_tuple(stored.versions.get("keras"))
+    version = stored.versions.keras_number
     own = "keras" if version and version[0] >= 3 else "tf_keras"
     config = stored.model.config
     if find_spec(own) is None or CODE in json.dumps(config) or any(_named_code(config)):
@@ -110,7 +109,7 @@ def _answers(source: OptimizerState, own: str, said: dict[str, Any]) -> tuple[st
         return "", f"answers were not compared: {said['silent']}"
     if said["worst"] <= (NEAR if all("float16" not in v.dtype for v in source.variables) else NEAR_HALF):
         return "", f"it answers as the source does in {own}"
-    return f"asked the same, the model answers otherwise than the source does in {own} ({said['worst']:.2g} of it)", ""
+    return f"for the same input, the model's outputs differ from the source's in {own} ({said['worst']:.2g} of it)", ""
 
 
 def _run(*words: str) -> str:
@@ -131,11 +130,11 @@ def _run(*words: str) -> str:
         return f"loading took more than {SECONDS} s"
     if done.returncode == FULL:
         raise CheckpointError(f"{done.stderr.strip().splitlines()[-1]}: Keras had no room for what it found; make room")
-    return f"the process ended with {done.returncode}, saying {(done.stderr.strip().splitlines() or ['nothing'])[-1]}"
+    return f"the process ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['nothing'])[-1]}"
 
 
 def _left(folder: str, name: str) -> dict[str, Any]:
-    """What the program found, empty where it did not come so far."""
+    """What the program found, empty if it did not come so far."""
     try:
         with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as file:
             return dict(json.load(file))

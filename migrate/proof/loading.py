@@ -1,4 +1,4 @@
-"""A program: Keras loads a model, says what it holds, takes one step, and answers beside another model.
+"""A program: Keras loads a model, says what it holds, takes one step, and answers next to another model.
 
 It imports nothing of dtopt. `python -m migrate.proof.loading OUT FILE keras|tf_keras [SOURCE keras|tf_keras]` leaves in
 the folder OUT `seen.json`; `after.npz`, the variables after the step, called by their numbers; and `answers.json`:

@@ -18,6 +18,7 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
+from migrate.generations import KERAS3
 from migrate.proof import parity, parity_sample, stepping
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
@@ -85,7 +86,7 @@ def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, .
         except UnsupportedError as error:
             notes.append(str(error))
     if known:
-        notes += [f"{each}; the migration says why it is approximate: {some(known, between='; ')}" for each in other]
+        notes += [f"{each}; the migration is approximate: {some(known, between='; ')}" for each in other]
         other = []
     return Compared((*found, *other), tuple(notes), renamed, worst)
 
@@ -151,7 +152,7 @@ def _prints(state: OptimizerState) -> dict[str, dict[str, Print]]:
 
 
 def _trains(state: OptimizerState, name: str) -> bool | None:
-    """Whether the source trains a variable; None where it may, and has no slots for it though it has others."""
+    """Whether the source trains a variable; None if it may, and has no slots for it though it has others."""
     if any(name in per for per in state.slots.values()):
         return True
     flag = next(v.trainable for v in state.variables if v.name == name)
@@ -171,7 +172,7 @@ def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> 
     for slot in names:
         have, get = source.slots.get(slot, {}), target.slots.get(slot, {})
         if not get:
-            notes.append(f"slot {slot} is not kept there; whether it matters, the step tells")
+            notes.append(f"slot {slot} is not kept there; the step shows whether it matters")
             continue
         factors = set()
         for name in dict.fromkeys((*have, *get)):
@@ -191,7 +192,7 @@ def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> 
         if len(factors) > 1:
             yield f"slot {slot} is multiplied by {some(sorted(factors))}, in each variable by another number"
         elif factors - {"1"}:
-            notes.append(f"slot {slot} is multiplied by {factors.pop()}; whether that is right, the step tells")
+            notes.append(f"slot {slot} is multiplied by {factors.pop()}; the step shows whether that is right")
 
 
 def _is_fresh(array: LazyArray, state: OptimizerState, name: str) -> bool:
@@ -263,7 +264,7 @@ def _of_loss_scale(source: OptimizerState, target: OptimizerState) -> Iterator[t
         return
     settings = (target.source.optimizer_config or {}).get("config", {})
     values = [0, 0.0, 0, settings.get("initial_scale")]
-    if source.source is not None and source.source.generation == "keras3":
+    if source.source is not None and source.source.generation == KERAS3:
         named = {name.rpartition("/")[2]: array for name, array in source.unmapped.items()}
         names = zip(places[2:], ("step_counter", "dynamic_scale"), strict=True)
         kept = [source.unmapped.get(place, named.get(name)) for place, name in names]

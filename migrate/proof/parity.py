@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, KERAS2_3, OPTIMIZER_V1, OPTIMIZER_V2, TF1
 from migrate.proof import parity_addons, parity_formula, parity_keras3
 from migrate.proof.parity_source import Slots, Source
 from optim.errors import UnsupportedError
 
-OLD = ("keras1", "keras2", "keras2.3", "optimizer_v1")
+OLD = (KERAS1, KERAS2, KERAS2_3, OPTIMIZER_V1)
 
 
 def gradient_scale(
@@ -29,8 +30,9 @@ def gradient_scale(
         if norm and (overall or _one_norm_for_all(source)):  # none of them has global_clipnorm: it says what norm is
             norm, overall = 0.0, overall or norm
         order: tuple[str, ...] = ("overall", "norm", "value")
-    elif source.generation == "optimizer_v2":
+    elif source.generation == OPTIMIZER_V2:
         late = source.version is None or source.version >= (2, 4)
+        late = source.config.get("clip_order", "value_first" if late else "norm_first") == "value_first"  # of the user
         order = ("value", "norm", "overall") if late else ("norm", "overall", "value")
     else:
         first = "norm" if norm else "overall" if overall else "value"
@@ -61,7 +63,7 @@ def _clipped_by(make: Callable[[], np.ndarray], value: float) -> Callable[[], np
 
 def _one_norm_for_all(source: Source) -> bool:
     """`get_gradients` in `optimizers.py` of TF 1.4 to 1.9, whose Keras says 2.0.8-tf to 2.1.6-tf, as later ones do."""
-    return source.generation != "optimizer_v1" or (source.version is not None and source.version < (2, 1, 6))
+    return source.generation != OPTIMIZER_V1 or (source.version is not None and source.version < (2, 1, 6))
 
 
 def _global_norm(gradients: Mapping[str, Callable[[], np.ndarray]]) -> float:
@@ -76,7 +78,7 @@ def rate(source: Source) -> float:
     """Learning rate of the next step."""
     value = source.config.get("learning_rate", source.config.get("lr"))
     base = schedule(value, source.iterations) if isinstance(value, Mapping) else float(value)
-    if source.generation in (*OLD, "optimizer_v2") and source.algorithm not in UNDECAYED and source.get("decay"):
+    if source.generation in (*OLD, OPTIMIZER_V2) and source.algorithm not in UNDECAYED and source.get("decay"):
         base *= 1.0 / (1.0 + source.get("decay") * source.iterations)
     return base
 
@@ -90,7 +92,7 @@ def step(source: Source, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np
     lr = 1.0 if source.algorithm == "COCOB" else rate(source)  # which has none
     if not has_formula(source.algorithm):
         raise UnsupportedError(f"there is no parity check for {source.algorithm} yet; verify compares its arrays alone")
-    new_style = source.generation not in (*OLD, "optimizer_v2", "tf1")
+    new_style = source.generation not in (*OLD, OPTIMIZER_V2, TF1)
     magnitude = np.zeros_like(p)
     decay = source.get("weight_decay", 0.004 if source.algorithm == "AdamW" else 0.0)
     decay = parity_keras3.muon_decay(source, slots) if source.algorithm == "Muon" else decay
@@ -120,7 +122,8 @@ def _of(slots: Slots, name: str, g: np.ndarray) -> np.ndarray:
 def _sgd(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 1.2.2 `optimizers.py::SGD`, TF `ResourceApplyKerasMomentum`, Keras 3 `sgd.py`."""
     mu, old = source.get("momentum"), _of(slots, "m", g)
-    if source.generation == "tf1":  # `ApplyMomentum`: the slot gathers gradients
+    is_inside = source.config.get("learning_rate_in_momentum", source.generation != TF1)
+    if not is_inside:  # `ApplyMomentum`: the slot gathers gradients
         total, size = mu * old + g, np.abs(mu * old) + np.abs(g)
         return (
             (-lr * (g + mu * total), lr * (np.abs(g) + mu * size))
@@ -157,7 +160,7 @@ def _adadelta(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[n
     eps = _epsilon(source)
     a = rho * _of(slots, "accumulated_grad", g) + (1.0 - rho) * g * g
     delta = _of(slots, "accumulated_delta_var", g)
-    if source.generation == "tf1" and source.version is not None and source.version < (1, 5):
+    if source.generation == TF1 and source.version is not None and source.version < (1, 5):
         u = np.sqrt(delta + eps) * g / np.sqrt(a + eps)
         delta = rho * delta + (1.0 - rho) * u * u
     change = -lr * np.sqrt(delta + eps) * g / np.sqrt(a + eps)
@@ -171,13 +174,14 @@ def _rmsprop(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np
     if source.config.get("centered"):
         mean = rho * _of(slots, "average_gradient", g) + (1.0 - rho) * g
         square = np.maximum(square - mean * mean, 0.0)
-    fused = source.generation == "tf1" or (source.generation == "optimizer_v2" and mu > 0)
-    outside = source.generation in OLD or source.generation in ("optimizer_v2", "experimental")
-    below = np.sqrt(square) + eps if outside and not fused else np.sqrt(square + eps)
+    fused = source.generation == TF1 or (source.generation == OPTIMIZER_V2 and mu > 0)
+    outside = source.generation in OLD or source.generation in (OPTIMIZER_V2, EXPERIMENTAL)
+    is_inside = source.config.get("epsilon_inside", fused or not outside)
+    below = np.sqrt(square + eps) if is_inside else np.sqrt(square) + eps
     if not mu:
         return -lr * g / below, np.abs(lr * g / below)
     old = mu * _of(slots, "momentum", g)
-    if source.generation == "experimental":
+    if source.generation == EXPERIMENTAL:
         return -lr * (old + g / below), lr * (np.abs(old) + np.abs(g / below))
     return -(old + lr * g / below), np.abs(old) + np.abs(lr * g / below)
 
@@ -186,9 +190,9 @@ def _adagrad(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np
     """Keras 1.2.2 `optimizers.py::Adagrad`, TF `ResourceApplyAdagradV2`, Keras 3 `adagrad.py`; tf.train: no epsilon."""
     start = source.get("initial_accumulator_value", 0.0 if source.generation in OLD else 0.1)
     total = slots.get("accumulator", start) + g * g
-    if source.generation == "tf1":
-        below = np.sqrt(total)
-    elif source.generation in (*OLD, "optimizer_v2"):
+    if source.generation == TF1:
+        below = np.sqrt(total) + source.get("epsilon", 0.0)
+    elif source.generation in (*OLD, OPTIMIZER_V2):
         below = np.sqrt(total) + _epsilon(source)
     else:
         below = np.sqrt(total + _epsilon(source))
@@ -209,7 +213,7 @@ def _nadam(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.n
     """Keras 2.2.4 `optimizers.py::Nadam`, 2.9 `optimizer_v2/nadam.py`, Keras 3 `nadam.py`."""
     b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
     rate_of_decay = 1.0
-    if source.generation == "optimizer_v2":
+    if source.generation == OPTIMIZER_V2:
         rate_of_decay = source.get("decay", source.get("schedule_decay", 0.004))
     elif source.generation in OLD:
         rate_of_decay = source.get("schedule_decay", 0.004)
@@ -278,7 +282,7 @@ def _adafactor(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: S
 
 def _lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 3 `lamb.py`."""
-    if source.generation == "optimizer_v2":
+    if source.generation == OPTIMIZER_V2:
         return parity_addons.lamb(source, lr, p, g, slots)
     b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
     mean_1, mean_2 = source.in_means("beta_1", 0.9), source.in_means("beta_2", 0.999)
@@ -294,8 +298,8 @@ def _lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots)
 def _epsilon(source: Source) -> float:
     stored = source.config.get("epsilon")
     if stored is None:
-        return 1e-8 if source.generation == "keras1" else 1e-7
-    return 1e-7 if source.generation == "optimizer_v2" and stored == 0 else float(stored)
+        return 1e-8 if source.generation == KERAS1 else 1e-7
+    return 1e-7 if source.generation == OPTIMIZER_V2 and stored == 0 else float(stored)
 
 
 _FORMULAS: dict[str, Callable[[Source, float, np.ndarray, Slots], tuple[np.ndarray, np.ndarray]]] = {

@@ -25,7 +25,7 @@ def muon_decay(source: Source, slots: Slots) -> float:
 def muon(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
     """`Muon`: which variables Adam updates, their slots say."""
     if "m" not in slots:
-        raise UnsupportedError("before its first step nothing says which variables Muon leaves to Adam")
+        raise UnsupportedError("before its first step nothing shows which variables Muon leaves to Adam")
     if "v" in slots:
         return _adam(source, lr * source.get("adam_lr_ratio", 1.0), g, slots)
     mu = source.get("momentum", 0.95)
@@ -61,7 +61,7 @@ def _adam(source: Source, lr: float, g: np.ndarray, slots: Slots) -> Change:
 def schedule_free(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
     """`ScheduleFreeAdamW`, by its three sequences."""
     if "z" not in slots:
-        raise UnsupportedError("before its first step nothing says where Schedule-Free AdamW stands")
+        raise UnsupportedError("before its first step nothing shows the state of Schedule-Free AdamW")
     b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
     warm = source.get("warmup_steps")
     rate = lr * min(t / warm, 1.0) if warm > 0 else lr

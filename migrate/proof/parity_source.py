@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from migrate.generations import EXPERIMENTAL, KERAS3, OPTIMIZER, TF1
+
 Slots = Mapping[str, np.ndarray]
 """Of one variable, by `optim`'s names, float64."""
 
@@ -41,13 +43,13 @@ class Source:
 
     def power(self, beta: float, steps: int) -> float:
         """β to the power of the steps: of a float32 β a float32, and tf.train multiplies it at each step."""
-        if self.generation == "tf1":
+        if self.generation == TF1:
             return float(np.cumprod(np.full(steps, beta, np.float32))[-1])
         return float(np.float32(beta**steps)) if self.dtype == "float32" else beta**steps
 
     def in_means(self, key: str, default: float) -> float:
         """β or ρ as the means have it: a Python number from 2.9's experimental classes on, before that a float32."""
-        newer = self.generation in ("experimental", "optimizer", "keras3") or not self.corrected
+        newer = self.generation in (EXPERIMENTAL, OPTIMIZER, KERAS3) or not self.corrected
         return self.get(key, default) if newer else self.cast(key, default)
 
     @property

@@ -13,8 +13,8 @@ from migrate.bytes import object_graph
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, numpy_dtype
 from migrate.bytes.messages import line
-from migrate.evidence import EXACT
-from migrate.operations.convert import Progress
+from migrate.claims import EXACT
+from migrate.conversion.convert import Progress
 from migrate.proof import documents, tensorflow
 from migrate.proof.compare import Comparer
 from migrate.state import OptimizerState
@@ -139,13 +139,13 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
             yield f"the target has {key} = {metadata.config.get(key)!r}, the source {value!r}"
     for key, value in metadata.config.items():
         if key != "name" and key not in state.hyperparameters:
-            yield f"the target has {key} = {value!r}, and the source does not say it"
+            yield f"the target has {key} = {value!r}, which the source does not have"
     said = [(v.name, v.shape, v.dtype, v.trainable, v.stored) for v in metadata.variables]
     held = [(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None) for v in state.variables]
     yield from (f"the target's table has {_row(a)}, the source {_row(b)}" for a, b in _unlike(said, held))
     for mark, names in ((slot_layout.WHOLE, state.parts.fresh), (slot_layout.ADDED, state.parts.grown)):
         marked = {v.name for v in metadata.variables if v.fresh == mark}
-        yield from (f"the target's table marks {n} otherwise than as {mark}" for n in sorted(marked ^ set(names)))
+        yield from (f"the target's table does not mark {n} as {mark}" for n in sorted(marked ^ set(names)))
     tables = {slot: sorted(owners) for slot, owners in metadata.slots.items()}
     if tables != {slot: sorted(owners) for slot, owners in state.slots.items()}:
         yield "the target's table lists slots that are not those of the source, or not all"
@@ -153,21 +153,21 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
 
 
 def _provenance_differences(state: OptimizerState, said: Mapping[str, Any]) -> Iterator[str]:
-    """Where it says otherwise what it was made of, which is believed when it is migrated again.
+    """Where it says otherwise what it was made of, which is trusted when it is migrated again.
 
-    Reasons that its numbers gave are not asked for here: they are found anew in the same numbers.
+    Reasons that its numbers gave are not asked for here: they are found again in the same numbers.
     """
     wanted: dict[str, Any] = {"iterations_from": state.iterations_source}
     if state.source is not None:
         source = state.source
-        wanted |= {"format": source.format, "generation": source.generation, "versions": dict(source.versions)}
+        wanted |= {"format": source.format, "generation": source.generation, "versions": source.versions.to_dict()}
     for key, value in wanted.items():
         if said.get(key) != value:
-            yield f"the target says that its {key} is {said.get(key)!r}, and of the source it is {value!r}"
+            yield f"{key} is {said.get(key)!r} in the target, and in the source it is {value!r}"
     told = said.get("reasons")
     kept = [str(each) for each in told] if isinstance(told, list) else []
     yield from (
-        f"the target does not say why it is not exact: {each}" for each in state.kept_reasons if each not in kept
+        f"the target does not contain why it is not exact: {each}" for each in state.kept_reasons if each not in kept
     )
     if not isinstance(told, list) or (said.get("fidelity") == EXACT) == bool(kept):
         yield f"the target calls itself {said.get('fidelity')!r} for {len(kept)} reasons"

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
-from migrate.generations import version_tuple
+from migrate.generations import KERAS3, TF1
 from migrate.proof import parity
 from migrate.proof.loading import representable
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
-TF1_EPSILON = {"RMSprop": 1e-10}
+TF1_EPSILON = {"RMSprop": 1e-10, "Adagrad": 0.0}
 TF1_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "use_nesterov": "nesterov"}
 """Arguments of `tf.train` optimizers, as Keras calls them; RMSPropOptimizer's `decay` is `rho`."""
 INSIDE = ("inner_optimizer", "optimizer")
@@ -42,13 +42,13 @@ def parity_source(state: OptimizerState) -> parity.Source:
         )
     inner = _innermost(stored.optimizer_config)
     config = {**inner.get("config", {}), **_outer_limits(stored.optimizer_config)}
-    if stored.generation == "tf1":
+    if stored.generation == TF1:
         config = {TF1_NAMES.get(key, key): value for key, value in config.items()}
         if str(inner.get("class_name", "")).endswith("RMSPropOptimizer") and "decay" in config:
             config["rho"] = config.pop("decay")
         config.setdefault("epsilon", TF1_EPSILON.get(state.algorithm, 1e-8))
     config |= _kept_as_variables({**_settings(stored.weights or ()), **stored.scalars}, config)
-    if not {"learning_rate", "lr"} & set(config) or stored.generation == "keras3":  # a Keras 3 list has its own
+    if not {"learning_rate", "lr"} & set(config) or stored.generation == KERAS3:  # a Keras 3 list has its own
         config["learning_rate"] = state.hyperparameters["learning_rate"]
     dtypes = {a.dtype for owners in state.slots.values() for a in owners.values()}
     dtypes = dtypes or {v.dtype for v in state.variables if v.trainable}  # before the first step
@@ -56,7 +56,7 @@ def parity_source(state: OptimizerState) -> parity.Source:
         state.algorithm,
         config,
         stored.generation,
-        version_tuple(stored.versions.get("tensorflow" if stored.generation == "tf1" else "keras")),
+        stored.versions.tensorflow_number if stored.generation == TF1 else stored.versions.keras_number,
         state.iterations,
         "float32" if dtypes == {"float32"} else "float64",
         product=state.scalars.get("u_product"),

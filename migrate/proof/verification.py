@@ -13,15 +13,16 @@ import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from migrate import evidence, readers
+from migrate import claims, readers
 from migrate.bytes import files, urls
 from migrate.bytes.source import open_source
+from migrate.conversion import error_boundary, partial
+from migrate.conversion.convert import PathLike, Progress, described, for_target, read, read_part
+from migrate.conversion.partial import Choice, Patterns
+from migrate.conversion.targets import ENDINGS
+from migrate.evidence.user_input import argument_types
+from migrate.evidence.user_input.hints import Hints, check_hints
 from migrate.lists import planning
-from migrate.operations import argument_kinds, edge, partial
-from migrate.operations.convert import PathLike, Progress, described, for_target, read, read_part
-from migrate.operations.hints import Hints, require_known
-from migrate.operations.partial import Choice, Patterns
-from migrate.operations.targets import ENDINGS
 from migrate.proof import documents, list_target, loaded, model_target, narrow, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError, UnsupportedError
@@ -64,7 +65,7 @@ class Verification:
         return asdict(self)
 
 
-@edge.speaking()
+@error_boundary.speaking()
 def verify(
     source: PathLike,
     dest: PathLike,
@@ -94,14 +95,13 @@ def verify(
     Raises:
       DtoptError: one of the two cannot be read at all.
     """
-    where = argument_kinds.path("dest", dest)
-    path = argument_kinds.path("source", source)
-    require_known(hints)
-    argument_kinds.check(**hints)
+    where = argument_types.path("dest", dest)
+    path = argument_types.path("source", source)
+    check_hints(hints, weights_only=weights_only)
     choice = Choice.of(fresh, grown, weights_only)
-    with edge.reading(urls.shown(path)):
+    with error_boundary.reading(urls.shown(path)):
         state = read_part(path, _kind(where), choice, hints)
-    with files.here(where) as local, edge.reading(urls.shown(where)):
+    with files.here(where) as local, error_boundary.reading(urls.shown(where)):
         target = open_source(local)
         found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
         target.check()
@@ -123,7 +123,7 @@ def _compared(
     if list_target.is_list(dest):
         return _verify_list(state, source, dest, order)
     if order is not None:
-        raise HyperparameterError(f"--order says how a list is ordered, and {dest} is none; leave it out")
+        raise HyperparameterError(f"--order is the order of a list, and {dest} is not a list: remove it")
     if os.path.isfile(dest):
         return _verify_model(state, source, dest)
     return _verify_slots(state, source, dest, progress)
@@ -221,11 +221,11 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
 def _forgotten(told: OptimizerState, target: OptimizerState) -> list[str]:
     """Why the migration is not exact, of what its target does not say, for whom it is the source."""
     kept = [origin.doubt for origin in target.source.doubts] if target.source is not None else []
-    if len(kept) >= evidence.MOST:  # it says no more
+    if len(kept) >= claims.MOST:  # it says no more
         return []
     open_ = [origin.open for origin in told.origins if not origin.certain]
     return [
-        f"the target does not say why it is not exact: {each}"
+        f"the target does not contain why it is not exact: {each}"
         for each in open_
         if not any(text.endswith(each) for text in kept)
     ]

@@ -8,7 +8,7 @@ from functools import partial
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import STRING, BundleReader, is_numeric
 from migrate.bytes.messages import some
-from migrate.evidence import UNINTERPRETED, Origin
+from migrate.claims import UNINTERPRETED, Origin
 
 
 def lazy(bundle: BundleReader, key: str) -> LazyArray:

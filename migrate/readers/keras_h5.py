@@ -15,13 +15,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.algorithms.wrappers import innermost, unwrapped
 from migrate.bytes import hdf5, json_text
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import AFTER, BACKEND, GRAPH_MODE, NATIVE, from_hdf5, version_tuple
+from migrate.generations import KERAS1, KERAS2, KERAS3, NATIVE, OPTIMIZER_V1
 from migrate.readers.branches import on_condition
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import settled
@@ -34,6 +34,8 @@ from migrate.readers.keras.model import (
     trainable_flags,
     trained_order,
 )
+from migrate.releases.hdf5 import from_hdf5
+from migrate.releases.versions import Versions, version_tuple
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
@@ -81,19 +83,18 @@ def read(path: str, generation: str | None = None) -> Stored:
             [n for n, _ in weights],
         )
         generation = found or generation
-        around, weights = _around(weights) if generation == "keras3" else ((), weights)
+        around, weights = _around(weights) if generation == KERAS3 else ((), weights)
         model = _model(file, path)
         variables, groups = _variables(file, path, model, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)
-        doubts = evidence.remembered(_json_attribute(file, evidence.REMEMBERED, path))
+        doubts = claims.remembered(_json_attribute(file, claims.REMEMBERED, path))
         _check_backend(backend, model, path)
-        if generation == "keras3" and isinstance(model, Mapping):
+        if generation == KERAS3 and isinstance(model, Mapping):
             model = settled(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
-    in_graph = "yes" if any(name.startswith("training") for name, _ in weights) else None
+    in_graph = any(name.startswith("training") for name, _ in weights)
     release = _told_by_metrics(version, training) or _told_by_order(version, training)
-    told = (("tensorflow", release), (AFTER, _told_by_layers(version, model)), (GRAPH_MODE, in_graph))
-    found_versions = (("keras", version), (BACKEND, backend), *told)
-    versions = {k: v for k, v in found_versions if v}
+    after, before = _bounds_by_layers(version, model)
+    versions = Versions(version or "", backend or "", release or "", after, before, in_graph)
     return Stored(
         NAME,
         generation,
@@ -104,7 +105,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         versions=versions,
         unmapped=dict(around),
         model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
-        sparse=_tables(model, groups) if generation == "keras1" and isinstance(model, Mapping) else None,
+        sparse=_tables(model, groups) if generation == KERAS1 and isinstance(model, Mapping) else None,
         doubts=doubts,
         no_state=no_state,
         outside={} if unwrapped(optimizer)[1] or generation in NATIVE else on_condition(name for name, _ in weights),
@@ -149,8 +150,8 @@ def _check_backend(backend: str | None, model_config: Any, path: str) -> None:
         )
     if backend == "theano" and model_config is None:
         raise UnsupportedError(
-            f"{path} was written with the Theano backend and holds no model_config, so that convolution kernels, which"
-            " Theano keeps flipped, cannot be told"
+            f"{path} was written with the Theano backend and holds no model_config, so convolution kernels, which"
+            " Theano stores flipped, cannot be recognised"
         )
 
 
@@ -185,13 +186,18 @@ def _told_by_order(version: str | None, training: Any) -> str | None:
     return next((release for release, known in orders.items() if order == known), None)
 
 
-def _told_by_layers(version: str | None, model: Any) -> str | None:
-    """TF 1.9 to 1.12 all call their Keras 2.1.6-tf; before 1.11 the config of a Sequential is a list, and before 1.12
-    the initializer of a Dense kernel VarianceScaling."""
-    if version != "2.1.6-tf":
-        return None
-    config = model.get("config") if isinstance(model, Mapping) and model.get("class_name") == "Sequential" else None
-    return "1.10" if isinstance(config, Mapping) or '"GlorotUniform"' in json.dumps(model) else None
+def _bounds_by_layers(version: str | None, model: Any) -> tuple[str, str]:
+    """Releases of TensorFlow that the writer is later than, and earlier than; empty if unknown.
+
+    TF 1.9 to 1.12 all call their Keras 2.1.6-tf; before 1.11 the config of a Sequential is a list, and before 1.12 the
+    initializer of a Dense kernel VarianceScaling with fan_avg.
+    """
+    if version != "2.1.6-tf" or not isinstance(model, Mapping):
+        return "", ""
+    text, sequential = json.dumps(model), model.get("class_name") == "Sequential"
+    if '"GlorotUniform"' in text or (sequential and isinstance(model.get("config"), Mapping)):
+        return "1.10", ""
+    return "", "1.11" if sequential else "1.12" if '"fan_avg"' in text else ""
 
 
 def _json_attribute(file: h5py.File, name: str, path: str) -> Any:
@@ -294,11 +300,11 @@ def _variables(
         names = hdf5.name_list(node, "weight_names") or []
         if names and layers and layer not in (*layers, OF_MODEL):
             raise DamagedFileError(
-                f"{path}: it has weights of a layer {layer!r}, and its model has none of that name, but"
-                f" {some(list(layers), 4)}: one of the two is of another file; copy it again"
+                f"{path}: it has weights of a layer {layer!r}, and its model has no layer of that name, but"
+                f" {some(list(layers), 4)}: one of the two is from another file. Copy it again"
             )
         _check_order(layers.get(layer), names, path)
-        flags = trainable_flags(layers.get(layer), names, generation != "keras3")
+        flags = trainable_flags(layers.get(layer), names, generation != KERAS3)
         arrays = hdf5.lazy_datasets(node, names, path)
         own = [(layer, *row) for row in zip(names, arrays, flags, strict=True)]
         listed += own
@@ -366,10 +372,10 @@ def _numeric_flag(flag: bool | None, array: LazyArray) -> bool | None:
 
 def sorts_by_name(generation: str | None, version: str | None) -> bool:
     """Whether this release gave slots in the order of variable names (Keras 1.0.6 - 2.0.5, and that of TF 1.2)."""
-    if generation == "keras1":
+    if generation == KERAS1:
         return True
     number = version_tuple(version)
-    return generation in ("keras2", "optimizer_v1") and number is not None and number < (2, 0, 6)
+    return generation in (KERAS2, OPTIMIZER_V1) and number is not None and number < (2, 0, 6)
 
 
 def _shared_once(rows: Sequence[Row]) -> tuple[list[Row], dict[int, int]]:

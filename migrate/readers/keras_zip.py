@@ -19,18 +19,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes import files, hdf5, json_text
 from migrate.bytes.checks import Check, Crc32
 from migrate.bytes.ranges import CHUNK, Extent
 from migrate.bytes.window import Window
 from migrate.errors import DamagedFileError
-from migrate.generations import BACKEND, version_tuple
+from migrate.generations import KERAS3, OPTIMIZER
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.left_out import settled
 from migrate.readers.keras.model import check_inputs
 from migrate.readers.keras.tree import check_numbering, read_tree
 from migrate.readers.keras.vars import stored
+from migrate.releases.versions import Versions, version_tuple
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 
@@ -71,7 +72,7 @@ def read(path: str) -> Stored | OptimizerState:
     version = str(metadata.get("keras_version") or "")
     number = version_tuple(version)
     if number is None:
-        raise DamagedFileError(f"{path}: {METADATA} says no keras_version; the file is damaged")
+        raise DamagedFileError(f"{path}: {METADATA} has no keras_version; the file is damaged")
     if WEIGHTS not in members:
         what = f"{NPZ}, which Keras itself cannot read back" if NPZ in members else "no weights"
         raise UnsupportedError(f"{path} holds {what}; save it again with its weights in HDF5")
@@ -83,25 +84,25 @@ def read(path: str) -> Stored | OptimizerState:
     expected = {METADATA, CONFIG, WEIGHTS}
     strange = sorted(name for name in members if name not in expected and not name.startswith(ASSETS))
     if strange:
-        warnings += (f"the zip holds {len(strange)} members that are none of Keras's, left alone: {strange[0]!r}",)
+        warnings += (f"the zip holds {len(strange)} members that Keras does not use, ignored: {strange[0]!r}",)
     if for_keras.is_config(optimizer):
         assert optimizer is not None
-        return for_keras.read(root, path, config, optimizer, {"keras": version})
+        return for_keras.read(root, path, config, optimizer, Versions(version))
     found = stored(
         NAME,
         root,
         path,
         config=config,
         optimizer_config=optimizer,
-        generation="keras3" if number[0] >= 3 else "optimizer",
-        evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} says keras_version {version!r}"),
-        versions={"keras": version, **_backend(optimizer)},
+        generation=KERAS3 if number[0] >= 3 else OPTIMIZER,
+        evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} has keras_version {version!r}"),
+        versions=Versions(version, _backend(optimizer)),
         warnings=warnings,
     )
     compiled = config.get("compile_config")
     training = compiled if isinstance(compiled, Mapping) else None
-    told = settled(config, [v.name for v in found.variables]) if found.generation == "keras3" else config
-    doubts = evidence.remembered(metadata.get(evidence.REMEMBERED))
+    told = settled(config, [v.name for v in found.variables]) if found.generation == KERAS3 else config
+    doubts = claims.remembered(metadata.get(claims.REMEMBERED))
     return replace(found, model=StoredModel(told, training, None, _assets(path, members)), doubts=doubts)
 
 
@@ -133,7 +134,7 @@ def _checked(path: str, info: zipfile.ZipInfo) -> None:
     """What a member declares must be possible; members are read by this check's leave only."""
     where = f"{path}: {info.filename}"
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UnsupportedError(f"{where} is encrypted or compressed in a way that Keras does not use; zip it anew")
+        raise UnsupportedError(f"{where} is encrypted or compressed in a way that Keras does not use; zip it again")
     if info.compress_size > files.size(path) or info.file_size > max(info.compress_size, 1) * MAX_RATIO:
         raise DamagedFileError(f"{where} declares {info.file_size} bytes, more than can be stored there; refused")
 
@@ -167,10 +168,10 @@ def _optimizer_config(config: Mapping[str, Any]) -> tuple[dict[str, Any] | None,
     return {**found, "class_name": str(found.get("class_name", "")), "config": dict(found["config"])}, ()
 
 
-def _backend(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
+def _backend(optimizer: Mapping[str, Any] | None) -> str:
     """The backend of Keras 3, where the class of the optimizer tells it: on PyTorch nine of them are subclasses."""
     is_torch = str((optimizer or {}).get("module")).startswith("keras.src.backend.torch.")
-    return {BACKEND: "torch"} if is_torch else {}
+    return "torch" if is_torch else ""
 
 
 def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:
@@ -215,7 +216,9 @@ class _Member:
             file.seek(self.info.header_offset)
             header = file.read(30)
         if len(header) < 30 or header[:4] != b"PK\x03\x04":
-            raise DamagedFileError(f"{self.path} is a damaged zip archive: {self.info.filename} is not where it says")
+            raise DamagedFileError(
+                f"{self.path} is a damaged zip archive: {self.info.filename} is not where the archive's table puts it"
+            )
         name, extra = struct.unpack("<HH", header[26:30])
         start = self.info.header_offset + 30 + name + extra
         stored_size = self.info.compress_size

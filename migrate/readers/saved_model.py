@@ -19,11 +19,13 @@ from migrate.bytes import files, json_text, protos, urls
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
+from migrate.generations import OPTIMIZER_V2
 from migrate.graphs import saver
 from migrate.readers import tf1_saver, tf_object
 from migrate.readers.keras.model import layer_name, sublayers
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects.optimizers import GraphOptimizer
+from migrate.releases.versions import Versions
 from migrate.state import Stored, StoredModel
 from optim.errors import UnsupportedError
 
@@ -64,7 +66,8 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     optimizer_path = optimizer_path or _of_model(graph, every, compiled)
     stored = tf_object.stored(bundle, graph, every, NAME, optimizer_path)
     _check_whole(folder, model, keras, graph, bundle)
-    versions = {"tensorflow": str(model.meta_graphs[0].meta_info_def.tensorflow_version)} if model.meta_graphs else {}
+    tensorflow = str(model.meta_graphs[0].meta_info_def.tensorflow_version) if model.meta_graphs else ""
+    versions = Versions(tensorflow=tensorflow)
     own = _owner(graph, object_optimizers.choose(every, optimizer_path, folder), compiled)
     described = _model(own.text, stored, _aliases(graph)) if own and _is_whole(graph, own.node, stored) else None
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
@@ -75,7 +78,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         stored,
         generation=generation,
         optimizer_config=own.config if own is not None else None,
-        versions={**stored.versions, **versions},
+        versions=stored.versions | versions,
         evidence=tuple(evidence),
         model=described,
     )
@@ -89,7 +92,7 @@ def _generation(config: Mapping[str, Any]) -> str | None:
     """
     said = config.get("config")
     is_v2 = isinstance(said, Mapping) and "name" in said and said.get("is_legacy_optimizer", "jit_compile" not in said)
-    return "optimizer_v2" if is_v2 else None
+    return OPTIMIZER_V2 if is_v2 else None
 
 
 @dataclass(frozen=True)

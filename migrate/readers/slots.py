@@ -9,8 +9,8 @@ from migrate.bytes import checkpoint_paths, files, urls
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import BundleReader
 from migrate.bytes.object_graph import unescape
+from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import DamagedFileError
-from migrate.evidence import UNINTERPRETED, Origin
 from migrate.readers.bundle_arrays import lazy
 from migrate.state import OptimizerState, Parts, Stored, StoredVariable
 from optim import slot_layout
@@ -92,7 +92,7 @@ def _origins(metadata: slot_layout.Metadata) -> tuple[Origin, ...]:
 def _variable(bundle: BundleReader, entry: slot_layout.VariableEntry, path: str) -> StoredVariable:
     array = lazy(bundle, slot_layout.variable_key(entry.name)) if entry.stored else None
     if array is not None and array.dtype != entry.dtype:
-        raise CheckpointError(f"{path} is damaged: {entry.name} is {array.dtype}, its table says {entry.dtype}")
+        raise CheckpointError(f"{path} is damaged: {entry.name} is {array.dtype}, its table has {entry.dtype}")
     return StoredVariable(entry.name, array, entry.shape, entry.dtype, entry.trainable)
 
 
@@ -122,7 +122,7 @@ def _source(metadata: slot_layout.Metadata, variables: tuple[StoredVariable, ...
     return Stored(
         format=NAME,
         generation=generation if isinstance(generation, str) else None,
-        evidence=(f"{path} says so itself: {slot_layout.FORMAT}, version {slot_layout.VERSION}",),
+        evidence=(f"{path} has the format {slot_layout.FORMAT}, version {slot_layout.VERSION}",),
         optimizer_config={"class_name": metadata.class_name, "config": dict(metadata.config)},
         variables=variables,
         outside={slot_layout.LOSS_SCALE: json.dumps(scaling)} if _is_scaling(scaling) else {},

@@ -24,18 +24,23 @@ from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
-from migrate.generations import NATIVE
-from migrate.graphs import bert, keras1, native_keras, optimizer_v2, saver, scopes, tf_train
+from migrate.facts.clipping import ALL, NORM
+from migrate.generations import KERAS1, NATIVE, OPTIMIZER_V2, TF1
+from migrate.graphs import keras1, native_keras, optimizer_v2, plain_ops, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.nodes import VARIABLES, Nodes
+from migrate.graphs.plain_ops import Plain
 from migrate.graphs.saver import SaverGraph
 from migrate.graphs.writers import writers
 from migrate.readers.bundle_arrays import doubts, lazy, not_numbers
 from migrate.readers.savers import keras as saver_keras
 from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
+from migrate.readers.savers import plain_ops as saver_plain
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
+from migrate.releases.narrowing import candidates
+from migrate.releases.versions import Versions
 from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
 from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
@@ -91,12 +96,15 @@ def read_bundle(
     arrays = _counted(arrays, graph, choice.scopes)
     counter = next(iter(_counters(arrays)), None)
     arrays = saver_keras.counted_globally(arrays, counter, graph)
+    plain = saver_plain.find(arrays, graph) if counter is None and choice.keras1 is None else None
     if len(choice.names) > 1:
         evidence.append(f"it holds {len(choice.names)} optimizers: {', '.join(choice.names)}")
     if choice.keras1 is not None:
         stored = _of_keras1(arrays, choice.keras1, graph)
     elif counter is None and len(scopes := saver_v2.counting_in_global_step(arrays)) == 1:
         stored = saver_v2.stored(arrays, f"{scopes[0]}/iter", graph)
+    elif counter is None and graph is not None and plain is not None:
+        stored = saver_plain.stored(arrays, graph, plain)
     elif counter is None:
         stored = saver_train.stored(arrays, graph)
         stored = replace(stored, slots=saver_train.numbered_anew(stored.slots)) if choice.chosen is not None else stored
@@ -104,10 +112,10 @@ def read_bundle(
         stored = saver_v2.stored(arrays, counter, graph)
     else:
         stored = saver_keras.stored(arrays, counter, graph, prefix)
-    told = _program(graph, choice.scopes, stored, arrays) if stored.generation in ("tf1", "optimizer_v2") else {}
+    told = _program(graph, choice.scopes, stored, arrays, plain) if stored.generation in (TF1, OPTIMIZER_V2) else {}
     if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
         told = _of_native(graph, graph.nodes, stored, choice)
-    versions = {"tensorflow": graph.version} if graph is not None and graph.version else {}
+    versions = Versions(tensorflow=graph.version if graph is not None else "")
     return Stored(
         format_name,
         stored.generation,
@@ -133,8 +141,8 @@ def _of_native(graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_opt
     trained = [v.name for v in stored.variables if v.trainable is not False]
     slots = [key for key, _ in stored.weights or ()]
     settings = {key: array.stored_as for key, array in stored.scalars.items()}
-    versions = {"tensorflow": graph.version} if graph.version else {}
-    limit = bool(clipping.is_of_all(stored.generation or "", versions))
+    versions = Versions(tensorflow=graph.version)
+    limit = NORM.of(candidates(stored.generation or "", versions)) == ALL
     found = native_keras.describe(nodes, settings, trained, slots, others=choice.foreign, is_of_all=limit)
     first = choice.keras1
     class_name, config = ("", {}) if first is None else (first.class_name, first.config)
@@ -163,7 +171,7 @@ def _named(
 
 def _some_calls(graph: SaverGraph | None) -> Iterator[str]:
     for each in graph.conditions if graph is not None and not graph.doubt else ():
-        yield f"the graph updates variables only at calls where {each!r} says so: count them in the new program, too"
+        yield f"the graph updates variables only at calls chosen by {each!r}: count them in the new program, too"
 
 
 def _counted(arrays: dict[str, LazyArray], graph: SaverGraph | None, updates: Collection[str]) -> dict[str, LazyArray]:
@@ -196,8 +204,7 @@ def _check_trained(bundle: BundleReader) -> None:
     if trees and not any(entry.dtype.startswith(("float", "bfloat")) for _, entry in bundle.items()):
         raise UnsupportedError(
             f"{bundle.prefix} holds an ensemble of trees ({trees[0]!r}), as BoostedTreesClassifier and -Regressor do:"
-            " trees are grown and not trained by an optimizer, so that there is no state to carry; go on with the"
-            " TensorFlow that grew them, or grow them anew with another library"
+            " boosted trees have no optimizer state: keep using that TensorFlow, or retrain with another library"
         )
 
 
@@ -223,24 +230,30 @@ def _by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[di
         return found, [
             f"the graph shows a swapping_saver: {variable!r} is saved as {key!r} and the other way round: put back"
         ]
-    return found, [f"the graph shows that its Saver had names of its own: {key!r} is the variable {variable!r}"]
+    return found, [f"the graph shows that its Saver had custom names: {key!r} is the variable {variable!r}"]
 
 
 def _program(
-    graph: SaverGraph | None, scopes: Collection[str], stored: Parts, arrays: Mapping[str, LazyArray]
+    graph: SaverGraph | None,
+    scopes: Collection[str],
+    stored: Parts,
+    arrays: Mapping[str, LazyArray],
+    plain: Plain | None,
 ) -> dict[str, Any]:
     """What the graph says of an optimizer of tf.train, or an OptimizerV2.
 
     Args:
-      scopes: of the updates of the chosen one of several tf.train optimizers.
+      scopes: of the updates of the chosen one of several tf.train optimizers. plain: the program's own.
     """
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
     try:
-        if stored.generation == "optimizer_v2":
+        if stored.generation == OPTIMIZER_V2:
             told = optimizer_v2.describe(graph.nodes, graph.updates, stored.scope)
-        elif set(bert.SLOTS) <= stored.slots.keys():
-            told = bert.describe(graph.nodes, list(stored.slots[bert.SLOTS[0]]))
+        elif plain is not None:
+            told = plain.trained
+        elif set(plain_ops.BERTS_SLOTS.values()) <= stored.slots.keys():
+            told = plain_ops.of_bert(graph.nodes, list(stored.slots[plain_ops.BERTS_SLOTS["m"]]))
         else:
             told = tf_train.describe(graph.nodes, graph.updates, scopes)
     except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing
@@ -269,7 +282,7 @@ def _without_kernels(
 ) -> dict[str, str]:
     """A doubt where the graph trains, and no class of tf.train does so: a program's own may call its slots as those.
     Tables (`sparse`) are moved by other ops than kernels."""
-    if graph.nodes is None or (graph.updates and stored.generation != "tf1"):
+    if graph.nodes is None or (graph.updates and stored.generation != TF1):
         return {}
     trained = {variable.name for variable in stored.variables if variable.trainable}
     updated = {each for scope in scopes or graph.updates for each in graph.updates[scope]}
@@ -292,7 +305,7 @@ def _gathered(names: Collection[str], graph: SaverGraph, arrays: Mapping[str, La
     """A doubt where variables hold gradients that the next step would take."""
     held = (graph.parts.get(name, name) for name in sorted(names))
     left = next((name for name in held if name in arrays and np.any(arrays[name].load())), None)
-    text = "holds gradients, which are not carried: the next step takes them unless the program clears them before"
+    text = "holds gradients, which are not migrated: the next step uses them unless the program clears them before"
     return {} if left is None else {GATHERED: f"{left!r} {text}"}
 
 
@@ -323,7 +336,7 @@ def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str
     lacking = sorted(graph.keys - bundle.keys()) if graph is not None else []
     if lacking:
         raise DamagedFileError(
-            f"{graph_file} says that its Saver wrote {some([repr(key) for key in lacking], 1)}, which the checkpoint"
+            f"{graph_file} shows that its Saver wrote {some([repr(key) for key in lacking], 1)}, which the checkpoint"
             " does not hold: slots are lost, or the graph is another program's; copy both again"
         )
 
@@ -388,9 +401,9 @@ def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, grap
     variables = [stored_variable(name, arrays[name], True) for name in optimizer.trained]
     variables += [stored_variable(name, arrays[name], False) for name in others]
     return Parts(
-        "keras1",
-        f"nothing has a name, as in Keras 1; updates in the graph read what those of {optimizer.class_name} do, and say"
-        " whose the slots are",
+        KERAS1,
+        f"nothing has a name, as in Keras 1; updates in the graph read the same variables as {optimizer.class_name},"
+        " and show whose the slots are",
         tuple(variables),
         {},
         {name: arrays[key] for name, key in optimizer.scalars.items()},

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from migrate import generations
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
+from migrate.generations import EXPERIMENTAL
 from migrate.readers.bundle_arrays import lazy
+from migrate.releases.versions import YES, Versions
 from migrate.state import Stored, StoredVariable
 from optim.errors import CheckpointError
 
@@ -60,7 +61,7 @@ def read(path: str) -> Stored:
     variables = sorted(rest, key=lambda n: (n not in owned, owned.get(n, 0)))
     return Stored(
         format=NAME,
-        generation="experimental",
+        generation=EXPERIMENTAL,
         evidence=(
             f"{prefix}.index has no object graph, and names such as {min(used or bundle, default='')!r}",
             "DTensor's optimizers of TF 2.9-2.12 name a slot OPTIMIZER/SLOT/VARIABLE",
@@ -73,9 +74,11 @@ def read(path: str) -> Stored:
         slots=slots,
         scalars=scalars,
         optimizer_name=optimizer,
-        versions={generations.DTENSOR: "yes"},
+        versions=Versions(dtensor=YES),
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
-        warnings=() if slots else ("the checkpoint holds no slots: none of its names is OPTIMIZER/SLOT/VARIABLE",),
+        warnings=()
+        if slots
+        else ("the checkpoint holds no slots: no name in it has the form OPTIMIZER/SLOT/VARIABLE",),
     )
 
 
@@ -102,8 +105,8 @@ def _slots(
     called = sorted({scope.split("/")[0] for scope in scopes})
     if len(called) > 1:
         raise AmbiguousError(
-            f"{prefix} holds slots of {len(called)} optimizers, {', '.join(called)}, and names alone do not say whose"
-            " counter and learning rate the others are; save each in a checkpoint of its own"
+            f"{prefix} holds slots of {len(called)} optimizers, {', '.join(called)}, and names alone do not show"
+            " whose counter and learning rate the others are: save each optimizer in its own checkpoint"
         )
     return slots, order, called[0] if called else None
 

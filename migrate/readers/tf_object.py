@@ -146,7 +146,7 @@ def _variables_alone(
     if another:
         raise UnsupportedError(
             f"{bundle.prefix}: {another}, whose rule is not known here; tf.train.load_checkpoint reads its slots and"
-            " the weights, and an optimizer begins anew from these"
+            " the weights, so that you can restart the optimizer"
         )
     return Stored(
         format=format_name,
@@ -164,7 +164,7 @@ def _no_slots(found: Found, generation: str) -> list[str]:
         return []
     if generation in object_slots.TABLES:
         return [
-            "the optimizer has no slots here: OptimizerV2 and tf.train save them only beside their variables, so a"
-            " tf.train.Checkpoint(optimizer=...) without the model lost them; or it has none, as plain SGD"
+            "the optimizer has no slots here: OptimizerV2 and tf.train save them only together with their variables,"
+            " so a tf.train.Checkpoint(optimizer=...) without the model lost them; or it needs no slots, as plain SGD"
         ]
-    return ["the optimizer has no slots here: it has none, as plain SGD, or no step was taken yet"]
+    return ["the optimizer has no slots here: it needs no slots, as plain SGD, or took no step yet"]

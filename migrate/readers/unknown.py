@@ -44,8 +44,8 @@ def error(path: str, formats: Sequence[str]) -> UnknownFormatError:
 def _description(path: str, formats: Sequence[str]) -> str:
     if prefix := _without_index(path):
         return (
-            f"{prefix}.index is not there, without which nothing tells what is in the other files of that TensorFlow"
-            " checkpoint; copy it from where it was written"
+            f"{prefix}.index is missing, and the other files of that TensorFlow checkpoint cannot be read without it."
+            " Copy it from where it was written"
         )
     if not path:
         return "the source is empty; name a file, a folder or the prefix of a TensorFlow checkpoint"
@@ -66,8 +66,8 @@ def _description(path: str, formats: Sequence[str]) -> str:
     below = _below(path)
     if below:
         return (
-            f"{path} is no checkpoint itself; below it lie {some(below, 3)}: name one of them, or take all with"
-            f" dtopt migrate batch {shlex.quote(path)} --all --into FOLDER"
+            f"{path} is not a checkpoint; it contains {some(below, 3)}: name one of them, or take all with dtopt"
+            f" migrate batch {shlex.quote(path)} --all --into FOLDER"
         )
     return f"{path} is of no known format; looked for: {'; '.join(formats)}"
 

@@ -13,6 +13,7 @@ import h5py
 
 from migrate.bytes import files, hdf5, json_text
 from migrate.errors import DamagedFileError
+from migrate.generations import KERAS3, OPTIMIZER
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.tree import VARS, Node, check_numbering, merge, read_tree
 from migrate.readers.keras.vars import is_keras3, stored
@@ -50,7 +51,7 @@ def read(path: str) -> Stored:
     check_numbering(root, path)
     for_keras.check_weights(root, path)
     keras3, why = is_keras3(root)
-    generation = None if keras3 is None else "keras3" if keras3 else "optimizer"
+    generation = None if keras3 is None else KERAS3 if keras3 else OPTIMIZER
     return stored(NAME, root, path, config=None, optimizer_config=None, generation=generation, evidence=(evidence, why))
 
 
@@ -62,7 +63,9 @@ def _sharded(path: str) -> tuple[Node, int]:
     for name in files:
         shard = os.path.join(os.path.dirname(path), name)
         if name != os.path.basename(name) or not hdf5.is_hdf5(shard):
-            raise DamagedFileError(f"{path} names the shard {name!r}, which is no HDF5 file beside it; copy it, too")
+            raise DamagedFileError(
+                f"{path} names the shard {name!r}, and there is no HDF5 file of that name next to it. Copy it, too"
+            )
         with hdf5.opened(shard, attributes=True) as file:
             for group in (g for g, names in index.items() if name in names):
                 hdf5.member(file, group, shard)

@@ -4,19 +4,22 @@ that generation, and the arguments of `optim` that come out are compared."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from migrate import generations
 from migrate.algorithms import keras_config, lazy_rows, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm
-from migrate.generations import BACKEND
+from migrate.facts.clipping import ALL, NORM
+from migrate.releases.narrowing import candidates
+from migrate.releases.table import KERAS_3, TENSORFLOWS
+from migrate.releases.versions import UNKNOWN, Versions
 from migrate.rules.comparison import defaults, matters, same
 from migrate.rules.step_factors import BY_NAME, DECAYED, LAZY, NO_STEP, REPEATED, ROUNDING
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
-ONE_NORM = ("keras1", "keras2", "keras2.3")
-"""Generations whose clipnorm is what `optim` calls global_clipnorm."""
 SLOT_MEANING = {"learning_rate_in_momentum": True, "learning_rate_in_linear": False}
 """Arguments that say what the numbers in a slot are, with `optim`'s defaults."""
 ONLY_WITH = {"ema_momentum": "use_ema", "ema_overwrite_frequency": "use_ema"}
@@ -26,13 +29,16 @@ APART = {
     *("initial_velocity", "ema_start"),
 }
 """Arguments that no config of Keras holds: they decide no step, or `_row_and_decay_differences` looks at them."""
-NEWEST = {"optimizer_v2": {"keras": "2.15.0"}, "optimizer": {"keras": "2.15.0"}, "keras3": {"keras": "3.15.0"}}
+NEWEST = {
+    **dict.fromkeys((generations.OPTIMIZER_V2, generations.OPTIMIZER), Versions(TENSORFLOWS[-1].keras[0])),
+    generations.KERAS3: Versions(KERAS_3[-1].version),
+}
 
 
 def config_for(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
     """The hyperparameters as a config of that generation."""
     config = {**algorithm.defaults(generation), **state.hyperparameters}
-    if generation in ONE_NORM and config.get("global_clipnorm"):
+    if NORM.of(candidates(generation)) == ALL and config.get("global_clipnorm"):
         config["clipnorm"] = config.pop("global_clipnorm")
     if algorithm.name == "Nadam":
         config.pop("decay", None)
@@ -78,10 +84,10 @@ def _shown(value: Any) -> str:
     return f"{value:.9g}" if isinstance(value, float) else repr(value)
 
 
-def versions(state: OptimizerState, generation: str) -> Mapping[str, str]:
+def versions(state: OptimizerState, generation: str) -> Versions:
     """Of the source, where it is of that generation; not its backend, as a target is taken to go on with TensorFlow."""
-    known = state.source.versions if state.source is not None and state.source.generation == generation else {}
-    return {name: version for name, version in known.items() if name != BACKEND}
+    is_same = state.source is not None and state.source.generation == generation
+    return replace(state.source.versions, backend="") if state.source is not None and is_same else UNKNOWN
 
 
 def _row_and_decay_differences(
@@ -94,7 +100,7 @@ def _row_and_decay_differences(
     lazy_rows.put_in(told, config, algorithm, generation, names)
     kept = bool(told.values.get(keras_config.LAZY_ROWS))
     theirs = repeated_rows.done(generation, algorithm, config, versions(state, generation))
-    called = "Keras 3 on the TensorFlow backend" if generation == "keras3" else f"generation {generation}"
+    called = "Keras 3 on the TensorFlow backend" if generation == generations.KERAS3 else f"generation {generation}"
     different = repeated_rows.difference(state, algorithm, theirs, called)
     reasons = [different] if different else []
     if ours.get(keras_config.LAZY_ROWS) and not kept:

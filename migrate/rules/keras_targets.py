@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from migrate import algorithms
+from migrate import algorithms, generations
 from migrate.algorithms import nadam, repeated_rows
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
-from migrate.evidence import Origin, doubts
-from migrate.generations import NEW
+from migrate.claims import Origin, doubts
+from migrate.generations import NEW, OPTIMIZER, OPTIMIZER_V2
 from migrate.rules import comparison, differences
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
-KERAS3, TF_KERAS, TF_KERAS_LEGACY = "keras3", "tf_keras", "tf_keras.legacy"
-GENERATION = {KERAS3: "keras3", TF_KERAS: "optimizer", TF_KERAS_LEGACY: "optimizer_v2"}
+KERAS3, TF_KERAS, TF_KERAS_LEGACY = generations.KERAS3, "tf_keras", "tf_keras.legacy"
+GENERATION = {KERAS3: generations.KERAS3, TF_KERAS: OPTIMIZER, TF_KERAS_LEGACY: OPTIMIZER_V2}
 """Family of classes -> the generation whose rules and orders it has."""
 MODULE = {
     KERAS3: "keras.optimizers",
@@ -229,7 +229,7 @@ def _epsilon(change: _Change, algorithm: Algorithm) -> None:
 
 def _inside(change: _Change, algorithm: Algorithm) -> bool:
     """Whether the class has epsilon inside the root."""
-    if change.generation == "optimizer_v2":
+    if change.generation == OPTIMIZER_V2:
         return algorithm.name == "RMSprop" and bool(change.values.get("momentum"))
     return True
 
@@ -238,7 +238,7 @@ def _nadam(change: _Change, algorithm: Algorithm) -> None:
     """From 2.11 on Nadam's momentum schedule has schedule_decay 1; the product follows from the schedule."""
     if algorithm.name != "Nadam":
         return
-    if change.generation == "optimizer_v2":
+    if change.generation == OPTIMIZER_V2:
         if isinstance(change.values["learning_rate"], Mapping):
             raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]}.Nadam takes no learning rate schedule")
         return
@@ -260,7 +260,7 @@ def _idle_slots(change: _Change, algorithm: Algorithm) -> None:
     """Slots that are kept although momentum is 0 say nothing about any later step."""
     if change.values.get("momentum"):
         return
-    if algorithm.name == "SGD" and change.generation != "optimizer":
+    if algorithm.name == "SGD" and change.generation != OPTIMIZER:
         change.drop("m", "as momentum is 0 and no step reads it")
     if algorithm.name == "RMSprop":
         change.drop("momentum", "as momentum is 0 and no step reads it")
@@ -285,7 +285,7 @@ def _options(change: _Change, algorithm: Algorithm) -> None:
         raise UnsupportedError(
             "with gradient_accumulation_steps the schedule or the averages go by real steps, and in Keras 3 by calls"
         )
-    if values.get("gradient_accumulation_steps") and generation != "keras3":
+    if values.get("gradient_accumulation_steps") and generation != generations.KERAS3:
         raise UnsupportedError("it accumulates gradients over several batches, which tf_keras does not")
     if generation in NEW:
         return
@@ -302,7 +302,7 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
     config = {key: values.get(key, default) for key, default in defaults.items()}
     config |= {key: values[key] for key in LIMITS if values.get(key)}
     config |= {key: values.get(key) for key in algorithm.later}
-    if generation == "optimizer_v2":
+    if generation == OPTIMIZER_V2:
         config["decay"] = values.get("decay") or 0.0
         if algorithm.name == "Nadam":  # its config says `decay`, and its constructor listens to `schedule_decay` alone
             config["decay"] = config["schedule_decay"]
@@ -311,7 +311,7 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
     if values.get("use_ema"):
         keys = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
         config |= {key: values[key] for key in keys if values.get(key) is not None}
-    if generation == "keras3" and values.get("gradient_accumulation_steps"):
+    if generation == generations.KERAS3 and values.get("gradient_accumulation_steps"):
         config["gradient_accumulation_steps"] = int(values["gradient_accumulation_steps"])
     return config
 

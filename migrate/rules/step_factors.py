@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-OPTIM, KERAS3, TF_KERAS, LEGACY, TORCH, OPTAX = "optim", "keras3", "optimizer", "optimizer_v2", "torch", "optax"
+from migrate import generations
+
+OPTIM, TORCH, OPTAX = "optim", "torch", "optax"
+KERAS3, TF_KERAS, LEGACY = generations.KERAS3, generations.OPTIMIZER, generations.OPTIMIZER_V2
 LIVE = (OPTIM, KERAS3, TF_KERAS, LEGACY, TORCH, OPTAX)
 """Frameworks whose live optimizers are filled, the first four called as `Live.generation`."""
 FILES = ("keras", "tf-keras", "slots")

@@ -12,7 +12,7 @@ from migrate.bytes.arrays import LazyArray, loaded_dtype
 from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
 from migrate.bytes.ranges import CHUNK
-from migrate.evidence import doubts
+from migrate.claims import doubts
 from migrate.models import rounding
 from migrate.models.compiled import without_loss
 from migrate.models.plan import ModelPlan, stored_model
@@ -45,7 +45,7 @@ def write_datasets(
 
 
 def write_into(file: h5py.File, tensors: Mapping[str, LazyArray], progress: Progress | None, sink: Sink) -> None:
-    """Each tensor through one small buffer where its bytes lie in one piece of the source, else as a whole."""
+    """Each tensor through one small buffer where its bytes are in one piece of the source, else as a whole."""
     total, done = sum(map(_size, tensors.values())), 0
     buffer = np.empty(CHUNK, np.uint8)
     for name, array in tensors.items():
@@ -75,7 +75,7 @@ def _reserved(file: h5py.File, name: str, array: LazyArray) -> int:
 
 
 def _stored(dtype: str) -> np.dtype:
-    """As Keras 3 writes it: bfloat16 as two bytes of an unknown kind, with `_mark` beside them."""
+    """As Keras 3 writes it: bfloat16 as two bytes of an unknown kind, with `_mark` next to them."""
     return np.dtype("V2") if dtype == "bfloat16" else numpy_dtype(dtype)
 
 
@@ -88,7 +88,7 @@ def _write_loaded(file: h5py.File, name: str, array: LazyArray) -> None:
     value = np.asarray(array.load())
     if value.shape != array.shape:
         raise CheckpointError(
-            f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
+            f"{array.stored_as} has shape {list(value.shape)}, its file's table has {list(array.shape)}"
         )
     _mark(file.create_dataset(name, data=value.view("V2") if array.dtype == "bfloat16" else value), array.dtype)
 

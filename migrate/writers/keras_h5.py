@@ -14,11 +14,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate import evidence
+from migrate import claims
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
-from migrate.models import passing, training
-from migrate.models.canonical import leaves
+from migrate.generations import KERAS3, OPTIMIZER, OPTIMIZER_V2
+from migrate.models import to_tf_keras, training
+from migrate.models.normalized_config import leaves
 from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import with_input
 from migrate.models.weights import legacy_order
@@ -66,7 +67,7 @@ def plan_for(state: OptimizerState) -> ModelPlan:
     Raises as `plan.model_plan`, and UnsupportedError for a Sequential that tf_keras would load without weights: before
     2.3 Keras left an InputLayer out of the config."""
     generation = state.source.generation if state.source is not None else None
-    new_first = generation in ("optimizer", "keras3")
+    new_first = generation in (OPTIMIZER, KERAS3)
     families = (TF_KERAS, TF_KERAS_LEGACY) if new_first else (TF_KERAS_LEGACY, TF_KERAS)
     plan = model_plan(state, families, scaled=(TF_KERAS_LEGACY,))
     model = stored_model(state).config if plan.document is None else plan.document
@@ -80,7 +81,7 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     plan = plan_for(state)
     otherwise = training.differences(plan.document, state.source, "tf-keras")
     notes = training.remarks(plan.document, state.source, "tf-keras")
-    own = passing.own_classes(plan.document or stored_model(state).config)
+    own = to_tf_keras.own_classes(plan.document or stored_model(state).config)
     return files.told(state, plan, [*own, *otherwise], notes), plan
 
 
@@ -108,8 +109,8 @@ def write(
         path = os.path.join(scratch, "model.h5")
         with hdf5_file.created(path) as (file, sink):
             _describe(file, plan)
-            if doubts := evidence.to_remember(told.origins):
-                file.attrs[evidence.REMEMBERED] = json.dumps(doubts)
+            if doubts := claims.to_remember(told.origins):
+                file.attrs[claims.REMEMBERED] = json.dumps(doubts)
             files.write_into(file, tensors, progress, sink)
         single_file.place(path, dest, overwrite=overwrite)
 
@@ -228,7 +229,7 @@ def _optimizer_names(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
     names = {row.variable: name for row, name in zip(rows, shown, strict=True)}
     live = plan.live
     renamed = LEGACY_SLOTS.get(live.class_name, {})
-    assert GENERATION[live.family] in ("optimizer", "optimizer_v2")
+    assert GENERATION[live.family] in (OPTIMIZER, OPTIMIZER_V2)
     for slot, variable, array in plan.flat:
         if variable is None:
             scalar = SCALARS[live.family][slot]

@@ -13,22 +13,22 @@ from typing import IO, Any
 
 import numpy as np
 
-from migrate import algorithms, evidence
+from migrate import algorithms, claims
 from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.checks import Check
 from migrate.bytes.ranges import CHUNK
-from migrate.generations import version_tuple
-from migrate.models import operators, passing, training
-from migrate.models.canonical import leaves, output_names
+from migrate.models import operators, to_tf_keras, training
 from migrate.models.compiled import for_keras3, for_outputs
 from migrate.models.from_keras3 import ONLY_3, newer
 from migrate.models.layers import KINDS
+from migrate.models.normalized_config import leaves, output_names
 from migrate.models.places import places
 from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import Translation, to_keras3
 from migrate.readers import keras_zip as reader
+from migrate.releases.versions import version_tuple
 from migrate.rules.keras_targets import KERAS3, MODULE
 from migrate.state import OptimizerState, StoredModel
 from migrate.writers import files, single_file
@@ -52,11 +52,11 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
 
     Raises as `plan.model_plan`.
     """
-    plan, told = model_plan(state, (KERAS3,)), Translation()
-    _config(plan, told)
-    own = passing.own_classes(stored_model(state).config, ONLY_3) if plan.document is None else []
+    plan, translation = model_plan(state, (KERAS3,)), Translation()
+    _config(plan, translation)
+    own = to_tf_keras.own_classes(stored_model(state).config, ONLY_3) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
-    notes = [*told.notes, *training.remarks(plan.document, state.source, "keras")]
+    notes = [*translation.notes, *training.remarks(plan.document, state.source, "keras")]
     if plan.scale is not None and plan.scale.growth is None:
         notes.append(
             "the loss scale is constant in the source; that of Keras 3 is halved where gradients are not finite"
@@ -80,15 +80,15 @@ def write(
       Errors of `check_target` and `plan.model_plan`; CheckpointError: the system refused to write.
     """
     check_target(dest, overwrite=overwrite)
-    told, plan = converted(state)
+    target, plan = converted(state)
     translation = Translation()
     config = _config(plan, translation)
     metadata: dict[str, Any] = {
         **_release(state, translation),
         "date_saved": datetime.now(timezone.utc).strftime("%Y-%m-%d@%H:%M:%S"),
     }
-    if doubts := evidence.to_remember(told.origins):
-        metadata[evidence.REMEMBERED] = doubts
+    if doubts := claims.to_remember(target.origins):
+        metadata[claims.REMEMBERED] = doubts
     tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= dict(_optimizer_tensors(plan))
     with atomic.scratch_folder(dest) as scratch:
@@ -150,13 +150,13 @@ def _copy_assets(model: StoredModel, archive: zipfile.ZipFile) -> None:
             member.writelines(chunks())
 
 
-def _config(plan: ModelPlan, told: Translation) -> dict[str, Any]:
+def _config(plan: ModelPlan, translation: Translation) -> dict[str, Any]:
     if plan.document is None:
         model = stored_model(plan.live.state)
         arguments = {**(model.training or {}), **_losses(model)}
         return {**newer(model.config), "compile_config": {**arguments, "optimizer": _optimizer(plan)}}
-    config = to_keras3(plan.document, told)
-    outputs = list(dict.fromkeys(told.names.get(name, name) for name in output_names(plan.document)))
+    config = to_keras3(plan.document, translation)
+    outputs = list(dict.fromkeys(translation.names.get(name, name) for name in output_names(plan.document)))
     return {**config, "compile_config": {"optimizer": _optimizer(plan), **for_keras3(plan.compiled, outputs)}}
 
 

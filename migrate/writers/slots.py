@@ -37,7 +37,7 @@ def write(
     """Write `state` as a slot-variable checkpoint.
 
     Memory is bounded by the largest tensor. Until the last rename `dest` is what it was before, whatever
-    happens; scratch files lie beside it.
+    happens; scratch files lie next to it.
 
     Args:
       dest: the folder to create; with `overwrite` it may be a slot-variable checkpoint or an empty folder.
@@ -102,7 +102,7 @@ def _metadata_json(state: OptimizerState) -> bytes:
         provenance |= {
             "format": state.source.format,
             "generation": state.source.generation,
-            "versions": dict(state.source.versions),
+            "versions": state.source.versions.to_dict(),
         }
         trained = [v.name for v in state.variables if v.trainable]
         scaling = loss_scale.of_state(state) if "loss_scale" not in state.hyperparameters else None
@@ -166,7 +166,7 @@ def _write_bundle(
     settle: Callable[[OptimizerState], OptimizerState],
     told: _Told,
 ) -> None:
-    """Each tensor that lies in one piece is written when it is read first, by `settle` or else here."""
+    """Each tensor that is in one piece is written when it is read first, by `settle` or else here."""
     with BundleWriter(prefix) as bundle, bundle.syncing():
         rooms: dict[str, Room] = {}
 
@@ -226,7 +226,7 @@ def _add_loaded(bundle: BundleWriter, key: str, array: LazyArray) -> None:
     value = array.load()
     if value.shape != array.shape:
         raise CheckpointError(
-            f"{array.stored_as} has shape {list(value.shape)}, its file's table says {list(array.shape)}"
+            f"{array.stored_as} has shape {list(value.shape)}, its file's table has {list(array.shape)}"
         )
     if array.dtype == STRING:
         bundle.add_string(key, bytes(value[()]))

@@ -21,7 +21,7 @@ pending (`wait_for_pending`); local ops are synchronous, so whatever DTensor doe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,8 +29,9 @@ import tensorflow as tf
 from optim import slot_layout
 from optim.devices import Call, call_all, handles_of, on_every_device, wait_for_pending
 from optim.executors import native, one_op, portable, shard_step
+from optim.executors.launched import LaunchedGradients
 from optim.executors.plan import Plan, Selection, Shard
-from optim.executors.rows import has_whole_rows, row_gradient
+from optim.executors.rows import has_whole_rows, moved_rows, row_gradient
 from optim.executors.shard_gradients import ShardGradients, Tensors
 from optim.executors.work import Group, Work
 from optim.native import direct
@@ -42,7 +43,11 @@ from optim.state.tracked import Tracked
 __all__ = ["Plan", "handles_of", "run", "wait_for_pending"]
 
 
-def run(work: Work, plan: Plan) -> bool:
+Stepped = bool | Callable[[], bool]
+"""Whether there was a step; or a function that waits until it is known whether a GPU left it out, and returns that."""
+
+
+def run(work: Work, plan: Plan) -> Stepped:
     """Carry out one step. The caller has waited for what was pending.
 
     Returns:
@@ -51,7 +56,12 @@ def run(work: Work, plan: Plan) -> bool:
     if not _can_hold(work):
         return _by_one_op(work)
     selection = plan.selection(work.tracked)
-    gradients = _unpacked(work, selection)
+    tensors = _tensors(work, selection)
+    if native.decides_there(work, work.gradients) and native.is_one_gpu(native.arrange(work, selection)):
+        return _launched(work, selection, tensors)
+    gradients = ShardGradients(tensors, selection)
+    if slot_layout.MASTER in work.slots.names and native.arrange(work, selection).rest:
+        gradients.cast()
     if work.loss_scale is not None:
         if not gradients.is_finite():
             return False
@@ -60,6 +70,15 @@ def run(work: Work, plan: Plan) -> bool:
     assert isinstance(clipped, ShardGradients)
     _update(work, plan, selection, clipped)
     return True
+
+
+def _launched(work: Work, selection: Selection, tensors: Tensors) -> Stepped:
+    """A step of which the host learns nothing before it is launched."""
+    scale, checks = 1.0 if work.loss_scale is None else 1.0 / work.loss_scale, work.loss_scale is not None
+    clipped = clip(LaunchedGradients(tensors, len(work.gradients), scale, checks), work.clip)
+    assert isinstance(clipped, LaunchedGradients)
+    native.step(work, native.arrange(work, selection), clipped)
+    return clipped.was_left_out if checks else True
 
 
 def _update(work: Work, plan: Plan, selection: Selection, gradients: ShardGradients) -> None:
@@ -163,8 +182,8 @@ def _rounds(rest: Mapping[str, Sequence[tuple[int, Shard]]]) -> Iterator[set[int
         yield members
 
 
-def _unpacked(work: Work, selection: Selection) -> ShardGradients:
-    """The gradients as shards, in the dtype in which they are used; dtopt's own kernel takes them in any."""
+def _tensors(work: Work, selection: Selection) -> Tensors:
+    """The gradients as shards."""
     found = {}
     if RowGradient in set(map(type, work.gradients)) or any(work.lazy):
         found = {i: row for i, g in enumerate(work.gradients) if (row := _by_row(g, work, i)) is not None}
@@ -175,10 +194,7 @@ def _unpacked(work: Work, selection: Selection) -> ShardGradients:
         given = [[found[i].sums] * selection.counts[i] if i in found else g for i, g in enumerate(given)]
     on_mesh = [t.layout is not None and i not in found for i, t in enumerate(work.tracked)]
     rows = {i: gradient.rows if gradient.sorted is None else gradient.sorted for i, gradient in found.items()}
-    gradients = ShardGradients(Tensors(given, on_mesh, rows, None if found else held), selection)
-    if slot_layout.MASTER in work.slots.names and native.arrange(work, selection).rest:
-        gradients.cast()
-    return gradients
+    return Tensors(given, on_mesh, rows, None if found else held)
 
 
 def _moved(gradient: Any, tracked: Tracked) -> Any:
@@ -194,6 +210,8 @@ def _by_row(gradient: Any, work: Work, i: int) -> RowGradient | None:
     """The gradient if it is rows, or is made rows because no device alone knows which are all zero and are to stay."""
     if isinstance(gradient, RowGradient):
         return gradient
+    if work.lazy[i] and native.on_gpu(work.tracked[i]):
+        return moved_rows(gradient, work.tracked[i])
     if not work.lazy[i] or has_whole_rows(work.tracked[i].layout):
         return None
     slices = tf.IndexedSlices(gradient, tf.range(gradient.shape[0], dtype=tf.int64))

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from optim import slot_layout
+from optim.algorithm import Group
 from optim.devices import call, vector, wait_for_pending
-from optim.executors.plan import Plan, Selection, Shard
-from optim.executors.work import Group, Work
+from optim.executors.plan import Plan, Selection, Shard, step_layout
+from optim.executors.work import Work
 from optim.native import direct, gpu, library
 from optim.native.direct import Held
 from optim.native.generate import Program, program_for, why_none
@@ -19,6 +20,7 @@ from optim.native.library import status
 from optim.options.master_copies import target
 from optim.rule import Rule
 from optim.state import mesh_groups
+from optim.state.row_gradient import at_hand
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
@@ -34,6 +36,9 @@ class Pending(Protocol):
 
     @property
     def held(self) -> Held: ...
+
+    def control(self, group: int) -> Held | None:
+        """What the GPU of a group has made of them, where `factors` are places in it."""
 
     @property
     def rows(self) -> Mapping[int, int]: ...
@@ -69,22 +74,34 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
     if any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
         return f"a slot of {tracked} has another dtype"
     if on_gpu(tracked):
-        return _why_not_on_gpu(program, tracked, slots)
+        return _why_not_on_gpu(rule, program, tracked, slots)
     return why_not_here(tracked) or library.why_no_program(program)
 
 
 def on_gpu(tracked: Tracked) -> bool:
     """Whether a variable is on a GPU, or on a mesh of GPUs."""
-    device = tracked.variable.device if tracked.mesh is None else tracked.mesh.device_type()
-    return bool(device) and "GPU" in device.upper()
+    return "GPU" in device_of(tracked).upper()
 
 
-def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str:
+def device_of(tracked: Tracked) -> str:
+    """Where a variable is: of one with copies the copy at hand, or else the first one; on a mesh only its kind."""
+    if tracked.mesh is not None:
+        return str(tracked.mesh.device_type())
+    variable = tracked.variable
+    if isinstance(variable, tf.distribute.DistributedValues):
+        copy = at_hand(variable)
+        variable = variable.values[0] if copy is None else copy
+    return variable.device or ""
+
+
+def _why_not_on_gpu(rule: Rule | None, program: Program, tracked: Tracked, slots: SlotTable) -> str:
     """Why no launch of dtopt's updates a variable on a GPU; empty if one does."""
     if not gpu.is_on():
         return gpu.why_not(program, tracked.variable.dtype.name)
-    if tracked.mesh is not None or isinstance(tracked.variable, tf.distribute.DistributedValues):
-        return f"dtopt's kernels for GPUs do not update variables of meshes or strategies yet, as {tracked} is"
+    if tracked.mesh is not None and (rule is None or not rule.elementwise):
+        return f"dtopt's kernels for GPUs add up nothing on meshes, where {tracked} is"
+    if tracked.mesh is not None and step_layout(rule, tracked, slots) != tracked.layout:
+        return f"dtopt's kernels for GPUs update whole shards, and slots of {tracked} are sharded further"
     if tracked.variable.dtype not in DTYPES:
         return f"it does not compute in {tracked.variable.dtype.name}"
     if not status().available:
@@ -99,7 +116,7 @@ def why_not_here(tracked: Tracked) -> str:
     dtype = tracked.variable.dtype
     if dtype not in DTYPES:
         return f"it does not compute in {dtype.name}"
-    device = tracked.variable.device if tracked.mesh is None else tracked.mesh.device_type()
+    device = device_of(tracked)
     if device and "CPU" not in device.upper():
         return f"it runs on CPU devices, {tracked} is on {device}"
     if not status().available:
@@ -119,23 +136,34 @@ def square_sums(held: Held, sources: Sequence[int], batches: Batches | None = No
 
 
 def adds_up_on(tracked: Tracked) -> bool:
-    """Whether a kernel adds up squares of gradients on the GPU that a variable is on."""
-    if not gpu.is_on() or not on_gpu(tracked) or tracked.mesh is not None:
+    """Whether a kernel adds up squares of gradients on the GPU, of no mesh, that a variable is on."""
+    return tracked.mesh is None and adds_up_parts(tracked)
+
+
+def adds_up_parts(tracked: Tracked) -> bool:
+    """Whether kernels add up squares of what each GPU has of a gradient."""
+    if not gpu.is_on() or not on_gpu(tracked):
         return False
     return tracked.variable.dtype in DTYPES and status().available and not gpu.why_no_squares()
 
 
 def squares_on_gpu(tensors: Sequence[Any], device: str) -> Any:
-    """The sum of squares of each of some tensors on a GPU: a float64 vector there, for which nobody waits."""
-    by_dtype: dict[Any, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        by_dtype.setdefault(tensor.dtype, []).append(i)
+    """The sum of squares of each of some tensors on a GPU: a float64 vector there, without a wait."""
     with tf.device(device):
-        found = [library.ops().dtopt_square_sums(tensors=[tensors[i] for i in at]) for at in by_dtype.values()]
-        if len(found) == 1:
-            return found[0]
-        order = [i for at in by_dtype.values() for i in at]
-        return tf.gather(tf.concat(found, 0), tf.math.invert_permutation(order))
+        return library.ops().dtopt_square_sums(tensors=tensors)
+
+
+def decides_there(work: Work, gradients: Sequence[Any]) -> bool:
+    """Whether the GPU that all variables are on finds out what a step needs to know of its gradients, for its launches.
+
+    Not of float64 under a loss scale, whose squares may be infinite where gradients are not, and not where norms are
+    those of clipped elements.
+    """
+    if (work.loss_scale is None and work.clip.norm is None) or work.clip.needs_clipped_norms:
+        return False
+    if work.loss_scale is not None and any(gradient.dtype == tf.float64 for gradient in gradients):
+        return False
+    return all(adds_up_parts(t) and (t.mesh is None or t.mesh.size == 1) for t in work.tracked)
 
 
 class Batch:
@@ -198,18 +226,22 @@ def _group(work: Work, program: Program, placed: Sequence[tuple[int, Shard]], of
     sources = _vector([offsets[i] + shard.part for i, shard in placed])
     roundings = [s.rounding for s in shards if s.rounding is not None]
     regions = _vector([n for shard in shards for n in shard.region or (0, 0, 0)])
-    rest = _vector([others(work, i) for i, _ in placed] if any(work.lazy) else [])
+    rest = _vector(others(work, [i for i, _ in placed]) if any(work.lazy) else [])
     variables = [s.variable for s in shards]
     group, number = call("DtoptGroup", variables, slots, averages, roundings, boxes, sources, regions, rest)
     return group, int(number.numpy())
 
 
-def others(work: Work, i: int) -> int:
-    """What happens to rows of variable number `i` without a gradient."""
-    if not work.lazy[i]:
-        return MOVE
+def others(work: Work, members: Sequence[int]) -> list[int]:
+    """What happens to rows of these variables without a gradient; nothing if that is the same for all.
+
+    On a GPU they are left alone if a gradient is rows, and none is if they move.
+    """
+    if not any(work.lazy[i] for i in members) or on_gpu(work.tracked[members[0]]):
+        return []
     assert work.rule is not None
-    return STAY if work.rule.keeps_lazy_slots else MOVE_SLOTS
+    stay = STAY if work.rule.keeps_lazy_slots else MOVE_SLOTS
+    return [stay if work.lazy[i] else MOVE for i in members]
 
 
 def _links(shards: Sequence[Shard]) -> list[int]:
@@ -227,6 +259,7 @@ class Batches:
 
     def __init__(self, work: Work, selection: Selection):
         self.rest: dict[str, list[tuple[int, Shard]]] = {}
+        self.devices = selection.devices
         groups: dict[tuple[Program, Any, bool, Group], Placed] = {}
         for device, placed in selection.by_device.items():
             for i, shard in placed:
@@ -240,6 +273,11 @@ class Batches:
                     alike.setdefault(device, []).append((i, shard))
         offsets = selection.offsets
         self.batches = [Batch(work, program, g, f, offsets) for (program, *_, f), g in groups.items()]
+
+
+def is_one_gpu(batches: Batches) -> bool:
+    """Whether launches on one GPU are all of a step."""
+    return not batches.rest and len(batches.devices) == 1
 
 
 def arrange(work: Work, selection: Selection) -> Batches:
@@ -259,7 +297,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
         return
     limit = math.inf if gradients.limit is None else gradients.limit
     momentum = work.ema_momentum if work.has_averages else 0.0
-    factors, rows = gradients.factors, gradients.rows
+    factors, rows, control = gradients.factors, gradients.rows, gradients.control(batches.batches[0].number)
     for batch in batches.batches:
         coefficients, decays = work.coefficients[batch.rate_factor], [work.decay_factors[i] for i in batch.positions]
         direct.update(
@@ -270,4 +308,5 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
             [1.0 if d is None else d for d in decays] if decays.count(None) < len(decays) else (),
             [rows.get(i, -1) for i in batch.positions] if rows else (),
             bool(work.overwrite),
+            control,
         )

@@ -13,26 +13,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
-from tensorflow.python.framework import ops
-from tensorflow.python.ops import control_flow_util
-from tensorflow.python.saved_model import save_context
 
 from optim import slot_layout
+from optim.devices import needs_ops, on_host
 from optim.executors import native
 from optim.executors.norms import square_sum
 from optim.executors.plan import why_not_in_shards
 from optim.executors.rows import has_whole_rows
 from optim.executors.work import Work
 from optim.layouts.placement import layout_of
-from optim.native import library, spmd
+from optim.native import gpu, library, spmd
 from optim.native.generate import Program
-from optim.options.clipping import clip
+from optim.options.clipping import by_norms, clip
 from optim.options.master_copies import target
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import compute_dtype, float64s
@@ -51,7 +49,7 @@ def takes(work: Work, i: int) -> bool:
         return False
     if work.lazy[i] and not isinstance(work.gradients[i], RowGradient) and not has_whole_rows(work.tracked[i].layout):
         return False  # no device knows whether a row is all zero
-    if work.lazy[i] and native.on_gpu(work.tracked[i]):
+    if work.lazy[i] and native.on_gpu(work.tracked[i]) and not isinstance(work.gradients[i], RowGradient):
         return False  # a launch updates all rows
     return updates(work.rule, work.tracked[i], work.slots, each=work.apart(i) is not None)
 
@@ -63,6 +61,8 @@ def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
         return False
     if tracked.mesh is not None and (tf.executing_eagerly() or not is_divided_well(rule, tracked, slots)):
         return False  # eagerly the local executor is there
+    if tracked.mesh is not None and native.on_gpu(tracked):
+        return False  # DTensor has all that the op is given on the GPU, of which it takes much on the host
     return not native.why_not(rule, tracked, slots, each)
 
 
@@ -83,8 +83,6 @@ def _is_divided(layout: dtensor.Layout | None) -> bool:
 
 def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
     """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
-    if native.on_gpu(tracked):
-        return False
     return rule.elementwise and library.status().available and not needs_ops() and updates(rule, tracked, slots, each)
 
 
@@ -99,12 +97,39 @@ def is_possible(work: Work) -> bool:
     return not work.only_ops and work.rule is not None and library.status().available and not needs_ops()
 
 
-def needs_ops() -> bool:
-    """Whether the graph that is being traced is for XLA, or for programs that may be without the kernel."""
-    graph = None if tf.executing_eagerly() else ops.get_default_graph()
-    if graph is None:
-        return False
-    return control_flow_util.GraphOrParentsInXlaContext(graph) or save_context.in_save_context()
+def place_of_scalars(tracked: Sequence[Tracked]) -> AbstractContextManager[Any]:
+    """Where the scalars of a step are computed: for launches on the host, whose numbers they take."""
+    launches = gpu.is_on() and not needs_ops() and any(item.mesh is None and native.on_gpu(item) for item in tracked)
+    return on_host() if launches else nullcontext()
+
+
+def control(work: Work) -> Any:
+    """In a function, what the GPU of all variables makes of their gradients before the step: whether it is left out,
+    and what they are multiplied by. None if the host needs to know it, or if there is nothing to know."""
+    if not is_possible(work) or not native.decides_there(work, work.gradients):
+        return None
+    devices = {at_hand(tracked.variable).device for tracked in work.tracked}
+    if len(devices) > 1 or not all(takes(work, i) for i in range(len(work.tracked))):
+        return None
+    limit, is_joint = work.clip.norm or (0.0, False)
+    scale = 1.0 if work.loss_scale is None else 1.0 / work.loss_scale
+    with on_host():
+        numbers = float64s([scale, limit])
+    with tf.device(devices.pop()):
+        return library.ops().dtopt_control(
+            gradients=[*map(numbers_of, work.gradients)],
+            numbers=numbers,
+            is_joint=is_joint,
+            checks=work.loss_scale is not None,
+        )
+
+
+def was_taken(control: Any) -> Any:
+    """Whether a step was not left out, a bool tensor of the host."""
+    with tf.device(control.device):
+        is_left_out = control[0]
+    with on_host():
+        return tf.equal(is_left_out, 0.0)
 
 
 def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
@@ -116,11 +141,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     mine = [i for i in range(len(work.tracked)) if takes(work, i)] if is_possible(work) else []
     if not mine:
         return work, []
-    gradients = PendingGradients(work.gradients, _adding_up(work))
-    if work.loss_scale is not None:
-        gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
-    clipped = clip(gradients, work.clip)
-    assert isinstance(clipped, PendingGradients)
+    clipped = _clipped(work)
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i in mine:
         tracked = work.tracked[i]
@@ -139,6 +160,23 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     taken = set(mine)
     rest = [i for i in range(len(work.tracked)) if i not in taken]
     return _rest(work, rest, clipped) if rest else None, done
+
+
+def _clipped(work: Work) -> PendingGradients:
+    if work.control is not None:  # of each its place there
+        return PendingGradients(
+            work.gradients, _none, [float(1 + i) for i in range(len(work.gradients))], work.clip.clipvalue
+        )
+    gradients = PendingGradients(work.gradients, _adding_up(work))
+    if work.loss_scale is not None:
+        gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
+    clipped = clip(gradients, work.clip)
+    assert isinstance(clipped, PendingGradients)
+    return clipped
+
+
+def _none(gradients: Sequence[Any]) -> list[Any]:
+    raise AssertionError("a GPU adds up")
 
 
 def _adding_up(work: Work) -> Callable[[Sequence[Any]], list[Any]]:
@@ -239,6 +277,11 @@ class PendingGradients:
             factors = [old * new for old, new in zip(settled.factors, factors, strict=True)]
         return PendingGradients(settled.tensors, self._square_sums, factors)
 
+    def clip_norms(self, limit: float, is_joint: bool) -> PendingGradients:
+        clipped = by_norms(self, limit, is_joint)
+        assert isinstance(clipped, PendingGradients)
+        return clipped
+
     def sqrt(self, scalar: Any) -> Any:
         return tf.sqrt(scalar)
 
@@ -253,7 +296,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
     slots = [work.slots.get(name, item) for name in program.slots for item in tracked]
     averages = [work.slots.get(slot_layout.AVERAGE, item) for item in tracked] if work.has_averages else []
     roundings = [t.variable for t, goal in zip(tracked, goals, strict=True) if goal is not t.variable]
-    lists, group = (goals, slots, averages, roundings), tf.constant([], tf.int64)
+    lists, group = (goals, slots, averages, roundings), None
     coefficients = work.coefficients[work.rate_factors[members[0]]]
     momentum = work.ema_momentum if work.has_averages else 0.0
     limit = math.inf if gradients.limit is None else gradients.limit
@@ -262,7 +305,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
     gathered = [k for k, g in enumerate(mine) if _has_window(g)]
     decays = [work.decay_factors[i] for i in members]
     active = [work.active[i] for i in members]
-    others = [native.others(work, i) for i in members] if any(work.lazy[i] for i in members) else []
+    others = native.others(work, members)
     on_mesh, op = tracked[0].mesh is not None, library.ops().dtopt_step
     if on_mesh:
         group, together = native.numbers_on_mesh(work.only(members), program)
@@ -274,17 +317,21 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
         "decays": [1.0 if d is None else d for d in decays] if any(d is not None for d in decays) else [],
         "options": [limit, momentum, 1.0 - momentum],
     }
-    with tf.device("CPU:0") if native.on_gpu(tracked[0]) else nullcontext():  # where a GPU's op takes them
-        vectors = {name: float64s(values) for name, values in numbers.items()}
+    with place_of_scalars(tracked):
+        inputs = {name: float64s(values) for name, values in numbers.items()}
+        inputs |= {
+            "group": group if on_mesh else tf.constant([], tf.int64),
+            **window_arguments([mine[k] for k in gathered]),
+        }
+        inputs["active"] = tf.stack(active) if any(a is not True for a in active) else tf.constant([], tf.bool)
+        inputs["overwrite"] = tf.convert_to_tensor(work.overwrite)
     with nullcontext() if on_mesh else tf.device(at_hand(goals[0]).device):
         return op(
             **{name: _handles(given) for name, given in zip(LISTS, lists, strict=True)},
-            **vectors,
-            group=group,
+            **inputs,
             gradients=[numbers_of(gradient) for gradient in mine],
             rows=[mine[k].rows for k in by_row],
-            active=tf.stack(active) if any(a is not True for a in active) else tf.constant([], tf.bool),
-            overwrite=tf.convert_to_tensor(work.overwrite),
+            control=tf.constant([], tf.float64) if work.control is None else work.control,
             T=goals[0].dtype,
             rule=program.name,
             shapes=program.shapes,
@@ -296,7 +343,6 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
             others=others,
             totals=[mine[k].shape[0] for k in by_row if not mine[k].is_summed],
             gathered=gathered,
-            **window_arguments([mine[k] for k in gathered]),
         )
 
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import slot_layout
+from optim.algorithm import Group
 from optim.devices import handles_of
-from optim.executors.work import Group
 from optim.layouts.boxes import Box, box_of, partners, primary_parts, region_of
 from optim.layouts.placement import is_finer, layout_of
 from optim.precision import constant

@@ -19,7 +19,7 @@ from optim.executors.norms import square_sum, sum_of_parts
 from optim.executors.work import Work, averaged, scaled, updated
 from optim.layouts.folding import unfolded
 from optim.layouts.placement import layout_of, relayout
-from optim.options.clipping import clip
+from optim.options.clipping import by_norms, clip
 from optim.options.master_copies import target, write
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import compute_dtype, constant, is_one_of_few
@@ -43,6 +43,11 @@ class TensorGradients:
 
     def scale(self, factors: list[Any]) -> TensorGradients:
         return TensorGradients([scaled(g, factor) for g, factor in zip(self.tensors, factors, strict=True)])
+
+    def clip_norms(self, limit: float, is_joint: bool) -> TensorGradients:
+        clipped = by_norms(self, limit, is_joint)
+        assert isinstance(clipped, TensorGradients)
+        return clipped
 
     def sqrt(self, scalar: Any) -> Any:
         return tf.sqrt(tf.cast(scalar, tf.float64))

@@ -8,7 +8,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from optim.devices import needs_ops
 from optim.errors import MismatchError
+from optim.executors import native
 from optim.executors.apart import Slices
 from optim.layouts.placement import relayout
 from optim.native import direct, library
@@ -46,6 +48,9 @@ def row_gradient(
         raise MismatchError(f"the gradient of {tracked} is {values.dtype.name}; cast it")
     if (values.dtype == tf.float64) != (tracked.variable.dtype == tf.float64):
         values = tf.cast(values, tracked.variable.dtype)
+    if native.on_gpu(tracked):
+        sums, table = table_on_gpu(tf.IndexedSlices(values, indices), tracked, is_dense=False)
+        return RowGradient(sums, table, shape, tracked.variable.dtype)
     if tracked.layout is not None and not tf.executing_eagerly():
         return _on_mesh(values, indices, tracked, looks_at_sums)
     device = tracked.variable.device
@@ -74,6 +79,42 @@ def row_gradient(
     if powers:  # these the step adds up; that the rows are there is known now
         return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, is_summed=False)
     return RowGradient(sums, rows, shape, tracked.variable.dtype)
+
+
+def table_on_gpu(gradient: tf.IndexedSlices, tracked: Tracked, *, is_dense: bool) -> tuple[Any, Any]:
+    """What each row of a table is given, summed up on the GPU in the order in which it is given, without a wait.
+
+    Returns:
+      The sums in float32 at least, and the row of each, -1 for what is none; or the sums of all rows, and nothing.
+    """
+    values, indices = tf.convert_to_tensor(gradient.values), tf.convert_to_tensor(gradient.indices)
+    with tf.device(native.device_of(tracked)):
+        indices = tf.cast(indices, tf.int64)
+        order = tf.argsort(indices, stable=True)
+        sums, table = library.ops().dtopt_table(
+            values=values,
+            named=tf.gather(indices, order),
+            order=tf.cast(order, tf.int64),
+            W=compute_dtype(values.dtype),
+            rows=int(tracked.variable.shape[0]),
+            is_dense=is_dense,
+            of=tracked.name,
+        )
+    return sums, table
+
+
+def adds_up_on_gpu(tracked: Tracked) -> bool:
+    """Whether `table_on_gpu` is possible for a variable here."""
+    return native.adds_up_on(tracked) and not needs_ops()
+
+
+def moved_rows(gradient: Any, tracked: Tracked) -> RowGradient:
+    """The rows of a dense gradient on a GPU that have a number other than zero."""
+    shape = tracked.variable.shape
+    with tf.device(native.device_of(tracked)):
+        moves = tf.reduce_any(tf.not_equal(gradient, 0), axis=list(range(1, shape.rank)))
+        table = tf.where(moves, tf.range(shape[0], dtype=tf.int64), tf.constant(-1, tf.int64))
+        return RowGradient(tf.cast(gradient, compute_dtype(gradient.dtype)), table, shape, tracked.variable.dtype)
 
 
 def squared_rows(slices: Slices, tracked: Tracked, program: Program | None, sorts: bool) -> RowGradient:

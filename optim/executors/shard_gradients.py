@@ -17,6 +17,7 @@ from optim.executors.work import scaled
 from optim.layouts.placement import DTensorReader
 from optim.native import direct
 from optim.native.direct import Held
+from optim.options.clipping import by_norms
 from optim.precision import compute_dtype
 
 
@@ -101,6 +102,9 @@ class ShardGradients:
             places[i] = direct.place_of(rows) if isinstance(rows, Held) else next(behind)
         return places
 
+    def control(self, group: int) -> None:
+        """None: the host knows all that is pending."""
+
     @property
     def is_settled(self) -> bool:
         """Whether nothing is pending, so that `part` makes nothing."""
@@ -157,6 +161,11 @@ class ShardGradients:
             )
         )
         self._tensors = self._unpacked(parts)
+
+    def clip_norms(self, limit: float, is_joint: bool) -> ShardGradients:
+        clipped = by_norms(self, limit, is_joint)
+        assert isinstance(clipped, ShardGradients)
+        return clipped
 
     def sqrt(self, scalar: float) -> float:
         return math.sqrt(scalar)
@@ -221,7 +230,7 @@ class ShardGradients:
         return [math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts) for parts in sums]
 
     def _squares_of(self, placed: Sequence[tuple[int, Shard]]) -> list[tuple[int, float]]:
-        if all(native.adds_up_on(shard.tracked) for _, shard in placed):  # the host waits once, not for each
+        if all(native.adds_up_parts(shard.tracked) for _, shard in placed):  # the host waits once, not for each
             parts = [self.parts[i][shard.part] for i, shard in placed]
             sums = native.squares_on_gpu(parts, placed[0][1].variable.device).numpy().tolist()
             return list(zip((i for i, _ in placed), sums, strict=True))

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from optim.algorithm import Group
 from optim.each import Each, EachNamespace, summed
 from optim.errors import MismatchError
 from optim.executors.apart import Slices
@@ -21,8 +22,6 @@ from optim.state.row_gradient import RowGradient
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
-Group = float | tuple[float, tuple[tuple[str, float], ...]]
-"""What the coefficients of a variable depend on: its factor of the learning rate, and constants of its rule."""
 EACH_XP = EachNamespace(XP)
 
 
@@ -67,6 +66,8 @@ class Work:
     None. Empty: all None."""
     held: Held | None = None
     """All gradients, if dtopt's own kernel has them already."""
+    control: Any = None
+    """In a function, on a GPU: what `one_op.control` made there of the gradients, instead of numbers of the host."""
 
     def apart(self, i: int) -> Slices | None:
         """The slices of variable number `i`, if each is to be squared."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from optim.errors import HyperparameterError, UnsupportedError
+from optim import slot_layout
+from optim.errors import UnsupportedError
 from optim.keras import listing
 from optim.keras.behaviour import Behaviour
 from optim.keras.saved import Saved
@@ -43,17 +44,19 @@ class Adapter(Saved):
     _learning_rate = _Forwarded("_learning_rate")
 
     def __init__(self, optimizer: Any):
-        if not isinstance(optimizer, (Optimizer, LegacyOptimizer)):
-            raise HyperparameterError(f"for_keras takes an optimizer of optim, got {type(optimizer).__name__}")
         name = getattr(optimizer, "name", None) or type(optimizer).__name__
         self._keras.optimizers.Optimizer.__init__(self, name=name, **self._keras_arguments())
         for option in [n for n in vars(self) if hasattr(optimizer, n) and not n.startswith("_")]:
             del self.__dict__[option]  # Keras's own options, all unused: __getattr__ gives those of `inner`
         self.inner = optimizer
         if isinstance(optimizer, Optimizer):
-            behaviour = vars(self)["_behaviour"] = Behaviour(optimizer, self._keras, self._generation)
+            behaviour = vars(self)["_behaviour"] = self._behaviour_of(optimizer)
             behaviour.warn(behaviour.unlike, 3)
         self._track()
+
+    def _behaviour_of(self, optimizer: Optimizer) -> Behaviour:
+        is_new = int(optimizer._state.counter(slot_layout.ITERATIONS).now()) == 0
+        return Behaviour(optimizer, self._keras, self._generation, "tensorflow", is_new)
 
     _generation = TF_KERAS
 

@@ -10,16 +10,16 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 import optim
-from optim import keras_differences, schedules, slot_layout
+from optim import keras_differences, lazy, schedules
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.keras_differences import CLASSES, KERAS_3, NO_GRADIENT, ROWS, Difference
-from optim.optimizer import Optimizer
 from optim.options.settings import OPTIONS
+
+if TYPE_CHECKING:
+    from optim.optimizer import Optimizer
 
 OTHER_NAMES = ("lr", "loss_scale_factor")
 """Arguments that are other names of options."""
@@ -33,14 +33,15 @@ class Behaviour:
     Args:
       optimizer: of `optim`. Before its first step, arguments that its caller did not choose take the values with which
         it steps as Keras does.
-      keras: the module `keras` or `tf_keras`. generation: KERAS_3 or TF_KERAS.
+      keras: the module `keras` or `tf_keras`. generation: KERAS_3 or TF_KERAS. backend: that of `keras`.
+      is_new: whether it took no step yet.
     """
 
-    def __init__(self, optimizer: Optimizer, keras: ModuleType, generation: str):
+    def __init__(self, optimizer: Optimizer, keras: ModuleType, generation: str, backend: str, is_new: bool):
         self._optimizer, self._called = optimizer, "Keras 3" if generation == KERAS_3 else "tf_keras"
         self.unlike: list[str] = []
         """Return what `for_keras` has to say, one message for each difference."""
-        self._is_new = int(optimizer._state.counter(slot_layout.ITERATIONS).now()) == 0
+        self._is_new = is_new
         algorithm = _algorithm(optimizer)
         if algorithm in CLASSES and type(optimizer) is getattr(optim, algorithm):
             for name, value in _defaults(optimizer, getattr(keras.optimizers, algorithm, None)):
@@ -48,9 +49,9 @@ class Behaviour:
         found = [
             pair
             for pair in keras_differences.of(
-                generation, algorithm, _values(optimizer), backend="tensorflow", release=_release(keras)
+                generation, algorithm, _values(optimizer), backend=backend, release=_release(keras)
             )
-            if not pair[0].is_silent
+            if not pair[0].is_silent and (backend == "tensorflow" or not pair[0].is_of_rows)
         ]
         for difference, keywords in found:
             for name, value in keywords.items():
@@ -69,7 +70,7 @@ class Behaviour:
         gradients = list(gradients)
         occasions = {
             NO_GRADIENT: any(g is None for g in gradients),
-            ROWS: any(isinstance(g, tf.IndexedSlices) for g in gradients),
+            ROWS: any(lazy.is_tensor(g) and hasattr(g, "indices") for g in gradients),
         }
         found = [each for name in occasions if occasions[name] for each in self._pending.pop(name, ())]
         return [difference.sentence for difference in found]

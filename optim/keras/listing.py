@@ -5,13 +5,15 @@ Sources: `build` of each class in `keras/src/optimizers` 3.15 and `tf_keras/src/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-import tensorflow as tf
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from optim import slot_layout
-from optim.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from optim.optimizer import Optimizer
 
 BEFORE = (slot_layout.AVERAGE, slot_layout.ACCUMULATED_GRADIENT)
 """Slots that Keras makes before those of the algorithm, each for all variables."""
@@ -63,13 +65,18 @@ def variables(engine: Optimizer, *, with_rate: bool) -> list[tf.Variable]:
 
 def _slots(engine: Optimizer) -> Iterator[tf.Variable]:
     slots, tracked = engine._state.slots, list(engine._state.tracked)
-    own = [slot.name for slot in engine._algorithm.slots if slot.name in slots.names]
-    together = tuple(name for name in own if name not in BY_ITSELF)
-    apart = tuple((name,) for name in own if name in BY_ITSELF)
-    others = tuple((name,) for name in slots.names if name not in (*own, *BEFORE))
-    for group in (*((name,) for name in BEFORE), together, *apart, *others):
+    for group in order(slots.names, [slot.name for slot in engine._algorithm.slots]):
         for variable in tracked:
             yield from slots.of(variable, group).values()
+
+
+def order(names: Sequence[str], of_algorithm: Sequence[str]) -> list[tuple[str, ...]]:
+    """The slots of these names in groups, each of which Keras makes variable by variable."""
+    own = [name for name in of_algorithm if name in names]
+    before = [(name,) for name in BEFORE if name in names]
+    together = tuple(name for name in own if name not in BY_ITSELF)
+    others = [(name,) for name in names if name not in (*own, *BEFORE)]
+    return [*before, together, *((name,) for name in own if name in BY_ITSELF), *others]
 
 
 def path(engine: Optimizer, key: str, variable: tf.Variable) -> str:

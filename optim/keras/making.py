@@ -7,19 +7,27 @@ of TensorFlow.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
-
-from optim.errors import UnsupportedError
-from optim.keras.adapter import Adapter
-from optim.keras.keras_3 import Keras3Adapter
-from optim.keras.saved import NAME, PACKAGE
-from optim.keras.scaling import ScalesLosses, base_of
+from optim import lazy
+from optim.errors import HyperparameterError, UnsupportedError
+from optim.keras.any_backend import AnyBackend
+from optim.keras.backends import BACKENDS
+from optim.keras.configured import NAME, PACKAGE, bases
 from optim.options.loss_scale import DYNAMIC
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from optim.keras import adapter, keras_3, scaling
+else:
+    tf, adapter, keras_3, scaling = lazy.modules(
+        *("tensorflow", "optim.keras.adapter", "optim.keras.keras_3", "optim.keras.scaling")
+    )
 
 
 def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
@@ -42,9 +50,13 @@ def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
       `auto_scale_loss=False`; or you wrap it), `loss_scale` is switched off, with a warning.
 
     Raises:
-      HyperparameterError: `optimizer` is none of ours. UnsupportedError: no Keras, two, or one on another backend.
+      HyperparameterError: `optimizer` is none of ours. UnsupportedError: no Keras, two, or one on another backend than
+        TensorFlow, JAX and PyTorch; on the latter two, an option that has no effect there.
     """
-    return _class_for(optimizer, _check_backend(keras or _imported_keras()))(optimizer)
+    keras = _check_backend(keras or _imported_keras())
+    if not isinstance(optimizer, bases()):
+        raise HyperparameterError(f"for_keras takes an optimizer of optim, got {type(optimizer).__name__}")
+    return _class_for(optimizer, keras)(optimizer)
 
 
 def keras_objects(keras: ModuleType | None = None) -> dict[str, Any]:
@@ -65,6 +77,8 @@ def keras_class(keras: ModuleType | None = None) -> type:
 
 def _class_for(optimizer: Any, keras: ModuleType) -> type:
     """A constant scale is, in Keras 3, `loss_scale_factor` of any optimizer, and switched off under mixed_float16."""
+    if keras.backend.backend() in BACKENDS:
+        return _make_class(keras)
     scale = getattr(optimizer, "loss_scale", None)
     scales = scale == DYNAMIC or (scale is not None and not _is_keras_3(keras))
     return _make_scaling_class(keras) if scales else _make_class(keras)
@@ -83,6 +97,8 @@ def _imported_keras() -> ModuleType:
             "both keras and tf_keras were imported; pass the one that your model is made with:"
             " for_keras(optimizer, keras)"
         )
+    if not lazy.uses_tensorflow():
+        return import_module("keras")
     try:
         return import_module(tf.keras.optimizers.Optimizer.__module__.partition(".")[0])
     except ImportError as error:
@@ -98,40 +114,50 @@ def _check_backend(keras: ModuleType) -> ModuleType:
         raise UnsupportedError(f"keras must be the module keras, tf_keras or tf.keras, got {keras!r}")
     if "." in getattr(keras, "__name__", ""):
         keras = import_module(theirs.__module__.partition(".")[0])
-    if keras.backend.backend() != "tensorflow":
+    backends = ("tensorflow", *BACKENDS)
+    if keras.backend.backend() not in backends:
         raise UnsupportedError(
-            f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow before it is imported"
+            f"Keras runs on {keras.backend.backend()}; set KERAS_BACKEND to one of {', '.join(backends)} before it is"
+            " imported"
         )
     return keras
 
 
 def _reduced(optimizer: Any) -> Any:
-    """For `copy.deepcopy` and `pickle`: `inner`, with its state, and the name of Keras's module."""
-    return _again, (optimizer.inner, optimizer._keras.__name__)
+    """For `copy.deepcopy` and `pickle`: `inner`, the name of Keras's module, and the state that `inner` has not."""
+    state: dict[str, Any] = {}
+    if isinstance(optimizer, AnyBackend):
+        optimizer.save_own_variables(state)
+    return _again, (optimizer.inner, optimizer._keras.__name__, state)
 
 
-def _again(inner: Any, keras: str) -> Any:
-    return for_keras(inner, import_module(keras))
+def _again(inner: Any, keras: str, state: Mapping[str, Any] | None = None) -> Any:
+    made = for_keras(inner, import_module(keras))
+    if state:
+        made.load_own_variables(state)
+    return made
 
 
 @cache
 def _make_class(keras: ModuleType) -> type:
     theirs = keras.optimizers.Optimizer
+    if keras.backend.backend() in BACKENDS:
+        return _registered(keras, (AnyBackend, theirs))
     trackable = tf.__internal__.tracking.Trackable
-    bases = (theirs,) if issubclass(theirs, trackable) else (theirs, trackable)  # in Keras 3.0 it is not
-    return _registered(keras, (Keras3Adapter if _is_keras_3(keras) else Adapter, *bases))
+    own = (theirs,) if issubclass(theirs, trackable) else (theirs, trackable)  # in Keras 3.0 it is not
+    return _registered(keras, (keras_3.Keras3Adapter if _is_keras_3(keras) else adapter.Adapter, *own))
 
 
 @cache
 def _make_scaling_class(keras: ModuleType) -> type:
     plain = _make_class(keras)
-    return _registered(keras, (ScalesLosses, plain, base_of(keras)))
+    return _registered(keras, (scaling.ScalesLosses, plain, scaling.base_of(keras)))
 
 
 def _registered(keras: ModuleType, bases: tuple[type, ...]) -> type:
     """A class under the name that saved models have for all; `from_config` tells which it is."""
     own = {"_keras": keras, "_around": staticmethod(partial(for_keras, keras=keras)), "__reduce__": _reduced}
-    made = type(NAME, bases, {**own, "__doc__": Adapter.__doc__})
+    made = type(NAME, bases, {**own, "__doc__": bases[0].__doc__})
     made.__module__ = __name__
     registered: type = keras.saving.register_keras_serializable(package=PACKAGE, name=NAME)(made)
     return registered

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-import optim
 from optim import slot_layout
-from optim.errors import CheckpointError, HyperparameterError, MismatchError
+from optim.errors import CheckpointError, MismatchError
 from optim.keras import listing
+from optim.keras.configured import Configured
 from optim.layouts import placement
-from optim.legacy import v1, v2
 from optim.legacy._base import LegacyOptimizer
 from optim.optimizer import Optimizer
 
-PACKAGE = "dtopt"
-NAME = "KerasOptimizer"
-ORDER, BY_VARIABLE = "variables", "by variable"
-"""What a config says of the order of lists of weights. Earlier ones say nothing: those lists went slot by slot."""
 REVIVED_RATE = "_learning_rate"
 """The learning rate in a SavedModel, as tf_keras calls its own there."""
 
 
-class Saved:
+class Saved(Configured):
     """What is saved of `inner`; `Adapter` completes it."""
 
-    inner: Any
-    _keras: ModuleType
-    _around: Callable[[Any], Any]
-    """`for_keras` with `_keras`."""
+    def _live_rate(self) -> Any:
+        return self._engine._learning_rate
 
     @property
     def _engine(self) -> Optimizer:
@@ -78,32 +70,6 @@ class Saved:
         key = slot_layout.LEARNING_RATE if name == REVIVED_RATE else name
         stored = self._stored() if "inner" in vars(self) else {}
         return stored[key] if key in stored else super()._lookup_dependency(key, *args, **kwargs)  # type: ignore[misc]
-
-    def get_config(self) -> dict[str, Any]:
-        """The configuration of `inner`, and its class as `algorithm`. A schedule of this Keras is as Keras saves it."""
-        config = {**self.inner.get_config(), "algorithm": _name_of(type(self.inner), self._keras), ORDER: BY_VARIABLE}
-        theirs, rate = self._keras.optimizers.schedules, self._engine._learning_rate
-        if isinstance(rate, theirs.LearningRateSchedule):
-            config["learning_rate"] = theirs.serialize(rate)
-        return config
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
-        arguments = dict(config)
-        name, order = arguments.pop("algorithm", None), arguments.pop(ORDER, None)
-        found = _class_of(str(name)) or cls._keras.saving.get_registered_object(str(name), custom_objects)
-        if not (isinstance(found, type) and issubclass(found, (Optimizer, LegacyOptimizer))):
-            raise HyperparameterError(
-                f"the model was saved with an optimizer of class {name!r}; register that class with"
-                " keras.saving.register_keras_serializable, or load the model with compile=False"
-            )
-        rate = arguments.get("learning_rate")
-        if isinstance(rate, Mapping) and "registered_name" in rate:  # Keras's own form
-            deserialize = cls._keras.optimizers.schedules.deserialize
-            arguments["learning_rate"] = deserialize(dict(rate), custom_objects=custom_objects)
-        made = cls._around(found.from_config(arguments))
-        vars(made)["_is_of_before"] = order is None
-        return made
 
     def save_own_variables(self, store: Any) -> None:
         """Write the state into a mapping name -> array, slots as `<slot>.<position of the variable>`."""
@@ -179,25 +145,3 @@ class Saved:
 def _assign(variable: tf.Variable, value: np.ndarray) -> None:
     value = np.asarray(value, variable.dtype.as_numpy_dtype)
     variable.assign(placement.from_host(value, placement.layout_of(variable)))
-
-
-def _class_of(name: str) -> Any:
-    """The class that `_name_of` called so; None if it is none of ours."""
-    home, _, plain = name.rpartition(".")
-    place = {"": optim, "legacy.v1": v1, "legacy.v2": v2}.get(home)
-    found = getattr(place, plain, None)
-    return found if found is not None and _home(found) == home else None
-
-
-def _home(cls: Any) -> str | None:
-    """Where a class is public: `""` for `optim`, `"legacy.v2"`, ...; None for a user's."""
-    name = getattr(cls, "__name__", "")
-    places = {"": optim, "legacy.v1": v1, "legacy.v2": v2}
-    return next((home for home, place in places.items() if getattr(place, name, None) is cls), None)
-
-
-def _name_of(cls: type, keras: ModuleType) -> str:
-    home = _home(cls)
-    if home is None:
-        return str(keras.saving.get_registered_name(cls))
-    return f"{home}.{cls.__name__}" if home else cls.__name__

@@ -5,7 +5,7 @@ An *axis* is a mesh axis, a *dim* a tensor dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,33 +16,9 @@ from tensorflow.experimental import dtensor
 from tensorflow.python import _pywrap_dtensor_device
 from tensorflow.python.eager import context, core
 
-from optim.errors import HyperparameterError, MismatchError
+from optim.errors import MismatchError
 from optim.layouts import sharding
-
-LIKE_VARIABLE = "like_variable"
-ZERO1 = "zero1"
-Placement = str | Callable[[Any, str], Any]
-
-
-def check(placement: Any) -> Placement:
-    """Return `placement` if it is one. Raises HyperparameterError."""
-    if callable(placement) or placement in (LIKE_VARIABLE, ZERO1):
-        return placement
-    if isinstance(placement, Mapping) and "callable" in placement:
-        raise HyperparameterError(
-            f"slot_placement was the callable {placement['callable']}; pass it, or another placement, again"
-        )
-    raise HyperparameterError(
-        f"slot_placement must be {LIKE_VARIABLE!r}, {ZERO1!r} or a callable (variable, slot) -> Layout,"
-        f" got {placement!r}"
-    )
-
-
-def to_config(placement: Placement) -> Any:
-    """A JSON value. A callable becomes `{"callable": name}`, which tells a reader what to pass again."""
-    if isinstance(placement, str):
-        return placement
-    return {"callable": f"{placement.__module__}.{getattr(placement, '__qualname__', type(placement).__name__)}"}
+from optim.layouts.policies import LIKE_VARIABLE, ZERO1, Placement
 
 
 def layout_of(variable: tf.Variable) -> dtensor.Layout | None:
@@ -176,6 +152,15 @@ def move_to_mesh(variable: tf.Variable, mesh: dtensor.Mesh) -> None:
     name, trainable = variable._shared_name, variable.trainable
     variable.__class__ = dtensor.DVariable
     with tf.name_scope(""):
+        variable.__init__(value, name=name, trainable=trainable)
+
+
+def move_to_device(variable: tf.Variable, device: str) -> None:
+    """Put a plain variable on another device, while it stays the same Python object."""
+    if variable.device == device:
+        return
+    value, name, trainable = variable.read_value(), variable._shared_name, variable.trainable
+    with tf.device(device), tf.name_scope(""):
         variable.__init__(value, name=name, trainable=trainable)
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 UNSHARDED = "unsharded"
 """DTensor's own word for it, `dtensor.UNSHARDED`."""
@@ -22,16 +23,33 @@ def zero1_specs(specs: Sequence[str], axes: Mapping[str, int], shape: Sequence[i
       axes: size by name of every mesh axis, in the order of the mesh.
       shape: sizes of the dims.
     """
+    taken = [() if spec == UNSHARDED else (spec,) for spec in specs]
+    found = zero1_axes(taken, axes, shape, most=1)
+    return [new[0] if new else UNSHARDED for new in found]
+
+
+def zero1_axes(
+    taken: Sequence[Sequence[str]], axes: Mapping[str, int], shape: Sequence[int], most: int | None = None
+) -> list[tuple[str, ...]]:
+    """The axes of each dim, with every axis that no dim has put on the largest dim that its size divides.
+
+    Dims that are whole come before those that are divided, of which the part on a device counts.
+
+    Args:
+      taken: the axes of each dim. axes, shape: as for `zero1_specs`.
+      most: how many axes a dim may have; None for any number.
+    """
     if 0 in shape:
-        return list(specs)
-    found = [UNSHARDED if axes.get(spec) == 1 else spec for spec in specs]  # one part is the whole
+        return [tuple(dim) for dim in taken]
+    found = [[axis for axis in dim if axes.get(axis) != 1] for dim in taken]  # one part is the whole
     for axis, size in axes.items():
-        if size == 1 or axis in found:
+        if size == 1 or any(axis in dim for dim in found):
             continue
-        free = [d for d, spec in enumerate(found) if spec == UNSHARDED and shape[d] % size == 0]
+        parts = [n // prod(axes.get(name, 1) for name in dim) for n, dim in zip(shape, found, strict=True)]
+        free = [d for d, dim in enumerate(found) if (most is None or len(dim) < most) and parts[d] % size == 0]
         if free:
-            found[max(free, key=lambda d: (shape[d], -d))] = axis
-    return [old if new == UNSHARDED else new for old, new in zip(specs, found, strict=True)]
+            found[max(free, key=lambda d: (not found[d], parts[d], -d))].append(axis)
+    return [tuple(new or old) for old, new in zip(taken, found, strict=True)]
 
 
 def local_shape(shape: Sequence[int], specs: Sequence[str], axes: Mapping[str, int]) -> list[int]:

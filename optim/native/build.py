@@ -24,13 +24,14 @@ HERE = Path(__file__).parent
 PREBUILT = HERE / "prebuilt"
 SOURCES = HERE / "cpp"
 MATHS_SOURCES = ("abi.h", "arithmetic.h", "math.h", "basics.cc")
-GPU_SOURCES = ("arithmetic.h", "gpu.h", "squares.h", "squares_gpu.h")
+GPU_SOURCES = ("arithmetic.h", "gpu.h", "squares.h", "table.h", "table_gpu.h", "squares_gpu.h", "sums.h", "sums_gpu.h")
 """Of kernels, which `cuda` compiles."""
 OPS_SOURCES = tuple(
     sorted(
         f.name
         for f in SOURCES.iterdir()
-        if f.suffix in (".h", ".cc") and f.name not in (*MATHS_SOURCES[1:], "gpu.h", "squares_gpu.h")
+        if f.suffix in (".h", ".cc")
+        and f.name not in (*MATHS_SOURCES[1:], "gpu.h", "squares_gpu.h", "sums_gpu.h", "table_gpu.h")
     )
 )
 COMMON = ("-std=c++17", "-fPIC", "-w", "-fvisibility=hidden")

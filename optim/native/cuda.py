@@ -1,28 +1,34 @@
 """CUDA from traces: the kernel of a rule, one launch of which updates all variables of a device with one dtype.
 
 Its statements are those that `generate` writes; `cpp/gpu.h` gives them another meaning. A kernel's argument is the
-struct `Launch` of that file, whose layout `argument` repeats.
+struct `Launch` of that file, whose layout `argument` repeats. A rule that adds up, or that has slots of fewer dims than
+its variable, has several kernels (`cpp/sums_gpu.h`): `launches` says which, and in what order a step launches them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from optim.native.generate import Program
+from optim.native.generate import SHAPES, STORES, Program
+from optim.native.generate import SUMS as SUMS_OF
+from optim.native.graph import FULL
 
 TYPES = {"float32": "float", "float64": "double", "bfloat16": "BFloat16", "float16": "Half"}
 """The types of `cpp/arithmetic.h`, by dtype."""
-GIVEN = {"float32": ("float32", "bfloat16", "float16")}
-"""Dtypes of gradients, by that of their variables, if they may have another one: that of a master copy."""
+GIVEN = {
+    "float32": ("float32", "bfloat16", "float16"),
+    "bfloat16": ("bfloat16", "float32"),
+    "float16": ("float16", "float32"),
+}
+"""Dtypes of gradients, by that of their variables, if they may have another one: those of a master copy, and means."""
 MOST_BYTES = 32_764
 """Of a kernel's argument, from CUDA 12.1 and compute capability 7.0 on."""
 BLOCK = 16_384
 """Elements of a variable that one block of threads updates: `kBlock` in gpu.h."""
 OPTIONS = (
-    "--gpu-architecture=compute_70",
     "--fmad=false",  # no operation is contracted, as on CPUs
     "--ftz=false",
     "--prec-div=true",
@@ -30,7 +36,7 @@ OPTIONS = (
     "--std=c++17",
     "-default-device",
 )
-"""Of NVRTC, such that a result is that of the CPU's kernel, bit for bit, but for exp, log, tanh and pow."""
+"""Of NVRTC, for any GPU: a result is that of the CPU's kernel, bit for bit, but for exp, log, tanh and pow."""
 ROUNDING_TYPES = {"": 0, "bfloat16": 1, "float16": 2}
 """`RoundingType` of gpu.h, by the dtype of variables that have a master copy."""
 
@@ -59,9 +65,14 @@ def shape(program: Program, dtype: str) -> Shape:
     return OF_FLOAT64 if dtype == "float64" else WIDE
 
 
+def has_kernel(program: Program) -> bool:
+    """Whether a rule's kernel is written here: it takes dense gradients alone, and no sums of squares of their rows."""
+    return not program.powers
+
+
 def is_elementwise(program: Program) -> bool:
-    """Whether a rule's kernel is written here: it adds nothing up, and each slot is shaped like its variable."""
-    return not program.has_sums and not program.stored and not program.powers and not any(program.shapes[1:])
+    """Whether a rule's step is one launch: it adds nothing up, and each slot is shaped like its variable."""
+    return not program.has_sums and not program.stored and not any(program.shapes[1:])
 
 
 def given(dtype: str) -> tuple[str, ...]:
@@ -74,39 +85,69 @@ def name(program: Program, dtype: str, of_gradient: str) -> str:
     return f"dtopt_{program.name}_{dtype}_{of_gradient}"
 
 
+def row_name(program: Program, dtype: str) -> str:
+    """The kernel of that module that updates some rows of a variable."""
+    return f"dtopt_{program.name}_{dtype}_rows"
+
+
+def summed(dtype: str) -> str:
+    """The dtype in which gradients of rows of a dtype are added up."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def names(program: Program, dtype: str) -> set[str]:
+    """The kernels of the module of a rule for variables of a dtype."""
+    every = {one.name for of_gradient in given(dtype) for one in launches(program, dtype, of_gradient)}
+    return every or {*(name(program, dtype, of_gradient) for of_gradient in given(dtype)), row_name(program, dtype)}
+
+
 def most_tensors(program: Program) -> int:
     """How many variables one launch takes, by the size of its argument."""
-    slots = max(len(program.slots), 1)
-    return (MOST_BYTES - argument(program, 0).itemsize) // (4 + 8 * (4 + slots) + 8 + 16)
+    one, two = argument(program, 0), argument(program, 2)  # two, as every other begins at a multiple of 8
+    return 2 * (MOST_BYTES - one.itemsize) // (two.itemsize - one.itemsize)
 
 
 def argument(program: Program, tensors: int | None = None) -> np.dtype:
     """The layout of `Launch` in gpu.h, for so many variables, or as many as fit."""
     count = most_tensors(program) if tensors is None else tensors
-    slots, scalars = max(len(program.slots), 1), max(len(program.scalars), 1)
+    scalars, full, small = len(program.scalars), len(program.slots), 0
+    if not is_elementwise(program):
+        full, small = program.shapes[0], sum(program.shapes[1:])
     fields: list[tuple[str, str, int | tuple[int, ...]]] = [
-        *((field, "i4", 1) for field in ("count", "rounding_type", "overwrites", "unused")),
+        *((field, "i4", 1) for field in ("count", "rounding_type", "overwrites", "are_places")),
         ("control", "u8", 1),
         *((field, "f8", 1) for field in ("limit", "average_weight", "value_weight")),
-        ("scalars", "f8", (scalars,)),
+        ("scalars", "f8", (max(scalars, 1),)),
         ("first", "i4", (count + 1,)),
         ("size", "i8", (count,)),
         *((field, "u8", (count,)) for field in ("gradient", "variable", "average", "rounding")),
-        ("slots", "u8", (slots, count)),
+        ("slots", "u8", (max(full, 1), count)),
         *((field, "f8", (count,)) for field in ("scale", "decay")),
     ]
+    if not is_elementwise(program):
+        fields += ((field, "i8", (count,)) for field in ("matrices", "rows", "columns"))
+        fields += [("work", "u8", (count,)), ("small", "u8", (max(small, 1), count))]
     return np.dtype(fields, align=True)
 
 
 def source(program: Program, dtype: str) -> str:
     """The text of the module of a rule for variables of a dtype, with a kernel for each dtype of gradients."""
-    return "\n".join(('#include "gpu.h"', "", program.code, *kernels(program, dtype))) + "\n"
+    return "\n".join((HEADER, "", functions(program), *kernels(program, dtype))) + "\n"
 
 
-SQUARES = '#include "squares_gpu.h"\n'
-"""The text of the module that adds up squares, of all dtypes."""
+HEADER = '#include "sums_gpu.h"'
+"""What the text of a module includes."""
+
+
+SQUARES = '#include "squares_gpu.h"\n#include "table_gpu.h"\n'
+"""The text of the module that adds up squares, and gradients of rows, of all dtypes."""
 SQUARES_THREADS = 256
 """Of a block: `kSquaresThreads` of squares_gpu.h."""
+
+
+def table_name(dtype: str) -> str:
+    """The kernel of that module that adds up gradients of rows of a dtype."""
+    return f"dtopt_table_{dtype}"
 
 
 def squares_name(dtype: str) -> str:
@@ -114,8 +155,95 @@ def squares_name(dtype: str) -> str:
     return f"dtopt_squares_{dtype}"
 
 
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a step of a rule that adds up, or has slots of fewer dims.
+
+    Attributes:
+      visit: what its threads are, as the enum `Visit` of sums.h counts.
+      function: what its kernel calls, in C++.
+    """
+
+    name: str
+    visit: int
+    number: int
+    """Of its pass, -1 for none."""
+    shape: Shape
+    function: str
+
+
+SUMS = Shape(256, 1)
+"""Of all launches but that which updates: `kSumsThreads` in sums.h."""
+UPDATE, RUNS, COLUMN_PARTS, JOIN_RUNS, JOIN_PARTS, STORE = range(6)
+"""The enum `Visit`, of which the last one and those after it store rows, columns and single numbers."""
+
+
+def passes(program: Program) -> list[tuple[int, ...]]:
+    """The `numbers` of each function that adds up."""
+    each = 1 + len(SUMS_OF)
+    return [program.passes[at : at + each] for at in range(0, len(program.passes), each)]
+
+
+def is_by_rows(program: Program) -> bool:
+    """Whether rows and columns of a variable matter."""
+    return any(over or any(rest) for over, _, *rest in passes(program)) or any(program.shapes[1:3])
+
+
+def launches(program: Program, dtype: str, of_gradient: str) -> Iterator[Launch]:
+    """The launches of a step, in order; none if the rule is elementwise."""
+    if is_elementwise(program):
+        return
+    plan, types, mine = (
+        f"{program.name}_plan",
+        f"{TYPES[dtype]}, {TYPES[of_gradient]}",
+        name(program, dtype, of_gradient),
+    )
+    shared = f"dtopt_{program.name}_{dtype}"  # kernels that see no gradient
+    for k, (over, ones, matrices, rows, columns) in enumerate(passes(program)):
+        rule = f"{plan}, {program.name}_sums{k}_rule, {k}"
+        is_full = over == SHAPES.index(FULL)
+        if not is_full:
+            yield Launch(f"{shared}_small{k}", RUNS, k, SUMS, f"AddSmall<{rule}, {TYPES[dtype]}>")
+        elif ones or matrices or rows:
+            yield Launch(f"{mine}_runs{k}", RUNS, k, SUMS, f"AddRuns<{rule}, {types}>")
+        if is_full and columns:
+            yield Launch(f"{mine}_columns{k}", COLUMN_PARTS, k, SUMS, f"AddColumns<{rule}, {types}>")
+        joined = f"{plan}, {k}, {TYPES[dtype]}"
+        if ones or matrices or is_full:
+            yield Launch(f"{shared}_join_runs{k}", JOIN_RUNS, k, SUMS, f"JoinRuns<{joined}>")
+        if ones or matrices:
+            yield Launch(f"{shared}_join_parts{k}", JOIN_PARTS, k, SUMS, f"JoinParts<{joined}>")
+    how = shape(program, dtype)
+    yield Launch(mine, UPDATE, -1, how, f"UpdateWhole<{plan}, {program.name}_rule, {types}, {how.threads}>")
+    for end in program.stored:
+        at = SHAPES.index(STORES[end])
+        rule = f"{plan}, {program.name}_{end}_rule, {at}, {TYPES[dtype]}"
+        yield Launch(f"{shared}_store_{end}", STORE + at - 1, -1, SUMS, f"StoreSmall<{rule}>")
+
+
+def functions(program: Program) -> str:
+    """The text of a rule's functions, and what its kernels know of it."""
+    if is_elementwise(program):
+        return program.code
+    made = passes(program)
+    numbers = (*program.shapes, len(program.scalars), most_tensors(program), len(made), int(is_by_rows(program)))
+    texts = [f"{{{', '.join(map(str, each))}}}" for each in made] or ["{}"]
+    return f"{program.code}DTOPT_PLAN({', '.join((program.name, *map(str, numbers), *texts))})\n"
+
+
 def kernels(program: Program, dtype: str) -> Iterator[str]:
-    """The lines that make kernels of a rule's function, which stands before them."""
+    """The lines that make kernels of a rule's functions, which stand before them."""
+    return _one_each(program, dtype) if is_elementwise(program) else _several(program, dtype)
+
+
+def _several(program: Program, dtype: str) -> Iterator[str]:
+    every = {one.name: one for of_gradient in given(dtype) for one in launches(program, dtype, of_gradient)}
+    for one in every.values():
+        words = (one.name, program.name, TYPES[dtype], one.shape.threads, one.shape.at_once, one.function)
+        yield f"DTOPT_WHOLE_KERNEL({', '.join(map(str, words))})"
+
+
+def _one_each(program: Program, dtype: str) -> Iterator[str]:
     how, most = shape(program, dtype), most_tensors(program)
     for of_gradient in given(dtype):
         words = (
@@ -125,3 +253,13 @@ def kernels(program: Program, dtype: str) -> Iterator[str]:
             *(how.threads, how.at_once, len(program.slots), len(program.scalars), most),
         )
         yield f"DTOPT_KERNEL({', '.join(map(str, words))})"
+    of_rows = (row_name(program, dtype), program.name, TYPES[dtype], how.threads, how.at_once)
+    yield f"DTOPT_ROW_KERNEL({', '.join(map(str, of_rows))}, {len(program.slots)}, {len(program.scalars)})"
+
+
+def sources(programs: Iterable[Program]) -> Iterator[str]:
+    """Yield the texts of all modules: of every rule that has a kernel here, in every dtype, and of the squares."""
+    for program in programs:
+        if has_kernel(program):
+            yield from (source(program, dtype) for dtype in TYPES)
+    yield SQUARES

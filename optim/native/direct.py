@@ -42,7 +42,7 @@ those in which this class was looked at."""
 TENSOR_OF = "_ZNK10tensorflow12TensorHandle6TensorEPPKNS_6TensorE"
 """`TensorHandle::Tensor`, which shares the buffer of a tensor on any device; the same holds for it."""
 LOOKED_AT = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
-FUNCTIONS = ("hold", "drop", "read", "write", "sort", "squares", "update")
+FUNCTIONS = ("hold", "drop", "read", "write", "sort", "squares", "update", "control", "is_left_out")
 """Of the kernel's library, as `calls.h` has them."""
 
 
@@ -118,7 +118,8 @@ class _Loaded:
         table = (_Method * len(FUNCTIONS)).in_dll(library, "dtopt_functions")
         functions = {method.name.decode(): make(ctypes.addressof(method), None, None) for method in table}
         self.hold, self.drop, self.read, self.write = (functions[name] for name in FUNCTIONS[:4])
-        self.sort, self.squares, self.update = (functions[name] for name in FUNCTIONS[4:])
+        self.sort, self.squares, self.update = (functions[name] for name in FUNCTIONS[4:7])
+        self.control, self.is_left_out = (functions[name] for name in FUNCTIONS[7:])
         self.shares_buffers = addresses[len(SYMBOLS)] is not None
         self._library = library
         self._addresses = addresses
@@ -243,9 +244,24 @@ def update(
     decays: Sequence[float] = (),
     rows: Sequence[int] = (),
     overwrite: bool = False,
+    control: Held | None = None,
 ) -> None:
     """A step of the variables of a group, as `calls.h` says. Raises RuntimeError: it cannot be, nothing changed."""
-    _loaded[0].update(group, held.number, [*options], [*scales], [*decays], [*rows], overwrite)
+    number = NO_CONTROL if control is None else control.number
+    _loaded[0].update(group, held.number, [*options], [*scales], [*decays], [*rows], overwrite, number)
+
+
+NO_CONTROL = -1
+
+
+def control(group: int, held: Held, sources: Sequence[int], numbers: Sequence[float]) -> Held:
+    """What the GPU of a group makes of the gradients at `sources`, as `calls.h` describes. It does not wait."""
+    return Held(_loaded[0].control(group, held.number, [*sources], [*numbers]))
+
+
+def is_left_out(control: Held) -> bool:
+    """Whether the GPU left a step out. Waits for what was launched before that step, and for nothing after."""
+    return bool(_loaded[0].is_left_out(control.number))
 
 
 def _pointer(capsule: Any) -> int | None:

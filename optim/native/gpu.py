@@ -7,21 +7,19 @@ emulated launch only, and never on a device) or `on`. With `off` nothing of CUDA
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from optim.errors import HyperparameterError
-from optim.native import build, cuda, library, nvrtc
-from optim.native.compiling import BuildError, is_intact
+from optim.native import cuda, library, modules
+from optim.native.compiling import BuildError
+from optim.native.driver import Driver
 from optim.native.generate import Program
 
 VARIABLE = "DTOPT_GPU"
@@ -39,6 +37,7 @@ class Gpus:
         self._library.DtoptOpenGpus.argtypes = [ctypes.c_char_p, ctypes.c_bool]
         self._library.DtoptOpenGpus.restype = ctypes.c_char_p
         self._library.DtoptAddGpuKernel.restype = None
+        self._library.DtoptAddGpuLaunches.restype = None
         self._library.DtoptCloseGpus.restype = None
 
     def open(self, driver: str, is_test: bool = False) -> None:
@@ -58,22 +57,44 @@ class Gpus:
         """Launch no more steps, until a driver is opened again."""
         self._library.DtoptCloseGpus()
 
-    def add(self, program: Program, dtype: str, ptx: str) -> None:
-        """Take the module of a rule for variables of a dtype."""
+    def add(self, program: Program, dtype: str, image: bytes | str) -> None:
+        """Take the module of a rule for variables of a dtype: PTX, or machine code of the GPU."""
         threads = cuda.shape(program, dtype).threads
-        numbers = (len(program.slots), len(program.scalars), cuda.most_tensors(program), threads)
+        numbers = (program.shapes[0], len(program.scalars), cuda.most_tensors(program), threads)
         for given in cuda.given(dtype):
-            self._add(program.name, dtype, given, cuda.name(program, dtype, given), ptx, numbers)
+            self._add(program.name, dtype, given, cuda.name(program, dtype, given), image, numbers)
+            if not cuda.is_elementwise(program):
+                self._add_launches(program, dtype, given)
+        if cuda.is_elementwise(program):
+            of_one = (*numbers[:2], 1, threads)
+            name = cuda.row_name(program, dtype)
+            self._add(f"{program.name} rows", dtype, cuda.summed(dtype), name, image, of_one)
 
-    def add_squares(self, ptx: str) -> None:
+    def add_squares(self, image: bytes | str) -> None:
         """Take the module that adds up squares."""
         for dtype in cuda.TYPES:
-            self._add("squares", dtype, dtype, cuda.squares_name(dtype), ptx, (0, 0, 0, cuda.SQUARES_THREADS))
+            self._add("squares", dtype, dtype, cuda.squares_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS))
+            self._add("table", dtype, dtype, cuda.table_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS))
 
-    def _add(self, rule: str, dtype: str, given: str, name: str, ptx: str, numbers: Sequence[int]) -> None:
+    def _add_launches(self, program: Program, dtype: str, given: str) -> None:
+        launches, passes = [*cuda.launches(program, dtype, given)], cuda.passes(program)
+        numbers = [len(passes), *(number for each in passes for number in each)]
+        visits = [number for each in launches for number in (each.visit, each.number)]
+        self._library.DtoptAddGpuLaunches(
+            program.name.encode(),
+            *(ctypes.c_int64(tf.as_dtype(each).as_datatype_enum) for each in (dtype, given)),
+            ctypes.c_int64(sum(program.shapes[1:])),
+            (ctypes.c_int64 * len(numbers))(*numbers),
+            ctypes.c_int64(len(launches)),
+            (ctypes.c_char_p * len(launches))(*(each.name.encode() for each in launches)),
+            (ctypes.c_int64 * len(visits))(*visits),
+        )
+
+    def _add(self, rule: str, dtype: str, given: str, name: str, image: bytes | str, numbers: Sequence[int]) -> None:
+        data = image.encode() if isinstance(image, str) else image
         enums = (ctypes.c_int64(tf.as_dtype(each).as_datatype_enum) for each in (dtype, given))
-        values = (ctypes.c_int64 * len(numbers))(*numbers)
-        self._library.DtoptAddGpuKernel(rule.encode(), *enums, name.encode(), ptx.encode(), values)
+        values, size = (ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_int64(len(data))
+        self._library.DtoptAddGpuKernel(rule.encode(), *enums, name.encode(), data, size, values)
 
 
 class _Modules:
@@ -104,29 +125,29 @@ def why_not(program: Program, dtype: str) -> str:
     """Why no kernel updates variables of a dtype on a GPU; empty if one does. A missing one is compiled."""
     if not is_on():
         return f"dtopt's kernels for GPUs have not been run on a device yet; {VARIABLE}=on uses them"
-    if not cuda.is_elementwise(program):
-        return "its rule needs more than the gradient of an element, for which there is no kernel on GPUs yet"
-    return _why_no_module(cuda.source(program, dtype), lambda gpus, ptx: gpus.add(program, dtype, ptx))
+    if not cuda.has_kernel(program):
+        return "its rule needs the squares of gradients that name a row twice, for which there is no kernel on GPUs yet"
+    return _why_no_module(cuda.source(program, dtype), lambda gpus, image: gpus.add(program, dtype, image))
 
 
 def why_no_squares() -> str:
-    """Why no kernel adds up squares on a GPU; empty if one does."""
+    """Why no kernel adds up squares, or gradients of rows, on a GPU; empty if one does."""
     return _why_no_module(cuda.SQUARES, Gpus.add_squares)
 
 
-def _why_no_module(source: str, add: Callable[[Gpus, str], None]) -> str:
-    """Why the ops do not have a module yet; empty if they do. A missing one is compiled in the background."""
+def _why_no_module(source: str, add: Callable[[Gpus, bytes], None]) -> str:
+    """Why the ops do not have a module yet; empty if they do. One that is not at hand is compiled in the background."""
     with _modules.lock:
         if _modules.gpus is None and not _modules.problem:
             _modules.problem = _open()
         if _modules.problem:
             return _modules.problem
-        key, thread = _key(source), None
+        key, thread = modules.key(source), None
         if key not in _modules.reasons:
             _modules.reasons[key] = COMPILING
             thread = threading.Thread(target=_provide, args=(source, add), daemon=True, name="optim-compiling")
             thread.start()
-    if thread is not None and (library.mode() == "build" or find(source) is not None):
+    if thread is not None and (library.mode() == "build" or modules.at_hand(source) is not None):
         thread.join()
     return _modules.reasons[key]
 
@@ -145,54 +166,12 @@ def _open() -> str:
     return ""
 
 
-def _provide(source: str, add: Callable[[Gpus, str], None]) -> None:
-    """Hand a module to the ops, compiled first if it is not in the cache."""
+def _provide(source: str, add: Callable[[Gpus, bytes], None]) -> None:
+    """Hand a module to the ops, compiled first if it is not at hand, in a form that the driver takes."""
     assert _modules.gpus is not None
     try:
-        add(_modules.gpus, module(source))
-        _modules.reasons[_key(source)] = ""
+        add(_modules.gpus, modules.accepted(source, Driver(DRIVER)))
+        _modules.reasons[modules.key(source)] = ""
     except (BuildError, OSError) as error:
         _log.warning("dtopt's GPU kernel is not used, steps run on TensorFlow's ops: %s", error)
-        _modules.reasons[_key(source)] = str(error)
-
-
-def module(source: str) -> str:
-    """The PTX of a module's text, from the cache, or compiled and kept there.
-
-    Raises:
-      BuildError: there is no NVRTC, or it failed. OSError: the cache cannot be written.
-    """
-    found = find(source)
-    if found is not None:
-        return found.read_text(encoding="utf-8")
-    text = nvrtc.find().ptx(source, headers(), cuda.OPTIONS)
-    path = cached(source)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    record = {"key": _key(source), "size": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    for target, content in ((path, text), (path.with_suffix(".json"), json.dumps(record))):
-        part = target.with_name(f"{target.name}.{os.getpid()}")
-        part.write_text(content, encoding="utf-8")
-        os.replace(part, target)
-    return text
-
-
-def find(source: str) -> Path | None:
-    """A module in the cache; None if there is none, or it is not whole."""
-    path = cached(source)
-    return path if is_intact(path, _key(source)) else None
-
-
-def cached(source: str) -> Path:
-    """Where a module is in the user's cache."""
-    return build.cache_folder() / f"gpu-{_key(source)[:16]}.ptx"
-
-
-@cache
-def headers() -> dict[str, str]:
-    """What the text of a module includes, by name."""
-    return {name: build.text(name) for name in build.GPU_SOURCES}
-
-
-@cache
-def _key(source: str) -> str:
-    return build.digest(source, *headers().values(), *cuda.OPTIONS)
+        _modules.reasons[modules.key(source)] = str(error)

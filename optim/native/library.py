@@ -247,6 +247,7 @@ def _check(module: Any) -> None:
             options=tf.constant([float("inf"), 0.0, 0.0], tf.float64),
             active=tf.constant([], tf.bool),
             overwrite=False,
+            control=tf.constant([], tf.float64),
             T=tf.float32,
             rule=program.name,
             shapes=program.shapes,

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ctypes.util import find_library
 from functools import cache
 from pathlib import Path
 
 from optim.native.compiling import BuildError
 
+LEAST = 70
+"""The compute capability that PTX is made for, 7.0, or the least that a newer NVRTC has: all later GPUs take it."""
 PACKAGES = ("nvidia.cuda_nvrtc", "nvidia.cu13")
 """Of CUDA 12 and 13, in which pip puts the library."""
 NAMES = ("libnvrtc.so.12", "libnvrtc.so.13")
@@ -22,6 +24,7 @@ class Nvrtc:
 
     Attributes:
       version: (major, minor) of the CUDA release that it is of.
+      architecture: the compute capability that its PTX is for, 70 for 7.0.
     """
 
     def __init__(self, path: str):
@@ -30,9 +33,14 @@ class Nvrtc:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         self.version = (major.value, minor.value)
+        count = ctypes.c_int()
+        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        supported = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", supported)
+        self.architecture = least_architecture(supported)
 
     def ptx(self, source: str, headers: Mapping[str, str], options: Sequence[str]) -> str:
-        """Compile a module.
+        """Compile a module to PTX, which a driver compiles for its GPU.
 
         Args:
           headers: the texts of the files that it includes, by name.
@@ -40,31 +48,47 @@ class Nvrtc:
         Raises:
           BuildError: with the first lines of what the compiler says.
         """
+        target = f"compute_{self.architecture}"
+        return self._compiled("PTX", source, headers, target, options).rstrip(b"\0").decode(errors="replace")
+
+    def machine_code(self, source: str, headers: Mapping[str, str], options: Sequence[str], capability: int) -> bytes:
+        """Compile a module for one compute capability, 90 for 9.0. Arguments and errors as for `ptx`."""
+        return self._compiled("CUBIN", source, headers, f"sm_{capability}", options)
+
+    def _compiled(
+        self, what: str, source: str, headers: Mapping[str, str], target: str, options: Sequence[str]
+    ) -> bytes:
         program = ctypes.c_void_p()
         count = len(headers)
         texts = (ctypes.c_char_p * count)(*(text.encode() for text in headers.values()))
         names = (ctypes.c_char_p * count)(*(name.encode() for name in headers))
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"rule.cu", count, texts, names)
         try:
-            words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-            if self._library.nvrtcCompileProgram(program, len(options), words) != 0:
-                lines = self._text("ProgramLog", program).strip().splitlines()
-                raise BuildError(f"NVRTC failed: {' / '.join(lines[:3])}")
-            return self._text("PTX", program)
+            all_ = [f"--gpu-architecture={target}", *options]
+            words = (ctypes.c_char_p * len(all_))(*(option.encode() for option in all_))
+            if self._library.nvrtcCompileProgram(program, len(all_), words) != 0:
+                log = self._output("ProgramLog", program).rstrip(b"\0").decode(errors="replace")
+                raise BuildError(f"NVRTC failed: {' / '.join(log.strip().splitlines()[:3])}")
+            return self._output(what, program)
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _text(self, what: str, program: ctypes.c_void_p) -> str:
+    def _output(self, what: str, program: ctypes.c_void_p) -> bytes:
         size = ctypes.c_size_t()
         self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(size.value)
         self._call(f"nvrtcGet{what}", program, buffer)
-        return buffer.value.decode(errors="replace")
+        return buffer.raw
 
     def _call(self, function: str, *arguments: object) -> None:
         code = getattr(self._library, function)(*arguments)
         if code != 0:
             raise BuildError(f"{function}: {self._library.nvrtcGetErrorString(code).decode()}")
+
+
+def least_architecture(supported: Iterable[int]) -> int:
+    """Return the compute capability for which PTX is made by an NVRTC that supports these."""
+    return min((each for each in supported if each >= LEAST), default=LEAST)
 
 
 @cache
@@ -79,7 +103,7 @@ def find() -> Nvrtc:
             return Nvrtc(path)
         except OSError:
             continue
-    raise BuildError("NVRTC is not installed; pip install nvidia-cuda-nvrtc-cu12")
+    raise BuildError("NVRTC, which compiles kernels for GPUs, is not installed: pip install nvidia-cuda-nvrtc-cu12")
 
 
 def _places() -> Iterator[str]:

@@ -1,24 +1,30 @@
 """Compile the libraries into the package: `python -m optim.native.prebuild`. What the wheel's build calls.
 
 The ops are compiled for the TensorFlow that is installed, and left out without one; libraries of other versions stay,
-so that a wheel for several is made by calling this once under each.
+so that a wheel for several is made by calling this once under each. GPU kernels are compiled by NVRTC, without a GPU.
 """
 
 from __future__ import annotations
 
 import sys
 
-from optim.native import build
+from optim.native import build, cuda, generate, modules
 from optim.native.compiling import BuildError, Recipe, compile_into
 
 
 def main() -> int:
-    """Compile, and say what was made. Without a compiler nothing is, and first use will try again."""
+    """Compile, and say what was made. What cannot be compiled here is compiled at first use."""
     recipes: list[Recipe] = [build.maths(everywhere=True)]
     try:
         recipes.append(build.ops())
     except ImportError:
         print("dtopt: no TensorFlow here, its ops are compiled at first use", file=sys.stderr)
+    try:
+        count = modules.pack(cuda.sources(generate.builtin_programs()))
+        size = modules.PACKED.stat().st_size
+        print(f"dtopt: {modules.PACKED.name}, {count} modules, {size} bytes", file=sys.stderr)
+    except (BuildError, OSError) as error:
+        print(f"dtopt: kernels for GPUs are not prebuilt: {error}", file=sys.stderr)
     for recipe in recipes:
         try:
             path = compile_into(recipe, build.PREBUILT / f"{recipe.name}.so")

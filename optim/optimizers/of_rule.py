@@ -7,16 +7,21 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optim.arguments import Choice, Hyperparameter
 from optim.errors import HyperparameterError
 from optim.hyperparameters import ChoiceAttribute, HyperparameterAttribute, Values
+from optim.lazy import uses_tensorflow
 from optim.namespace import XP
 from optim.native.trace import unknown_function
-from optim.optimizer import Optimizer
 from optim.options import settings
 from optim.rule import Rule, arguments, hyperparameters
+
+if TYPE_CHECKING or uses_tensorflow():
+    from optim.optimizer import Optimizer
+else:
+    from optim.recipe import Optimizer
 
 AFTER_OWN = ("gradients_clip_option", "ema_option", "name", "mesh")
 """Arguments of `Optimizer` that follow those of the algorithm, in the order of Keras 2.9."""
@@ -108,6 +113,8 @@ class RuleOptimizer(Optimizer):
 
 def _check_functions(rule: type[Rule]) -> None:
     """Raises HyperparameterError: the rule, with its default choices, calls what no executor has."""
+    if not uses_tensorflow():
+        return  # `for_keras` looks at it, when it knows the backend
     own = arguments(rule)
     choices = {n: a.check(n, a.default) for n, a in own.items() if isinstance(a, Choice)}
     called = unknown_function(rule.from_arguments(choices, {n: a.default for n, a in hyperparameters(rule).items()}))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
-
+from optim import lazy
 from optim.optimizers.of_rule import RuleOptimizer
 from optim.precision import cast_scalar
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = lazy.modules("tensorflow")
 
 
 class ScheduleFreeAdamW(RuleOptimizer, rule=ScheduleFreeAdamWRule):

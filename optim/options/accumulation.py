@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import tensorflow as tf
-
-from optim import slot_layout
+from optim import lazy, slot_layout
 from optim.arguments import count, flag
-from optim.devices import wait_for_pending
-from optim.layouts import placement
-from optim.native import library
 from optim.options.part import Option, Part
 from optim.precision import compute_dtype, constant
-from optim.state.counter import Counter
-from optim.state.row_gradient import RowGradient, add_in_function, add_rows, can_gather, mean_in_function, take_rows
-from optim.state.state import State
-from optim.state.tracked import Tracked
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from optim import devices
+    from optim.layouts import placement
+    from optim.layouts.policies import Placement
+    from optim.native import library
+    from optim.state import counter as counters
+    from optim.state import row_gradient
+    from optim.state.counter import Counter
+    from optim.state.state import State
+    from optim.state.tracked import Tracked
+else:
+    tf, devices, placement, library, counters, row_gradient = lazy.modules(
+        *("tensorflow", "optim.devices", "optim.layouts.placement", "optim.native.library"),
+        *("optim.state.counter", "optim.state.row_gradient"),
+    )
 
 NOTHING, ANYTHING = 0, 1
 """Marks of a sum: no gradient was added, or one that may be other than zero anywhere. A larger one stands for rows."""
@@ -64,7 +73,7 @@ class Accumulation(Part):
         self._state = state
         self._marks: dict[int, Counter] = {}
         if self.is_used:
-            state.new_scalar(slot_layout.ACCUMULATED_STEPS, 0, tf.int64, "accumulated_steps")
+            state.new_scalar(slot_layout.ACCUMULATED_STEPS, 0, "int64", "accumulated_steps")
 
     @property
     def steps(self) -> int:
@@ -96,19 +105,19 @@ class Accumulation(Part):
         iterations, *gathered = [int(s.numpy()) if tf.executing_eagerly() else s.read_value() for s in scalars]
         return iterations * self.steps + gathered[0] if gathered else iterations
 
-    def add_slots(self, tracked: Tracked, policy: placement.Placement) -> None:
+    def add_slots(self, tracked: Tracked, policy: Placement) -> None:
         """Make the sum of a variable's gradients, and its mark."""
         if self.is_used:
             wide = compute_dtype(tracked.variable.dtype)
             self._state.new_slot(slot_layout.ACCUMULATED_GRADIENT, tracked, policy, dtype=wide)
-            mark = {"dims": (), "dtype": tf.as_dtype(slot_layout.GATHERED_DTYPE)}
+            mark = {"dims": (), "dtype": tf.as_dtype(slot_layout.GATHERED_DTYPE), "is_counter": True}
             self._state.new_slot(slot_layout.GATHERED, tracked, placement.LIKE_VARIABLE, **mark)
 
     def takes_rows(self, tracked: Tracked) -> bool:
         """Whether a gradient may be a `RowGradient` here."""
         if not self.is_used:
             return True
-        return can_gather(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, tracked))
+        return row_gradient.can_gather(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, tracked))
 
     def gather_eagerly(
         self, tracked: Sequence[Tracked], gradients: Sequence[Any], by_row: Callable[[Tracked], bool]
@@ -120,13 +129,13 @@ class Accumulation(Part):
         counter = self._state.counter(slot_layout.ACCUMULATED_STEPS)
         count = int(counter.peek()) + 1
         self._add(tracked, gradients)
-        wait_for_pending()
+        devices.wait_for_pending()
         for item, gradient in zip(tracked, gradients, strict=True):
             mark = self._mark(item)
-            if isinstance(gradient, RowGradient):
+            if isinstance(gradient, row_gradient.RowGradient):
                 before = constant(int(mark.peek()), tf.int64)
                 mark.set(int(library.ops().dtopt_mark_rows(before=before, rows=gradient.rows)))
-                add_rows(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), gradient)
+                row_gradient.add_rows(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), gradient)
             elif mark.peek() != ANYTHING:
                 mark.set(ANYTHING)
         if count < self.steps:
@@ -144,13 +153,15 @@ class Accumulation(Part):
         self._add(tracked, gradients)
         for item, gradient in zip(tracked, gradients, strict=True):
             mark = self._state.slots.get(slot_layout.GATHERED, item)
-            if isinstance(gradient, RowGradient) and not gradient.is_summed:
-                add_in_function(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), mark, gradient)
-            elif isinstance(gradient, RowGradient):
+            if isinstance(gradient, row_gradient.RowGradient) and not gradient.is_summed:
+                row_gradient.add_in_function(
+                    self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), mark, gradient
+                )
+            elif isinstance(gradient, row_gradient.RowGradient):
                 marked = library.ops().dtopt_mark_rows(before=mark.read_value(), rows=gradient.rows)
                 mark.assign(marked)
                 with tf.control_dependencies([marked]):
-                    add_rows(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), gradient)
+                    row_gradient.add_rows(self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item), gradient)
             else:
                 mark.assign(tf.ones_like(mark.read_value()))
         steps = self._state.scalars[slot_layout.ACCUMULATED_STEPS]
@@ -169,8 +180,8 @@ class Accumulation(Part):
         members = []
         for item in self._state.tracked:
             variable, gradient = self._state.slots.get(slot_layout.GATHERED, item), now.get(item.index)
-            by_row = isinstance(gradient, RowGradient)
-            if isinstance(gradient, RowGradient) and not gradient.is_summed:  # the step forgets the mark
+            by_row = isinstance(gradient, row_gradient.RowGradient)
+            if isinstance(gradient, row_gradient.RowGradient) and not gradient.is_summed:  # the step forgets the mark
                 members.append(Member(item, variable, True, in_step=True))
                 continue
             mark = variable.read_value()
@@ -182,7 +193,7 @@ class Accumulation(Part):
     def _add(self, tracked: Sequence[Tracked], gradients: Sequence[Any]) -> None:
         """Add those that are dense."""
         for item, gradient in zip(tracked, gradients, strict=True):
-            if isinstance(gradient, RowGradient):
+            if isinstance(gradient, row_gradient.RowGradient):
                 continue
             total = self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
 
@@ -202,10 +213,10 @@ class Accumulation(Part):
         found = self._marks.get(tracked.index)
         variable = self._state.slots.get(slot_layout.GATHERED, tracked)
         if found is None or found.variable is not variable:
-            found = self._marks[tracked.index] = Counter(variable)
+            found = self._marks[tracked.index] = counters.Counter(variable)
         return found
 
-    def take_mean(self, members: Sequence[Member], state_dtype: Callable[[Tracked], tf.DType]) -> list[Any]:
+    def take_mean(self, members: Sequence[Member], state_dtype: Callable[[Tracked], Any]) -> list[Any]:
         """Mean of the gathered gradients in the variables' layout; the sums start again at zero.
 
         Rows are those that any call named, and whose sum is not all zero. In the dtype of what the rule updates, but
@@ -216,12 +227,12 @@ class Accumulation(Part):
             item = member.tracked
             total = self._state.slots.get(slot_layout.ACCUMULATED_GRADIENT, item)
             if member.in_step:
-                means.append(mean_in_function(total, member.mark, self.steps, item.variable.dtype))
+                means.append(row_gradient.mean_in_function(total, member.mark, self.steps, item.variable.dtype))
                 continue
             if member.by_row:
                 rows = library.ops().dtopt_marked_rows(mark=member.mark, limit=int(total.shape[0]))
-                sums = take_rows(total, rows) / self.steps
-                mean = RowGradient(sums, rows, total.shape, item.variable.dtype)
+                sums = row_gradient.take_rows(total, rows) / self.steps
+                mean = row_gradient.RowGradient(sums, rows, total.shape, item.variable.dtype)
                 means.append(mean.without_zeros())
                 continue
             dtype = state_dtype(item)

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import tensorflow as tf
-
-from optim import slot_layout
+from optim import lazy, slot_layout
 from optim.errors import UnsupportedError
-from optim.layouts.placement import Placement, layout_of, relayout_bits
 from optim.options import exclusive
 from optim.options.master_copies import target, write
 from optim.options.option_objects import EMAOption, from_mapping
 from optim.options.part import Option, Part
 from optim.options.stochastic_average import StochasticAverage
-from optim.state.state import State
-from optim.state.tracked import Tracked
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from optim.layouts import placement
+    from optim.layouts.policies import Placement
+    from optim.state.state import State
+    from optim.state.tracked import Tracked
+else:
+    tf, placement = lazy.modules("tensorflow", "optim.layouts.placement")
 
 
 class Averages(Part):
@@ -81,24 +86,24 @@ class Averages(Part):
             return
         self.option = replace(self.option, **{name: value})
 
-    def add_slot(self, tracked: Tracked, policy: Placement, dtype: tf.DType) -> None:
+    def add_slot(self, tracked: Tracked, policy: Placement, dtype: Any) -> None:
         """Make the average of a variable, which starts as its value."""
         if self.is_used:
             self._state.new_copy(slot_layout.AVERAGE, tracked, policy, dtype)
 
-    def momentum(self, iterations: Any) -> Any:
+    def momentum(self, xp: Any, iterations: Any) -> Any:
         """μ of average ← μ·average + (1 − μ)·variable in the step after `iterations` steps.
 
-        A float eagerly, maybe a float64 tensor in a function; 0 where that step's values are the first averages.
+        A float eagerly, maybe a float64 tensor of `xp` in a function; 0 if that step's values are the first averages.
         """
         if self.stochastic_average is not None:
-            return self.stochastic_average.momentum(iterations)
+            return self.stochastic_average.momentum(xp, iterations)
         momentum = self.option.ema_momentum
         if not self.option.use_ema or self.option.ema_start == "initial":
             return momentum
         if isinstance(iterations, int):
             return momentum if iterations > 0 else 0.0
-        return tf.cast(iterations > 0, tf.float64) * tf.constant(momentum, tf.float64)
+        return xp.cast(iterations > 0, "float64") * momentum
 
     def overwrites(self, iterations: Any) -> Any:
         """Whether the step after `iterations` steps ends with the averages in the variables: a bool, or a tensor."""
@@ -141,8 +146,8 @@ class Averages(Part):
     def _exchange(self, tracked: Tracked, average: tf.Variable) -> None:
         slots = self._state.slots
         mean, own = average.read_value(), target(slots, tracked).read_value()
-        write(slots, tracked, mean, relayout_bits)
-        average.assign(relayout_bits(own, layout_of(average)))
+        write(slots, tracked, mean, placement.relayout_bits)
+        average.assign(placement.relayout_bits(own, placement.layout_of(average)))
 
     @contextmanager
     def averages_swapped(self) -> Iterator[None]:
@@ -164,16 +169,16 @@ class Averages(Part):
             )
 
     @property
-    def _first_step(self) -> int:
+    def first_step(self) -> int:
         """After how many steps there are averages."""
         return 1 if self.stochastic_average is None else self.stochastic_average.start_averaging + 1
 
     def were_taken(self) -> bool:
         """Whether there are averages of some variables."""
         steps = int(self._state.counter(slot_layout.ITERATIONS).now())
-        return len(self._state.tracked) > 0 and steps >= self._first_step
+        return len(self._state.tracked) > 0 and steps >= self.first_step
 
     def _check_there_are_averages(self, before: str) -> None:
         if not self.were_taken():
-            steps = "a step" if self._first_step == 1 else f"{self._first_step} steps"
+            steps = "a step" if self.first_step == 1 else f"{self.first_step} steps"
             raise UnsupportedError(f"no average was taken yet: take {steps} before {before}")

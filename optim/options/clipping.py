@@ -6,6 +6,8 @@ What differs between the executors is how a norm is gathered and how a tensor is
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -34,7 +36,7 @@ class Clipping(Part):
 
     @property
     def has_norms(self) -> bool:
-        return self.option.clipnorm is not None or self.option.global_clipnorm is not None
+        return self.option.norm is not None
 
     def get(self, name: str) -> Any:
         return getattr(self.option, name)
@@ -43,11 +45,18 @@ class Clipping(Part):
         self.option = replace(self.option, **{name: value})
 
 
-class Gradients(Protocol):
+class Clippable(Protocol):
     """All gradients of one step, dense, None left out."""
 
-    def clip_values(self, limit: float) -> Gradients:
+    def clip_values(self, limit: float) -> Clippable:
         """Each element clipped to [-limit, limit]."""
+
+    def clip_norms(self, limit: float, is_joint: bool) -> Clippable:
+        """Each gradient scaled down to at most this norm, or all to at most this joint norm: mostly `by_norms`."""
+
+
+class Gradients(Clippable, Protocol):
+    """Those whose norms are known here."""
 
     def squared_norms(self) -> list[Any]:
         """The sum of squares of each whole gradient, a scalar each."""
@@ -60,7 +69,7 @@ class Gradients(Protocol):
     def maximum(self, a: Any, b: Any) -> Any: ...
 
 
-def clip(gradients: Gradients, option: GradientsClipOption) -> Gradients:
+def clip(gradients: Clippable, option: GradientsClipOption) -> Clippable:
     """Gradients clipped as `option` says, in its order."""
     steps = [_clip_values, _clip_norms]
     if option.clip_order == "norm_first":
@@ -70,21 +79,25 @@ def clip(gradients: Gradients, option: GradientsClipOption) -> Gradients:
     return gradients
 
 
-def _clip_values(gradients: Gradients, option: GradientsClipOption) -> Gradients:
+def _clip_values(gradients: Clippable, option: GradientsClipOption) -> Clippable:
     return gradients if option.clipvalue is None else gradients.clip_values(option.clipvalue)
 
 
-def _clip_norms(gradients: Gradients, option: GradientsClipOption) -> Gradients:
-    if option.clipnorm is not None:
-        norms = [gradients.sqrt(square) for square in gradients.squared_norms()]
-        return gradients.scale([_factor(gradients, norm, option.clipnorm) for norm in norms])
-    if option.global_clipnorm is not None:
-        squares = gradients.squared_norms()
-        factor = _factor(gradients, gradients.sqrt(sum(squares)), option.global_clipnorm)
-        return gradients.scale([factor] * len(squares))
-    return gradients
+def _clip_norms(gradients: Clippable, option: GradientsClipOption) -> Clippable:
+    return gradients if option.norm is None else gradients.clip_norms(*option.norm)
 
 
-def _factor(gradients: Gradients, norm: Any, limit: float) -> Any:
+def by_norms(gradients: Gradients, limit: float, is_joint: bool) -> Gradients:
+    """Gradients scaled by factors that are made of their norms here."""
+    squares = gradients.squared_norms()
+    if not is_joint:
+        return gradients.scale([_factor(gradients, square, limit) for square in squares])
+    # Not `sum`: from Python 3.12 on it adds floats up in another way than tensors, and than a GPU does.
+    factor = _factor(gradients, functools.reduce(operator.add, squares), limit)
+    return gradients.scale([factor] * len(squares))
+
+
+def _factor(gradients: Gradients, square: Any, limit: float) -> Any:
     # A norm that is not finite gives NaN, and not 0, which would make finite numbers a step that looks healthy.
+    norm = gradients.sqrt(square)
     return limit / gradients.maximum(norm, limit) + (norm - norm)

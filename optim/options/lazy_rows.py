@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from optim.arguments import patterns
 from optim.options.part import Option, Part
-from optim.state.tracked import Tracked, matches
+from optim.state.names import matches
+
+if TYPE_CHECKING:
+    from optim.state.tracked import Tracked
 
 
 class LazyRows(Part):
@@ -32,4 +35,4 @@ class LazyRows(Part):
         self.patterns = patterns("lazy_rows", value)
 
     def applies_to(self, tracked: Tracked) -> bool:
-        return bool(self.patterns) and tracked.variable.shape.rank > 0 and matches(self.patterns, tracked)
+        return bool(self.patterns) and len(tracked.variable.shape) > 0 and matches(self.patterns, tracked)

@@ -8,20 +8,26 @@ Keras 3, it never falls below 1 nor grows beyond float32.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.experimental import dtensor
 
-from optim import slot_layout
+from optim import lazy, slot_layout
 from optim.arguments import count
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.hyperparameters import to_number
-from optim.layouts import placement
 from optim.options.part import Option, Part
 from optim.precision import constant
-from optim.state.state import State
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.experimental import dtensor
+
+    from optim.layouts import placement
+    from optim.state.state import State
+else:
+    tf, dtensor, placement = lazy.modules("tensorflow", "tensorflow.experimental.dtensor", "optim.layouts.placement")
 
 DYNAMIC = "dynamic"
 INITIAL_SCALE = 2.0**15
@@ -67,8 +73,8 @@ class LossScale(Part):
         self.loss_scale_growth_steps = _parse_growth_steps(growth_steps, self.loss_scale)
         self._state = state
         if self._is_dynamic:
-            state.new_scalar(slot_layout.LOSS_SCALE, INITIAL_SCALE, tf.float32, "loss_scale")
-            state.new_scalar(slot_layout.FINITE_STEPS, 0, tf.int64, "finite_steps")
+            state.new_scalar(slot_layout.LOSS_SCALE, INITIAL_SCALE, "float32", "loss_scale")
+            state.new_scalar(slot_layout.FINITE_STEPS, 0, "int64", "finite_steps")
 
     @property
     def is_used(self) -> bool:
@@ -77,6 +83,11 @@ class LossScale(Part):
     @property
     def _is_dynamic(self) -> bool:
         return self.loss_scale == DYNAMIC
+
+    @property
+    def counters(self) -> Sequence[str]:
+        """The scalars that `update` moves."""
+        return (slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS) if self._is_dynamic else ()
 
     @property
     def _growth_steps(self) -> int:
@@ -140,6 +151,7 @@ class LossScale(Part):
                     f"loss_scale={scale} is more than {dtype.name} can hold; cast the loss to float32"
                 )
             return tf.constant(scale, dtype)
+        self._state.place_scalars()
         variable = self._state.scalars[slot_layout.LOSS_SCALE]
         layout = placement.layout_of(variable)
         if not tf.executing_eagerly():
@@ -156,7 +168,7 @@ class LossScale(Part):
         return tf.cast(constant(self.now(), tf.float32), dtype)
 
     def update(self, is_finite: bool) -> None:
-        """Move a dynamic scale on, after an eager step that was taken (or, False, was not) and was waited for."""
+        """Move a dynamic scale on, after an eager step that was taken, or, False, was not."""
         if not self._is_dynamic:
             return
         scale, steps = (self._state.counter(key) for key in (slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS))

@@ -7,19 +7,24 @@ section 3.1: an update smaller than half the spacing of the variable's dtype wou
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import tensorflow as tf
-
-from optim import slot_layout
+from optim import lazy, slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
-from optim.layouts import placement
 from optim.options.part import Option, Part
-from optim.state.slots import SlotTable
-from optim.state.state import State
-from optim.state.tracked import Tracked
 
-LOW_PRECISION = (tf.float16, tf.bfloat16)
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from optim.layouts import placement
+    from optim.layouts.policies import Placement
+    from optim.state.slots import SlotTable
+    from optim.state.state import State
+    from optim.state.tracked import Tracked
+else:
+    tf, placement = lazy.modules("tensorflow", "optim.layouts.placement")
+
+LOW_PRECISION = ("float16", "bfloat16")
 
 
 class MasterCopies(Part):
@@ -39,14 +44,14 @@ class MasterCopies(Part):
         self.master_copies = value
         self._state = state
 
-    def state_dtype(self, tracked: Tracked) -> tf.DType:
+    def state_dtype(self, tracked: Tracked) -> Any:
         """Dtype of what the rule works on: the slots, and the variable or its copy."""
         return tf.float32 if self._has_copy(tracked) else tracked.variable.dtype
 
     def _has_copy(self, tracked: Tracked) -> bool:
         return self.master_copies and tracked.variable.dtype in LOW_PRECISION
 
-    def add_slot(self, tracked: Tracked, policy: placement.Placement) -> None:
+    def add_slot(self, tracked: Tracked, policy: Placement) -> None:
         """Make the copy of a variable that is to have one."""
         if self._has_copy(tracked):
             self._state.new_copy(slot_layout.MASTER, tracked, policy, tf.float32)
@@ -73,10 +78,9 @@ def target(slots: SlotTable, tracked: Tracked) -> tf.Variable:
     return tracked.variable if master is None else master
 
 
-def write(
-    slots: SlotTable, tracked: Tracked, value: Any, relayout: Callable[[Any, Any], Any] = placement.relayout
-) -> None:
+def write(slots: SlotTable, tracked: Tracked, value: Any, relayout: Callable[[Any, Any], Any] | None = None) -> None:
     """Assign a value in the dtype of `target`, in any layout, to the copy, and its rounding to the variable."""
+    relayout = relayout or placement.relayout
     master = slots.find(slot_layout.MASTER, tracked)
     if master is not None:
         master.assign(relayout(value, placement.layout_of(master)))

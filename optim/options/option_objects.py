@@ -76,6 +76,17 @@ class GradientsClipOption(_Given):
         """Whether anything is clipped."""
         return not (self.clipnorm is None and self.clipvalue is None and self.global_clipnorm is None)
 
+    @property
+    def norm(self) -> tuple[float, bool] | None:
+        """The limit of norms, and whether that is of the joint one; None if norms are not limited."""
+        limit = self.global_clipnorm if self.clipnorm is None else self.clipnorm
+        return None if limit is None else (limit, self.clipnorm is None)
+
+    @property
+    def needs_clipped_norms(self) -> bool:
+        """Whether norms are those of elements that are clipped already."""
+        return self.norm is not None and self.clipvalue is not None and self.clip_order == "value_first"
+
 
 @dataclass(frozen=True)
 class EMAOption(_Given):

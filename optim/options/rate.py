@@ -7,18 +7,23 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import tensorflow as tf
-
-from optim import hyperparameters, schedules, slot_layout
+from optim import hyperparameters, lazy, schedules, slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import HyperparameterError
-from optim.float32_view import Float32View, exact
 from optim.options.accumulation import Accumulation
 from optim.options.part import Option, Part
 from optim.precision import constant
-from optim.state.state import State
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from optim import float32_view
+    from optim.float32_view import Float32View
+    from optim.state.state import State
+else:
+    tf, float32_view = lazy.modules("tensorflow", "optim.float32_view")
 
 
 def check_rate(value: float, where: str = "") -> float:
@@ -35,8 +40,10 @@ def parse(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return schedules.from_config(value)
-    if isinstance(value, tf.Variable) or schedules.is_schedule(value):
-        return exact(value)
+    if schedules.is_schedule(value):
+        return value
+    if lazy.is_variable(value):
+        return float32_view.exact(value)
     if callable(value):
         hyperparameters.check_callable("learning_rate", value)
         return value
@@ -112,7 +119,7 @@ class Rate(Part):
         """Take another rate, as `parse` gives it."""
         self._given = float(parsed) if isinstance(parsed, (int, float)) else parsed
         if isinstance(self._given, float):
-            self._state.new_scalar(slot_layout.LEARNING_RATE, self._given, tf.float64, "learning_rate")
+            self._state.new_scalar(slot_layout.LEARNING_RATE, self._given, "float64", "learning_rate")
         else:
             self._state.remove_scalar(slot_layout.LEARNING_RATE)
         self.changed()
@@ -128,7 +135,7 @@ class Rate(Part):
                 "This optimizer was created with a LearningRateSchedule, which a number cannot replace; set another"
                 " schedule, or a callable that returns the number"
             )
-        if is_number and isinstance(rate, tf.Variable):
+        if is_number and lazy.is_variable(rate):
             rate.assign(parsed)
         else:
             self.keep(parsed)
@@ -147,7 +154,7 @@ class Rate(Part):
 
     def _view_of(self, variable: tf.Variable) -> Float32View:
         if self._view is None or self._view.exact is not variable:
-            self._view = Float32View(variable)
+            self._view = float32_view.Float32View(variable)
         return self._view
 
     @contextmanager
@@ -165,7 +172,7 @@ class Rate(Part):
         if schedules.is_schedule(rate):
             count = self._accumulation.count_now()
             return rate(constant(count, tf.int64) if isinstance(count, int) else count)
-        return rate if isinstance(rate, tf.Variable) else rate()
+        return rate() if callable(rate) and not lazy.is_variable(rate) else rate
 
     def at(self, iterations: Any) -> Any:
         """The rate of the step after `iterations` steps, as `evaluate` gives it; None if there is none."""
@@ -185,11 +192,13 @@ class Rate(Part):
             return None
         if schedules.is_schedule(rate):
             return schedules.to_config(rate)
-        return hyperparameters.to_number("learning_rate", rate if isinstance(rate, tf.Variable) else rate())
+        return hyperparameters.to_number(
+            "learning_rate", rate() if callable(rate) and not lazy.is_variable(rate) else rate
+        )
 
 
 def _is_float64_tensor(value: Any) -> bool:
-    return tf.is_tensor(value) and not isinstance(value, tf.Variable) and value.dtype == tf.float64
+    return lazy.is_tensor(value) and not lazy.is_variable(value) and value.dtype == tf.float64
 
 
 def evaluate(source: Any, iterations: Any, decay: float) -> Any:
@@ -202,7 +211,7 @@ def evaluate(source: Any, iterations: Any, decay: float) -> Any:
     """
     if schedules.is_schedule(source):
         rate = source(constant(iterations, tf.int64) if isinstance(iterations, int) else iterations)
-    elif callable(source) and not isinstance(source, tf.Variable):
+    elif callable(source) and not lazy.is_variable(source):
         rate = source()
     else:
         rate = source

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from optim.arguments import patterns
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
 from optim.options.part import Option, Part
-from optim.state.tracked import Tracked, TrackedVariables, matches
+from optim.state.names import matches
+
+if TYPE_CHECKING:
+    from optim.state.tracked import Tracked, TrackedVariables
 
 
 class RateMultipliers(Part):

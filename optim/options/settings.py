@@ -6,14 +6,12 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import tensorflow as tf
-
+from optim import lazy
 from optim.algorithm import Algorithm
 from optim.arguments import LearningRate
 from optim.errors import HyperparameterError, UnsupportedError
-from optim.layouts import placement
 from optim.options import exclusive
 from optim.options.accumulation import Accumulation
 from optim.options.averages import Averages
@@ -31,8 +29,11 @@ from optim.options.repeated_rows import RepeatedRows
 from optim.options.slot_placement import SlotPlacement
 from optim.options.stochastic_average import StochasticAverage
 from optim.options.weight_decay import WeightDecay
-from optim.state.state import State
-from optim.state.tracked import Tracked
+
+if TYPE_CHECKING:
+    from optim.layouts.policies import Placement
+    from optim.state.state import State
+    from optim.state.tracked import Tracked
 
 
 class Options(TypedDict, total=False):
@@ -56,7 +57,7 @@ class Options(TypedDict, total=False):
     lazy_rows: Sequence[str]
     repeated_rows: Sequence[str]
     lookahead: Lookahead | Mapping[str, Any] | None
-    slot_placement: placement.Placement
+    slot_placement: Placement
     gradient_accumulation_steps: int | None
     count_calls: bool
     loss_scale: float | str | None
@@ -128,6 +129,10 @@ class Settings:
         for part in self:
             part.changed = changed
 
+    def report_change(self) -> None:
+        """Call what `watch` was given."""
+        self.rate.changed()
+
     def get(self, name: str) -> Any:
         """What an option says now."""
         return self._owners[name].get(name)
@@ -166,7 +171,7 @@ class Settings:
     def live(self) -> dict[str, Any]:
         """Arguments of which `config` has no, or only a JSON value, as objects."""
         rate = self.rate.source
-        is_number = isinstance(rate, tf.Variable) or rate is None
+        is_number = lazy.is_variable(rate) or rate is None
         return {"slot_placement": self.placement.slot_placement} | ({} if is_number else {"learning_rate": rate})
 
     def _check(self) -> None:

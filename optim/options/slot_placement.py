@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from optim.layouts import placement
+from optim.layouts import policies
 from optim.options.part import Option, Part
 
 
@@ -13,14 +13,14 @@ class SlotPlacement(Part):
 
     options: ClassVar = {
         "slot_placement": Option(
-            placement.LIKE_VARIABLE,
+            policies.LIKE_VARIABLE,
             '`"like_variable"`, `"zero1"` (slots are sharded further, over the mesh axes on which the variable'
             " is replicated), or a callable `(variable, slot_name) -> Layout`",
         ),
     }
 
     def __init__(self, policy: Any):
-        self.slot_placement = placement.check(policy)
+        self.slot_placement = policies.check(policy)
 
     def config(self) -> dict[str, Any]:
-        return {"slot_placement": placement.to_config(self.slot_placement)}
+        return {"slot_placement": policies.to_config(self.slot_placement)}

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-import tensorflow as tf
-
 from optim.arguments import count
 from optim.errors import HyperparameterError
 
@@ -40,16 +38,16 @@ class StochasticAverage:
             raise HyperparameterError(f"start_averaging must be an integer >= 0, got {start!r}")
         object.__setattr__(self, "start_averaging", int(start))
 
-    def momentum(self, iterations: Any) -> Any:
+    def momentum(self, xp: Any, iterations: Any) -> Any:
         """μ of average ← μ·average + (1 − μ)·variable in the step after `iterations` steps.
 
-        n/(n + 1) where the variables join n others, 1 where they do not; a float, or a float64 tensor for a tensor.
+        n/(n + 1) where the variables join n others, 1 where they do not; a float, or a float64 tensor of `xp` for one.
         """
         since = iterations - self.start_averaging
         if isinstance(since, int):
             number, rest = divmod(since, self.average_period)
             return number / (number + 1) if since >= 0 and rest == 0 else 1.0
-        number = tf.cast(since // self.average_period, tf.float64)
-        joins = tf.logical_and(since >= 0, tf.equal(since % self.average_period, 0))
-        one = tf.ones_like(number)
-        return tf.where(joins, number / (tf.maximum(number, 0.0) + 1.0), one)
+        number = xp.cast(since // self.average_period, "float64")
+        joins = xp.logical_and(since >= 0, xp.equal(since % self.average_period, 0))
+        one = xp.ones_like(number)
+        return xp.where(joins, number / (xp.maximum(number, 0.0) + 1.0), one)

@@ -15,23 +15,27 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import tensorflow as tf
-
+from optim import lazy
 from optim.arguments import patterns
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
 from optim.options.around import Around
 from optim.options.part import Option, Part
 from optim.rule import Arrays, Rule, Scalars
-from optim.state.tracked import Tracked, TrackedVariables, matches, unwrap
+from optim.state.names import matches
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from optim.state.tracked import Tracked, TrackedVariables
 
 
 def _check(value: Any) -> float | None:
     if value is None:
         return None
-    if callable(value) and not isinstance(value, tf.Variable):
+    if callable(value) and not lazy.is_variable(value):
         raise HyperparameterError(
             f"weight_decay must be a number, got {type(value).__name__}: times the learning rate a number follows the"
             " schedule of that; set optimizer.weight_decay for what goes by another"
@@ -138,7 +142,7 @@ class WeightDecay(Part):
     ) -> None:
         """Leave out variables, and those whose names one of these regular expressions matches."""
         more = patterns("var_names", list(var_names or ()))
-        self._variables += [unwrap(variable) for variable in var_list or ()]
+        self._variables += [self._tracked.unwrap(variable) for variable in var_list or ()]
         self._amounts = {}
         self.patterns = (*self.patterns, *(pattern for pattern in more if pattern not in self.patterns))
         self.changed()
@@ -155,7 +159,7 @@ class WeightDecay(Part):
         if tracked.index not in self._amounts:
             given = self.weight_decay
             if self._rule is not None:
-                given = self._rule.weight_decay(given, tracked.variable.shape.as_list(), tracked.names)
+                given = self._rule.weight_decay(given, list(tracked.variable.shape), tracked.names)
             self._amounts[tracked.index] = None if not given or self.is_excluded(tracked) else given
         return self._amounts[tracked.index]
 

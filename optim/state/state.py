@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import slot_layout
-from optim.devices import wait_for_pending
+from optim.devices import is_for_xla, on_host, wait_for_pending
 from optim.errors import HyperparameterError, MismatchError
 from optim.hyperparameters import to_number
 from optim.layouts import meshes, placement
-from optim.layouts.placement import Placement
+from optim.layouts.policies import Placement
+from optim.native import gpu
 from optim.state import weights
 from optim.state.counter import Counter
 from optim.state.initializers import initializer_of
 from optim.state.object_graph import FormerNames, SlotNode
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked, TrackedVariables, common_mesh, plain_name, unwrap
+from optim.state.unsettled import Unsettled
 
 
 def check_has_shape(slot: str, tracked: Tracked) -> None:
@@ -46,7 +49,9 @@ class State:
         self._mesh_was_given = mesh is not None
         self.tracked = TrackedVariables()
         self.slots = SlotTable()
-        self.scalars: dict[str, tf.Variable] = {}
+        self._scalars: dict[str, tf.Variable] = {}
+        self.unsettled: Unsettled | None = None
+        """The last step, as long as it is not known whether a GPU took it."""
         self._references: set[tuple[str, int]] = set()
         self._counters: dict[str, Counter] = {}
         self._slot_nodes: dict[str, SlotNode] = {}
@@ -57,6 +62,31 @@ class State:
         self.new_scalar(slot_layout.ITERATIONS, 0, tf.int64, "iteration")
 
     # Scalars and other variables of the whole optimizer.
+
+    @property
+    def scalars(self) -> dict[str, tf.Variable]:
+        """By key; they have the values that they have after all steps that were taken."""
+        if self.unsettled is not None:
+            self.settle()
+        return self._scalars
+
+    def place_scalars(self) -> None:
+        """While tracing for XLA: bring scalars that were made on the host to the device of the variables."""
+        if not gpu.is_on() or not is_for_xla() or self.mesh is not None or not len(self.tracked):
+            return
+        device = self.tracked.at(0).variable.device
+        marks = [variable for slot, _, variable in self.slots.items() if slot == slot_layout.GATHERED]
+        moved = [v for v in (*self.scalars.values(), *marks) if not isinstance(v, tf.distribute.DistributedValues)]
+        with tf.init_scope():
+            for variable in moved:
+                placement.move_to_device(variable, device)
+        self._counters.clear()
+
+    def settle(self) -> None:
+        """Wait until it is known whether a GPU took the last step."""
+        unsettled, self.unsettled = self.unsettled, None
+        if unsettled is not None:
+            unsettled.settle()
 
     def counter(self, key: str) -> Counter:
         """The handle-level view of a scalar."""
@@ -76,10 +106,10 @@ class State:
         if self.scalars.pop(key, None) is not None:
             self._owner._delete_tracking(key)
 
-    def new_scalar(self, key: str, value: Any, dtype: tf.DType, name: str) -> tf.Variable:
+    def new_scalar(self, key: str, value: Any, dtype: Any, name: str) -> tf.Variable:
         """Make and keep a scalar: replicated on the mesh, or plain."""
         layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, 0)
-        with tf.init_scope(), tf.name_scope(""):
+        with tf.init_scope(), tf.name_scope(""), _on_host(layout):
             return self.put_scalar(key, placement.new_variable(value, dtype, name, layout))
 
     def set_built(self, value: bool) -> None:
@@ -183,10 +213,12 @@ class State:
         value: Any = None,
         dtype: tf.DType | None = None,
         dims: tuple[int, ...] | None = None,
+        is_counter: bool = False,
     ) -> tf.Variable:
         """Make and keep a slot with the dims of its variable, or some of them, filled with a number or with `value`.
 
-        One that a `build` left when it was cut short is returned as it is.
+        One that a `build` left when it was cut short is returned as it is. `is_counter`: it is placed like the scalars
+        of the whole optimizer.
 
         Raises:
           MismatchError: a slot filled with a number, for a variable whose shape is not known in full; or no dims are.
@@ -202,7 +234,7 @@ class State:
             shape, layout = [shape[d] for d in dims], placement.only_dims(tracked.layout, dims)
         dtype = dtype or tracked.variable.dtype
         name = slot_variable_name(slot, tracked.variable)
-        with placement.beside(tracked.variable):
+        with placement.beside(tracked.variable), _on_host(layout) if is_counter else nullcontext():
             if value is None:
                 made = placement.filled_variable(shape, fill, dtype, name, layout)
             else:
@@ -295,6 +327,12 @@ class State:
     def load_own_variables(self, store: Any) -> None:
         """Read what `save_own_variables` wrote. Raises MismatchError."""
         self.set_weights([store[str(i)] for i in range(len(store.keys()))])
+
+
+def _on_host(layout: dtensor.Layout | None) -> AbstractContextManager[Any]:
+    """Put scalars of no mesh on the host if GPUs are launched from there: to read them there would be to wait."""
+    is_placed = layout is not None or tf.distribute.has_strategy()
+    return on_host() if gpu.is_on() and not is_placed else nullcontext()
 
 
 def _has_value(tracked: Tracked) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from optim.errors import GradientsError, MismatchError, UnknownVariableError
 from optim.layouts import placement
 from optim.native import direct
 from optim.native.direct import AllExpected, Expected
+from optim.state.names import plain_name
 
 
 def unwrap(variable: Any) -> tf.Variable:
@@ -37,12 +37,6 @@ def variable_in(value: Any) -> tf.Variable | None:
     if not isinstance(inner, tf.Variable):
         inner = getattr(value, "_variable", None)  # tf_keras AutoCastVariable
     return inner if isinstance(inner, tf.Variable) else None
-
-
-def plain_name(variable: Any) -> str:
-    """Name of a variable without TensorFlow's output suffix; Keras 3 gives its full path."""
-    name = getattr(variable, "path", None) or getattr(variable, "name", None) or "variable"
-    return str(name).split(":")[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +96,8 @@ class TrackedList(list[Tracked]):
 
 class TrackedVariables:
     """The model variables of one optimizer in build order, found again by identity."""
+
+    unwrap = staticmethod(unwrap)
 
     def __init__(self) -> None:
         self._items: list[Tracked] = []
@@ -194,11 +190,6 @@ class TrackedVariables:
             count += 1
             candidate = f"{name}_{count}"
         return candidate
-
-
-def matches(patterns: Sequence[str], tracked: Tracked) -> bool:
-    """Whether one of the regular expressions is found in the variable's name, here or in checkpoints."""
-    return any(re.search(pattern, name) for pattern in patterns for name in tracked.names)
 
 
 def common_mesh(tracked: Iterable[Tracked]) -> dtensor.Mesh | None:

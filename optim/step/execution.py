@@ -12,7 +12,7 @@ from optim.algorithm import Algorithm
 from optim.errors import UnsupportedError
 from optim.executors import kernels, local, native, one_op, plan, rows
 from optim.layouts import placement, program_order
-from optim.native import direct, library
+from optim.native import direct, gpu, library
 from optim.options import master_copies
 from optim.options.settings import Settings
 from optim.rule import Rule
@@ -89,6 +89,8 @@ class Execution:
             return f"{self._algorithm.owner} is not updated row by row"
         if why := native.why_not(rule, item, slots, self._squares):
             return why
+        if native.on_gpu(item):
+            return self._why_dense_on_gpu(item)
         if item.layout is None:
             return ""
         if not rows.are_possible(item.layout):
@@ -99,6 +101,23 @@ class Execution:
             return "TensorFlow runs no op of dtopt's in functions on meshes"
         is_alike = self._has_sum_as_stepped(item)
         return "" if is_alike else f"the sum of gradients of {item} is placed otherwise than what a step updates"
+
+    def _why_dense_on_gpu(self, item: Tracked) -> str:
+        """Why all rows of a variable on a GPU are updated, whichever have a gradient; empty if only these are."""
+        rule, settings, slots = self._algorithm.updating_rule, self._settings, self._state.slots
+        assert rule is not None
+        program = native.program_of(rule, item, slots)
+        if program is None or not native.adds_up_on(item):
+            return gpu.why_no_squares() or f"no kernel adds up rows on a mesh, where {item} is"
+        if settings.accumulation.is_used:
+            return "sums over several calls are kept whole on a GPU"
+        if settings.averages.is_used:
+            return f"the average of {item} moves in all rows"
+        if settings.lazy_rows.applies_to(item):
+            return "" if rule.keeps_lazy_slots else f"slots of {item} move in all rows"
+        if settings.weight_decay.amount(item):
+            return f"weight decay moves all rows of {item}"
+        return "" if program.is_identity_at_zero else f"{self._algorithm.owner} moves rows of {item} without a gradient"
 
     def _has_sum_as_stepped(self, item: Tracked) -> bool:
         """Whether devices have those rows of the sum of gradients, if there is one, that they update."""
@@ -151,7 +170,7 @@ class Execution:
         """Whether the local executor can leave single rows of a variable as they are."""
         why_not = native.why_not(rule, item, self._state.slots, self._squares)
         if native.on_gpu(item):
-            return False
+            return not why_not and not self._why_dense_on_gpu(item)
         return direct.available() and not why_not and self.plan().is_by_rows(item)
 
     def takes_rows(self, item: Tracked, is_eager: bool) -> bool:
@@ -166,6 +185,8 @@ class Execution:
     def _takes_rows(self, item: Tracked, is_eager: bool) -> bool:
         rule, state, asked = self._algorithm.updating_rule, self._state, self._settings.execution.executor
         if rule is None or asked == "portable" or not rows.are_possible(item.layout):
+            return False
+        if native.on_gpu(item) and (not rule.elementwise or not self._keeps_rows(rule, item)):
             return False
         if not is_eager or self.report().executor == "portable":
             takes = one_op.takes_rows(rule, item, state.slots, self._squares)

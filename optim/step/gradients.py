@@ -11,6 +11,7 @@ from tensorflow.experimental import dtensor
 from tensorflow.python.framework.ops import EagerTensor
 
 from optim.errors import GradientsError, MismatchError
+from optim.executors.rows import adds_up_on_gpu, table_on_gpu
 from optim.layouts import placement
 from optim.native import direct
 from optim.native.direct import Held
@@ -154,6 +155,7 @@ def conform(gradient: Any, tracked: Tracked, keeps_float32: bool = False) -> Any
       MismatchError: shape, dtype or mesh differ. GradientsError: not a tensor.
     """
     if isinstance(gradient, tf.IndexedSlices):
+        keeps_float32 = keeps_float32 or adds_up_on_gpu(tracked)  # the kernel takes the sums as they are
         gradient = densify(gradient, tracked)
     try:
         gradient = gradient if isinstance(gradient, tf.Tensor) else tf.convert_to_tensor(gradient)
@@ -178,6 +180,8 @@ def densify(gradient: tf.IndexedSlices, tracked: Tracked) -> tf.Tensor:
     """The dense form of `IndexedSlices` of a variable: rows with the same index are added, in float32 at least."""
     if tracked.variable.shape.rank == 0:
         raise MismatchError(f"the gradient of {tracked} is IndexedSlices, but the variable is a scalar")
+    if adds_up_on_gpu(tracked):
+        return table_on_gpu(gradient, tracked, is_dense=True)[0]
     rows = tracked.variable.shape[0]
     indices = tf.convert_to_tensor(gradient.indices)  # `IndexedSlices` keeps tuples and arrays as they were given
     if tf.executing_eagerly():  # TensorFlow would drop a negative index without a word

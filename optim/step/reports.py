@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from optim import slot_layout
+from optim import lazy, slot_layout
 from optim.errors import DtoptError
-from optim.layouts.placement import layout_of, local_shape
 from optim.options.option_objects import EMAOption, GradientsClipOption
-from optim.state.state import State
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from optim.layouts import placement
+    from optim.state.state import State
+else:
+    tf, placement = lazy.modules("tensorflow", "optim.layouts.placement")
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,11 @@ class ExecutorReport:
 
 def shard_bytes(variable: tf.Variable) -> dict[str, int]:
     """Bytes of a variable by local device, from its layout."""
-    layout = layout_of(variable)
+    layout = placement.layout_of(variable)
     size = variable.dtype.size
     if layout is None:
         return {_short(variable.device): int(np.prod(variable.shape.as_list(), dtype=np.int64)) * size}
-    per_device = int(np.prod(local_shape(variable.shape.as_list(), layout), dtype=np.int64)) * size
+    per_device = int(np.prod(placement.local_shape(variable.shape.as_list(), layout), dtype=np.int64)) * size
     return {_short(device): per_device for device in layout.mesh.local_devices()}
 
 

@@ -5,6 +5,7 @@ Everything that can be refused is refused before the first variable changes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import threading
@@ -20,7 +21,7 @@ from tensorflow.python.autograph.impl.api import autograph_artifact
 from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import NoGradientsError, UnsupportedError
-from optim.executors import local, portable
+from optim.executors import local, one_op, portable
 from optim.executors.apart import AS_GIVEN, Apart
 from optim.executors.work import Work
 from optim.options import master_copies
@@ -28,6 +29,7 @@ from optim.options.settings import Settings
 from optim.state.row_gradient import clear_windows
 from optim.state.state import State
 from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
+from optim.state.unsettled import Unsettled
 from optim.step import replicas
 from optim.step.conforming import Conforming
 from optim.step.execution import Execution
@@ -72,9 +74,14 @@ class Stepper:
         self._warned_of: set[frozenset[int]] = set()
         self._lock = threading.RLock()
 
+    def prepare(self, what: str) -> None:
+        """Before `what`, which takes the state as it is."""
+        self._settings.averages.check_not_swapped(what)
+        self._state.settle()
+
     def _before_traced(self) -> None:
         """Whenever a function that holds a step is called."""
-        self._settings.averages.check_not_swapped("apply_gradients")
+        self.prepare("apply_gradients")
         self._state.settle_checkpoints()
 
     def options_changed(self) -> None:
@@ -188,6 +195,7 @@ class Stepper:
             self._apply_eagerly(tracked, gradients, apart, executor)
         else:
             self.execution.check_traceable(tracked)
+            self._state.place_scalars()
             self.traces.watch()
             gradients, checks = checked_when_run(gradients, tracked)
             with tf.control_dependencies(checks):
@@ -234,28 +242,40 @@ class Stepper:
             may_raise = bool(constrained) or self._algorithm.own_step is not None or tracked.has_complex
             with self._undone_on_error(tracked) if may_raise else nullcontext():
                 stepped = self._run(work, executor)
+                if callable(stepped) and may_raise:
+                    stepped = not stepped()
                 if stepped:
-                    counter.set(iterations + 1)
-                    for name, value in preparation.new_scalars().items():
-                        self._state.counter(name).set(value)
+                    self._count(iterations, preparation, stepped if callable(stepped) else None)
                     self._apply_constraints(constrained)
-            if self._settings.loss_scale.is_used:
-                self._settings.loss_scale.update(stepped)
+            if not stepped:
+                self._settings.loss_scale.update(False)
 
-    def _run(self, work: Work, executor: str) -> bool:
+    def _count(self, iterations: int, preparation: Preparation, was_left_out: Callable[[], bool] | None) -> None:
+        """Move the counters after a step; back again, once it is known, if a GPU left it out."""
+        loss_scale = self._settings.loss_scale
+        values = {slot_layout.ITERATIONS: iterations + 1, **preparation.new_scalars()}
+        counters = [self._state.counter(key) for key in (*values, *loss_scale.counters)]
+        before = [counter.peek() for counter in counters] if was_left_out is not None else []
+        for counter, value in zip(counters, values.values(), strict=False):
+            counter.set(value)
+        loss_scale.update(True)
+        if was_left_out is not None:
+            leave_out = functools.partial(loss_scale.update, False)
+            self._state.unsettled = Unsettled(was_left_out, counters, before, leave_out)
+
+    def _run(self, work: Work, executor: str) -> local.Stepped:
         """Run a step, and tell whether there was one; counters may be read and set without waiting after it."""
         apart = [i for i in range(len(work.tracked)) if work.is_apart(i)] if work.slices or work.named else []
         if executor == "local" and not apart:
-            stepped = local.run(work, self.execution.plan())
-        else:
-            stepped = work.loss_scale is None or portable.is_finite(work)
-            if stepped and executor == "local":
-                rest = [i for i in range(len(work.tracked)) if i not in apart]
-                local.run(work.only(rest), self.execution.plan())
-                work = work.only(apart)
-            if stepped:
-                portable.run(work)
-            local.wait_for_pending()
+            return local.run(work, self.execution.plan())
+        stepped = work.loss_scale is None or portable.is_finite(work)
+        if stepped and executor == "local":
+            rest = [i for i in range(len(work.tracked)) if i not in apart]
+            local.run(work.only(rest), self.execution.plan())
+            work = work.only(apart)
+        if stepped:
+            portable.run(work if work.loss_scale is not None else replace(work, control=one_op.control(work)))
+        local.wait_for_pending()
         return stepped
 
     @contextmanager
@@ -301,8 +321,11 @@ class Stepper:
         apart: Apart = AS_GIVEN,
     ) -> None:
         iterations = self._state.scalars[slot_layout.ITERATIONS]
-        preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
-        work = preparation.work(tracked, gradients, active, apart)
+        with one_op.place_of_scalars(tracked):
+            preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
+            work = preparation.work(tracked, gradients, active, apart)
+            waits = work.loss_scale is not None and _constrained(tracked)  # which only follow a step that was taken
+            work = replace(work, control=None if waits else one_op.control(work))
 
         def run() -> tf.Tensor:
             with tf.control_dependencies(portable.run(work)):
@@ -315,6 +338,9 @@ class Stepper:
         if work.loss_scale is None:
             run()
             return
+        if work.control is not None:
+            self._step_unless_left_out(preparation, work)
+            return
         finite = portable.is_finite(work)
 
         def leave_out() -> tf.Tensor:
@@ -323,6 +349,17 @@ class Stepper:
 
         tf.cond(finite, run, leave_out)
         self._settings.loss_scale.update_traced(finite)
+
+    def _step_unless_left_out(self, preparation: Preparation, work: Work) -> None:
+        """A step that a GPU leaves out or not, without a branch: that would wait before it is launched."""
+        taken = one_op.was_taken(work.control)
+        iterations = self._state.scalars[slot_layout.ITERATIONS]
+        with tf.control_dependencies(portable.run(work)):
+            iterations.assign_add(tf.cast(taken, iterations.dtype))
+            for name, value in preparation.new_scalars().items():
+                variable = self._state.scalars[name]
+                variable.assign(tf.where(taken, value, variable.read_value()))
+        self._settings.loss_scale.update_traced(taken)
 
     # Both.
 

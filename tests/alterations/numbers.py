@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 import migrate
-from migrate.operations import bounds
+from migrate.evidence import slot_bounds
 from tests.alterations.alteration import Alteration, Change, Hints
 from tests.alterations.arrays import arrays
 
 Edit = Callable[[MutableMapping[str, Any]], object]
-START = (*bounds.FROM_ZERO, *bounds.SQUARES)
+START = (*slot_bounds.FROM_ZERO, *slot_bounds.SQUARES)
 """Slots that steps move away from zero, for good."""
 
 
@@ -61,7 +61,7 @@ def _keys(slots: dict[str, dict[str, str]]) -> set[str]:
 
 def _of_slots(slots: dict[str, dict[str, str]], state: migrate.OptimizerState) -> Iterator[tuple[str, Edit, bool]]:
     arrays_ = {slot: {n: a.load() for n, a in owners.items()} for slot, owners in state.slots.items()}
-    adam = {"m", "v"} <= slots.keys() and state.algorithm in bounds.MOMENTS
+    adam = {"m", "v"} <= slots.keys() and state.algorithm in slot_bounds.MOMENTS
     for slot, owners in slots.items():
         keys = list(owners.values())
         moved = any(np.any(a) for a in arrays_[slot].values())

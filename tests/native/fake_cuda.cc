@@ -4,7 +4,9 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,22 +18,49 @@ struct Function {
   void* context;
 };
 
+struct Event {
+  void* context;
+  bool is_recorded;
+};
+
 struct State {
-  int version = 12010, fails_at = -1, launches = 0;
-  std::vector<void*> contexts;  // the thread's stack
-  std::string calls, wrong;     // one name a line; the first check that failed
+  int version = 12010, fails_at = -1, launches = 0, fails_with = 700, fails_to_wait = 0;
+  int devices = 0, capability = 90, text_result = 0;  // GPUs that a process uses; what loading PTX returns
+  int pushed = 0;            // contexts, by all threads, that are not popped yet
+  std::string calls, wrong;  // one name a line; the first check that failed
 } state;
+
+std::mutex mutex;
+thread_local std::vector<void*> contexts;  // the thread's stack
 
 std::set<void*> modules;  // loaded ones stay so
 
 // A stream's context is the number above it.
 void* ContextOf(void* stream) { return static_cast<char*>(stream) + 1; }
 
+constexpr size_t kMemory = 1 << 20;  // of a GPU
+const char kMachineCode[] = "machine code of ";  // before the path of a library
+
 void Check(bool holds, const char* what) {
+  std::lock_guard<std::mutex> lock(mutex);
   if (!holds && state.wrong.empty()) state.wrong = what;
 }
 
-void Record(const char* call) { state.calls += std::string(call) + "\n"; }
+void Record(const char* call, int pushed = 0) {
+  std::lock_guard<std::mutex> lock(mutex);
+  state.calls += std::string(call) + "\n";
+  state.pushed += pushed;
+}
+
+bool IsKnown(void* module) {
+  std::lock_guard<std::mutex> lock(mutex);
+  return modules.count(module) == 1;
+}
+
+int NextLaunch() {
+  std::lock_guard<std::mutex> lock(mutex);
+  return state.launches++;
+}
 
 }  // namespace
 
@@ -49,35 +78,82 @@ int cuStreamGetCtx(void* stream, void** context) {
 }
 
 int cuCtxPushCurrent_v2(void* context) {
-  Record("push");
-  state.contexts.push_back(context);
+  Record("push", 1);
+  contexts.push_back(context);
   return 0;
 }
 
 int cuCtxPopCurrent_v2(void** context) {
-  Record("pop");
-  Check(!state.contexts.empty(), "a context is popped that was not pushed");
-  if (state.contexts.empty()) return 201;
-  *context = state.contexts.back();
-  state.contexts.pop_back();
+  Record("pop", -1);
+  Check(!contexts.empty(), "a context is popped that was not pushed");
+  if (contexts.empty()) return 201;
+  *context = contexts.back();
+  contexts.pop_back();
+  return 0;
+}
+
+int cuInit(unsigned) { return 0; }
+
+// One GPU more than the process uses, whose context must not be made.
+int cuDeviceGetCount(int* count) {
+  *count = state.devices + 1;
+  return 0;
+}
+
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned*, int* is_active) {
+  *is_active = device < state.devices;
+  return 0;
+}
+
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  Check(device < state.devices, "a context is made on a GPU that the process does not use");
+  Record("retain");
+  *context = &state.devices;
+  return 0;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int) {
+  Record("release");
+  return 0;
+}
+
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  const int capability = state.capability + 10 * device;  // all GPUs differ
+  if (attribute != 75 && attribute != 76) return 1;  // CUDA_ERROR_INVALID_VALUE
+  *value = attribute == 75 ? capability / 10 : capability % 10;
   return 0;
 }
 
 int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
   Record("load");
-  Check(!state.contexts.empty(), "a module is loaded without a context");
-  *module = dlopen(static_cast<const char*>(image), RTLD_NOW);
+  Check(!contexts.empty(), "a module is loaded without a context");
+  const std::string path(static_cast<const char*>(image));
+  const bool is_machine_code = path.rfind(kMachineCode, 0) == 0;
+  if (!is_machine_code && state.text_result != 0) return state.text_result;
+  *module = dlopen(is_machine_code ? path.c_str() + std::strlen(kMachineCode) : path.c_str(), RTLD_NOW);
   if (*module == nullptr) return 218;  // CUDA_ERROR_INVALID_PTX
+  std::lock_guard<std::mutex> lock(mutex);
   modules.insert(*module);
+  return 0;
+}
+
+int cuModuleUnload(void* module) {
+  Record("unload");
+  Check(IsKnown(module), "no module is unloaded");
   return 0;
 }
 
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   Record("function");
-  Check(modules.count(module) == 1, "a function of no module");
+  Check(IsKnown(module), "a function of no module");
   void* const found = dlsym(module, (std::string(name) + "_emulated").c_str());
   if (found == nullptr) return 500;  // CUDA_ERROR_NOT_FOUND
-  *function = new Function{reinterpret_cast<void (*)(const void*, unsigned)>(found), state.contexts.back()};
+  *function = new Function{reinterpret_cast<void (*)(const void*, unsigned)>(found), contexts.back()};
   return 0;
 }
 
@@ -85,19 +161,73 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
                    unsigned threads_z, unsigned shared, void* stream, void** arguments, void** more) {
   Record("launch");
   const auto* of = static_cast<const Function*>(function);
-  Check(!state.contexts.empty() && state.contexts.back() == of->context, "a function is launched in another context");
+  Check(!contexts.empty() && contexts.back() == of->context, "a function is launched in another context");
   Check(ContextOf(stream) == of->context, "a function is launched on a stream of another context");
   Check(x > 0 && y == 1 && z == 1 && threads_y == 1 && threads_z == 1, "the grid is not one of blocks in a row");
   Check(threads % 32 == 0 && threads <= 1024 && shared == 0 && more == nullptr, "blocks are not of whole warps");
-  if (state.launches++ == state.fails_at) return 700;  // CUDA_ERROR_ILLEGAL_ADDRESS
+  if (NextLaunch() == state.fails_at) return state.fails_with;
   of->run(arguments[0], x);
   return 0;
 }
 
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
   Record("copy");
-  Check(!state.contexts.empty(), "a copy without a context");
+  Check(!contexts.empty(), "a copy without a context");
   std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+
+int cuMemAllocHost_v2(void** memory, size_t bytes) {
+  Record("host memory");
+  Check(!contexts.empty(), "memory is asked for without a context");
+  *memory = std::malloc(bytes);
+  return 0;
+}
+
+int cuEventCreate(void** event, unsigned flags) {
+  Record("event");
+  Check(!contexts.empty() && flags == 2, "an event is made without a context, or with timing");
+  *event = new Event{contexts.back(), false};
+  return 0;
+}
+
+int cuEventRecord(void* event, void* stream) {
+  Record("record");
+  auto* of = static_cast<Event*>(event);
+  Check(ContextOf(stream) == of->context, "an event is recorded on a stream of another context");
+  of->is_recorded = true;
+  return 0;
+}
+
+int cuEventQuery(void* event) {
+  Record("ask");
+  Check(static_cast<Event*>(event)->is_recorded, "an event is asked that was not recorded");
+  return 0;
+}
+
+int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, void*) {
+  Record("fill");
+  Check(!contexts.empty(), "memory is filled without a context");
+  std::memset(reinterpret_cast<void*>(to), byte, bytes);
+  return 0;
+}
+
+int cuEventSynchronize(void* event) {
+  Record("wait");
+  Check(static_cast<Event*>(event)->is_recorded, "an event is waited for that was not recorded");
+  return state.fails_to_wait;
+}
+
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+  Check(!contexts.empty(), "memory without a context");
+  if (bytes > kMemory) return 2;  // CUDA_ERROR_OUT_OF_MEMORY
+  *address = reinterpret_cast<uint64_t>(std::calloc(bytes, 1));
+  return 0;
+}
+
+int cuCtxSynchronize() {
+  Record("synchronise");
+  Check(!contexts.empty(), "a wait without a context");
   return 0;
 }
 
@@ -114,10 +244,22 @@ void fake_reset(int version, int fails_at) {
   state.fails_at = fails_at;
 }
 
+void fake_gpus(int devices, int capability, int text_result) {
+  state.devices = devices;
+  state.capability = capability;
+  state.text_result = text_result;
+}
+
+// The error of the launch that fails, CUDA_ERROR_ILLEGAL_ADDRESS if none is set, and that of waiting.
+void fake_errors(int fails_with, int fails_to_wait) {
+  state.fails_with = fails_with;
+  state.fails_to_wait = fails_to_wait;
+}
+
 const char* fake_calls() { return state.calls.c_str(); }
 
 const char* fake_wrong() {
-  Check(state.contexts.empty(), "a context is left on the thread's stack");
+  Check(state.pushed == 0, "a context is left on a thread's stack");
   return state.wrong.c_str();
 }
 

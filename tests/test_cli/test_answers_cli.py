@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from dtopt_cli import typed
 from dtopt_cli.app import app
+from migrate.claims import Questions
 from migrate.errors import StrictError
-from migrate.evidence import Questions
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 SGD = str(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1")

@@ -23,6 +23,7 @@ from bench.step.query import Plan
 from bench.step.row import Row
 from bench.step.rows import rerun_command
 from dtopt_cli.commands.bench import app
+from dtopt_cli.exit_codes import Exit
 from optim.errors import DtoptError
 from tests.interrupts import listen_to_sigint
 from tests.timing import HANGS, until
@@ -202,7 +203,7 @@ def test_a_missing_device_says_how_to_get_one(recorder: Recorder, device: str, m
     monkeypatch.setattr(environment, "_DEVICE_FILES", {"gpu": ("/dev/no-gpu",), "tpu": ("/dev/no-tpu",)})
     found = call("--device", device)
     assert isinstance(found.exception, DtoptError)
-    assert found.exception.exit_code == 3
+    assert found.exception.exit_code == Exit.NOTHING_RAN
     assert f"there is no {device.upper()} on this machine" in str(found.exception)
     assert "--device cpu" in str(found.exception)
     assert call("--device", "auto").exit_code == 0

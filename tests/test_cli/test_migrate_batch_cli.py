@@ -119,7 +119,7 @@ def test_ctrl_c_keeps_what_is_done(dtopt: Any, tmp_path: Path, processes: str, n
     stdout, stderr = run.communicate(timeout=HANGS)
     assert run.returncode == 130
     assert "not reached" in stdout
-    assert stderr.strip() == "dtopt: interrupted: what is done is kept; --resume goes on from there"
+    assert stderr.strip() == "dtopt: interrupted: finished targets are kept; --resume continues from there"
     done = os.listdir(out)
     assert 0 < len(done) < MANY
     assert not [name for name in done if name.startswith(".")]

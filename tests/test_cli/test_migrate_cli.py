@@ -39,7 +39,7 @@ def test_checkpoint_prints_a_summary_and_writes(dtopt: Any, tmp_path: Path) -> N
     assert code == 0
     assert "optim.Adam from generation keras2, 5 steps taken; 16 slots, 8 variables" in out
     assert "fidelity: exact" in out
-    assert "placeholder" in err or "stand for the slot vhat" in err
+    assert "placeholder" in err or "unused slot vhat" in err
     assert (tmp_path / "out" / "checkpoint").exists()
 
 

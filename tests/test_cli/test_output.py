@@ -12,7 +12,7 @@ import pytest
 
 from dtopt_cli import output
 from dtopt_cli.commands import migrate_printing
-from migrate.operations.inspection import SlotRow
+from migrate.conversion.inspection import SlotRow
 
 SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf115-rmsprop-mlp" / "source" / "model.h5"
 FULL = "dtopt: the output cannot be written: No space left on device\n"
@@ -63,7 +63,7 @@ def test_a_reader_that_leaves_is_no_answer(words: str) -> None:
         ("migrate inspect", 2, "Missing argument"),
         ("migrate inspect {source} --no-such-option", 2, "No such option"),
         ("migrate inspect {source} --set lr", 2, "is not NAME=VALUE"),
-        ("migrate checkpoint {source} {folder}/out --strict --set beta_1=0.5", 2, "would change nothing"),
+        ("migrate checkpoint {source} {folder}/out --strict --set beta_1=0.5", 2, "has no effect"),
         ("migrate verify {source} nowhere", 3, "nowhere is not a slot-variable checkpoint"),
         ("migrate batch {source} --into {folder} --shard 3/2", 2, "is not I/N"),
         ("migrate code nowhere.py", 2, "no such file"),

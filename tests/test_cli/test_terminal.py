@@ -81,7 +81,7 @@ def test_a_switch_takes_no_value(words: tuple[str, ...]) -> None:
 
 
 def test_options_list_their_values() -> None:
-    from migrate.operations.targets import TARGETS
+    from migrate.conversion.targets import TARGETS
     from migrate.readers import READERS
 
     assert ("auto", *(reader.name for reader in READERS)) == options.FORMATS

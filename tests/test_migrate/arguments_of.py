@@ -6,6 +6,7 @@ from typing import Any
 
 from migrate.algorithms import find, keras_config
 from migrate.algorithms.arguments import Arguments
+from migrate.releases.versions import Versions
 
 
 def arguments_of(
@@ -15,9 +16,9 @@ def arguments_of(
     keras: str | None = None,
     scalars: Any = None,
     dtype: str = "float32",
-    **versions: str | None,
+    **versions: Any,
 ) -> Arguments:
     algorithm = find(name)
     full, _ = keras_config.completed(config, algorithm, generation)
-    known = {key: value for key, value in {"keras": keras, **versions}.items() if value}
+    known = Versions(keras or "", **versions)
     return keras_config.arguments(full, scalars or {}, algorithm, generation, known, [dtype])

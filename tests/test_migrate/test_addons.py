@@ -21,7 +21,7 @@ from migrate.algorithms import addons, keras_config, lazy_rows, wrappers
 from migrate.algorithms.arguments import Arguments
 from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError, StrictError
-from migrate.operations.interpret import interpret
+from migrate.evidence.interpret import interpret
 from migrate.readers import tf1_saver
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import next_steps, wild_table
@@ -253,7 +253,7 @@ def test_slots_of_a_wrapper_that_is_not_known_are_said_to_be_its(tmp_path: Path)
         for name in (name for name in group.attrs["weight_names"] if name not in kept):
             del group[name]
         group.attrs["weight_names"] = kept
-    with pytest.raises(UnsupportedError, match=r"^GradientAccumulateOptimizer is around the optimizer, .* begin anew"):
+    with pytest.raises(UnsupportedError, match=r"^GradientAccumulateOptimizer wraps the optimizer and .* restart"):
         migrate.read(source)
 
 
@@ -266,7 +266,7 @@ def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, d
     with training_config(source) as training:
         training["optimizer_config"]["class_name"] = "OptimizerWithDecoupledWeightDecay"
     doubted = migrate.read(source)
-    assert any(reason.endswith(f"confirm it with --set class_name={decayed}") for reason in doubted.reasons)
+    assert any(reason.endswith(f"To confirm: --set class_name={decayed}") for reason in doubted.reasons)
     state = migrate.read(source, overrides={"class_name": decayed})
     assert (state.fidelity, state.algorithm, state.hyperparameters) == ("exact", made.algorithm, made.hyperparameters)
 
@@ -454,10 +454,10 @@ def test_proximal_adagrad_of_the_first_releases_lost_signs() -> None:
         "config": {"learning_rate": 0.05, "l1_regularization_strength": 0.01},
     }
     stored = tf1_saver.read(str(CORPUS / "extra-tf115-proximal-adagrad-saver" / "source" / "model.ckpt"))
-    old = replace(stored, versions={**stored.versions, "tensorflow": "1.0.1"}, graph_config=None)
+    old = replace(stored, versions=replace(stored.versions, tensorflow="1.0.1"), graph_config=None)
     doubts = [o for o in interpret(old, optimizer_config=told).origins if "TF 1.0" in o.doubt]
     assert [o.confirm for o in doubts] == ["--set l1_regularization_strength=0.01"]
-    new = replace(stored, versions={**stored.versions, "tensorflow": "1.4.1"}, graph_config=None)
+    new = replace(stored, versions=replace(stored.versions, tensorflow="1.4.1"), graph_config=None)
     assert not any("TF 1.0" in o.doubt for o in interpret(new, optimizer_config=told).origins)
 
 

@@ -17,20 +17,24 @@ import pytest
 
 import migrate
 from migrate.algorithms.clipping import LIMITS
+from migrate.releases import table
 from optim.errors import DtoptError
 from tests.test_migrate.confirm import typed
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
-RELEASES = {
-    "keras1": ("1.0.8", "1.2.2"),
-    "keras2": ("2.0.4", "2.1.6", "2.2.4", "2.2.5"),
-    "keras2.3": ("2.3.0", "2.3.1"),
-    "optimizer_v1": ("2.0.8-tf", "2.1.2-tf", "2.1.3-tf", "2.1.4-tf", "2.1.5-tf", "2.1.6-tf", "2.2.4-tf"),
-    "optimizer_v2": ("2.2.4-tf", "2.3.0-tf", "2.4.0", "2.5.0", "2.6.0", "2.9.0", "2.10.0", "2.15.0"),
-    "optimizer": ("2.11.0", "2.12.0", "2.13.1", "2.15.0"),
-    "keras3": ("3.0.5", "3.3.3", "3.6.0", "3.10.0", "3.15.0"),
-}
-"""Generation -> what its releases call their Keras."""
+IN_FILES = ("keras1", "keras2", "keras2.3", "optimizer_v1", "optimizer_v2", "optimizer", "keras3")
+"""Generations whose optimizers a file of Keras holds."""
+
+
+def _called(generation: str) -> list[str]:
+    """What the releases of a generation call their Keras."""
+    found = [r.keras for r in table.RELEASES if r.generation == generation and r.keras]
+    if generation == "optimizer_v1":  # a file of a later tf.keras is taken for one of OptimizerV2
+        found = [keras for keras in found if keras.endswith("-tf")]
+    return [*dict.fromkeys(found)]
+
+
+RELEASES = {generation: _called(generation) for generation in IN_FILES}
 CLIPPING: tuple[dict[str, float], ...] = (
     {},
     {"clipnorm": 0.01},
@@ -153,6 +157,21 @@ def test_one_norm_for_all_gradients_up_to_tf_1_9(version: str, choice: int, tmp_
     """TF 1.5 to 1.8 were 10,000 times what rounding explains; 1.9 to 1.12 have one name, and the user says which."""
     path = _altered(_sources()["Adam", "optimizer_v1"], tmp_path, version, {"clipnorm": 0.01})
     assert not _disagreement(path, tmp_path, choice)
+
+
+@pytest.mark.parametrize("choice", [0, -1])
+def test_the_order_of_limits_that_the_user_gives(choice: int, tmp_path: Path) -> None:
+    """TF 2.3 and 2.4 both call their Keras 2.4.0, and clip in two orders."""
+    path = _altered(_sources()["SGD", "optimizer_v2"], tmp_path, "2.4.0", {"clipnorm": 0.01, "clipvalue": 0.005})
+    assert _answers(path, choice)["clip_order"] == ("norm_first" if choice else "value_first")
+    assert not _disagreement(path, tmp_path, choice)
+
+
+def test_a_global_norm_is_of_tf_2_4(tmp_path: Path) -> None:
+    """TF 2.3 has none, so that nothing is open about the order."""
+    path = _altered(_sources()["SGD", "optimizer_v2"], tmp_path, "2.4.0", {"global_clipnorm": 0.02, "clipvalue": 0.005})
+    assert not _answers(path, 0)
+    assert not _disagreement(path, tmp_path, 0)
 
 
 @pytest.mark.breadth

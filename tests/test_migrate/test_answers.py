@@ -88,7 +88,7 @@ def test_restore_ends_with_the_call() -> None:
 
 def test_of_long_texts_options_stay_whole() -> None:
     option = f"--set 'untrained={json.dumps([f'layer_{i}/kernel' for i in range(90)])}'"
-    told = f"{'because ' * 100}; confirm it with {option}, or {'not ' * 100}--set a=1"
+    told = f"{'because ' * 100}. To confirm: {option}, or {'not ' * 100}--set a=1"
     shown = messages.line(told)
     assert option in shown
     assert shown.endswith("--set a=1")
@@ -185,7 +185,7 @@ def test_variables_alone_hold_no_optimizer_state(tmp_path: Path) -> None:
     import tensorflow as tf
 
     path = tf.train.Checkpoint(w=tf.Variable([1.0, 2.0])).save(str(tmp_path / "ckpt"))
-    with pytest.raises(UnsupportedError, match="holds no optimizer state, only variables"):
+    with pytest.raises(UnsupportedError, match="has no optimizer state, only variables"):
         migrate.read(path)
 
 

@@ -60,7 +60,7 @@ def test_hints_of_another_kind_are_named(function: str, name: str, tmp_path: Pat
 
 VARIABLES = {
     "a model": (_model, "variables is of the type Sequential; give its variables"),
-    "an unbuilt model's": (lambda: _keras().Sequential([_keras().layers.Dense(1)]).weights, "Build the model first"),
+    "an unbuilt model's": (lambda: _keras().Sequential([_keras().layers.Dense(1)]).weights, "Build it first"),
     "a number": (lambda: 3, "variables is 3; give a list of variables"),
     "a text": (lambda: "dense/kernel", "variables is 'dense/kernel'; give a list"),
 }

@@ -60,7 +60,7 @@ def test_a_folder_stands_for_what_lies_in_it(folds: list[str], tmp_path: Path) -
     (tmp_path / "a" / "notes.txt").write_text("not a checkpoint")
     assert expand(str(tmp_path / "a")) == [str(tmp_path / "a" / "model.h5"), str(tmp_path / "a" / "older.h5")]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UnknownFormatError, match="none lies in it"):
+    with pytest.raises(UnknownFormatError, match="contains no checkpoint"):
         expand(str(tmp_path / "empty"))
 
 
@@ -246,7 +246,7 @@ def test_ctrl_c_that_a_library_hides_ends_a_batch(
     folds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """h5py's lock makes a SystemError of it: the file was called a defect, and the batch went on."""
-    from migrate.operations import convert
+    from migrate.conversion import convert
 
     def hidden(source: str, dest: str, **options: Any) -> Any:
         try:

@@ -61,7 +61,7 @@ def test_all_finds_what_lies_in_a_tree(tmp_path: Path) -> None:
     found = _names(naming.expand(str(tmp_path / "tree"), every=True), tmp_path / "tree")
     assert sorted(found) == sorted(["model.h5", "sm", "backup/chief/ckpt-3", *(f"run/ck/{s}" for s in states)])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UnknownFormatError, match="none lies in it"):
+    with pytest.raises(UnknownFormatError, match="contains no checkpoint"):
         naming.expand(str(tmp_path / "empty"), every=True)
 
 
@@ -87,7 +87,7 @@ def test_a_folder_above_checkpoints_says_what_lies_below_it(tmp_path: Path) -> N
     tree = tmp_path / "my tree"
     shutil.copytree(WILD / "tf29-i-backup-and-restore" / "source" / "backup", tree / "run" / "backup")
     shutil.copytree(WILD / "tf29-h-mirrored-sm" / "source" / "saved_model", tree / "run" / "sm")
-    with pytest.raises(UnknownFormatError, match="below it lie") as refused:
+    with pytest.raises(UnknownFormatError, match="it contains") as refused:
         readers.detect(str(tree))
     for below in ("run/backup/chief/ckpt-3", "run/sm"):
         assert str(tree / below) in str(refused.value)
@@ -159,8 +159,8 @@ def test_parts_of_a_checkpoint_without_its_index_are_named(tmp_path: Path) -> No
     report = migrate.batch([tmp_path], tmp_path / "out", every=True)
     assert [Path(item.source).name for item in report.items] == ["graph", "numbers", "table"]
     problems = [item.problem for item in report.items]
-    assert "graph.index is not there" in problems[0]
-    assert "numbers.index is not there" in problems[1]
+    assert "graph.index is missing" in problems[0]
+    assert "numbers.index is missing" in problems[1]
     assert "table.data-00000-of-00001 is missing" in problems[2]
     with pytest.raises(AmbiguousError, match="3 checkpoints"):
         naming.expand(str(tmp_path))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.models.canonical import canonical
+from migrate.models.normalized_config import canonical
 from migrate.models.to_keras3 import Translation, to_keras3
 from optim.errors import UnsupportedError
 

@@ -39,7 +39,7 @@ def test_steps_on_conditions_and_devices_go_on(name: str, tmp_path: Path) -> Non
 
 def test_that_steps_are_taken_at_some_calls_only_is_said() -> None:
     (said,) = migrate.read(source("every")).warnings
-    assert "updates variables only at calls where" in said
+    assert "updates variables only at calls chosen by" in said
     assert not migrate.read(source("guarded")).warnings
 
 
@@ -49,7 +49,7 @@ def test_that_steps_are_taken_at_some_calls_only_is_said() -> None:
         ("calls", "at other steps than variables are updated"),
         (
             "gathered",
-            "'sum0' holds gradients, which are not carried: the next step takes them unless the program clears them",
+            "'sum0' holds gradients, which are not migrated: the next step uses them unless the program clears them",
         ),
         ("smoothed", "gradients go through 'mean0' before they reach the optimizer"),
         (
@@ -66,7 +66,7 @@ def test_what_depends_on_more_than_the_last_gradients_is_never_exact(name: str, 
 
 def test_a_program_that_clears_what_it_gathered_loses_nothing() -> None:
     assert migrate.read(source("gathered"), overrides={"gathered": None}).fidelity == "exact"
-    with pytest.raises(HyperparameterError, match="gathered is 3; it takes none"):
+    with pytest.raises(HyperparameterError, match="gathered is 3; it takes only none"):
         migrate.read(source("gathered"), overrides={"gathered": 3})
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.operations import targets
+from migrate.conversion import targets
 from tests import next_steps
 
 CONSTRAINED = Path(__file__).parents[1] / "fixtures" / "constrained"

@@ -12,6 +12,7 @@ from migrate.algorithms.arguments import Arguments
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
 from migrate.generations import GENERATIONS
+from migrate.releases.versions import Versions
 from optim.errors import UnsupportedError
 from tests.test_migrate.arguments_of import arguments_of
 from tests.test_migrate.confirm import typed
@@ -120,7 +121,7 @@ def test_a_schedule_that_leaves_an_argument_out_is_doubted(
     for key in whole:
         (reason,) = reasons({k: v for k, v in whole.items() if k != key})
         assert f"is assumed: {key} = " in reason
-        assert "confirm it with --set 'learning_rate={" in reason
+        assert "To confirm: --set 'learning_rate={" in reason
 
 
 def test_what_is_not_carried_makes_it_approximate() -> None:
@@ -308,7 +309,7 @@ def test_state_of_releases_with_a_defect_is_refused(
     name: str, config: dict[str, Any], generation: str, versions: dict[str, str], said: str | None
 ) -> None:
     algorithm = find(name)
-    problem = algorithm.check({**algorithm.defaults(generation), **config}, generation, versions)
+    problem = algorithm.check({**algorithm.defaults(generation), **config}, generation, Versions(**versions))
     assert (problem is None) if said is None else (said in str(problem))
 
 
@@ -378,7 +379,7 @@ def test_rows_that_addons_left_alone_in_a_way_of_its_own_are_doubted(
     lazy_rows.put_in(told, full, algorithm, "optimizer_v2", [*tables, "dense/kernel"])
     assert (doubted in told.reasons[0]) if doubted else not told.reasons
     if tables and doubted:
-        assert told.reasons[0].endswith("; say it with --set 'lazy_rows=[]', if their gradients are dense")
+        assert told.reasons[0].endswith(". Set it with --set 'lazy_rows=[]', if their gradients are dense")
 
 
 def test_variables_of_one_row_leave_no_row_out() -> None:
@@ -412,7 +413,7 @@ def test_rows_of_which_nothing_tells_how_they_went_on_are_doubted() -> None:
     [
         ("optimizer_v2", ["LossScaleOptimizer"], {"tensorflow": "2.2.3"}, True),
         ("optimizer_v2", ["LossScaleOptimizer"], {"tensorflow": "2.3.4"}, False),
-        ("optimizer_v2", ["LossScaleOptimizer"], {"tensorflow after": "2.4"}, False),
+        ("optimizer_v2", ["LossScaleOptimizer"], {"tensorflow_after": "2.4"}, False),
         ("optimizer_v2", ["LossScaleOptimizer"], {}, None),
         ("optimizer_v2", ["Addons>MovingAverage"], {}, False),
         ("optimizer", ["LossScaleOptimizer"], {}, False),
@@ -421,7 +422,7 @@ def test_rows_of_which_nothing_tells_how_they_went_on_are_doubted() -> None:
 def test_which_releases_scale_losses_by_making_gradients_dense(
     generation: str, around: list[str], versions: dict[str, str], dense: bool | None
 ) -> None:
-    assert wrappers.makes_dense(around, generation, versions) is dense
+    assert wrappers.makes_dense(around, generation, Versions(**versions)) is dense
 
 
 def test_nadams_sparse_rows_stood_still_while_their_slots_went_on() -> None:

@@ -20,8 +20,8 @@ from migrate.bytes.bundle import BundleReader
 from migrate.bytes.checks import Check
 from migrate.bytes.ranges import Extent
 from migrate.errors import DamagedFileError
+from migrate.evidence import value_checks
 from migrate.lists import orders
-from migrate.operations import soundness
 from migrate.proof.compare import Comparer
 from migrate.readers import keras_zip
 from tests.bundles import written
@@ -167,7 +167,7 @@ def test_numbers_of_a_large_file_are_read_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(keras_zip, "CHECKED_AT_ONCE", 0)
     monkeypatch.setattr(checks, "WORTH_JOINING", 1)
     monkeypatch.setattr(orders, "BEGINNING", 1 << 10)
-    monkeypatch.setattr(soundness, "WORTH_THREADS", 0)
+    monkeypatch.setattr(value_checks, "WORTH_THREADS", 0)
     source, read, preadv = tmp_path / "model.keras", [], os.preadv
     make_keras(source, rows=16)
     kernels = [array.extent for array in migrate.read(source).arrays() if array.size > 1 << 15]

@@ -108,7 +108,7 @@ def test_what_is_no_formula_of_the_step_is_asked_for(
     told = " ".join(state.reasons)
     assert "learning_rate: 'train/" in told
     assert told.count("learning_rate") == 2  # said once, with what settles it, and not that the default may be right
-    assert """say it with --set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in told
+    assert """Set it with --set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in told
 
 
 def test_no_number_settles_a_rate_that_the_graph_makes_from_the_step(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_number_settles_a_rate_that_a_program_feeds(tmp_path: Path) -> None:
         nodes["train/truediv"].ClearField("input")
 
     asked = altered("warm", tmp_path / "a", change)
-    assert "say it with --set learning_rate=VALUE" in " ".join(asked.reasons)
+    assert "Set it with --set learning_rate=VALUE" in " ".join(asked.reasons)
     assert altered("warm", tmp_path / "b", change, overrides={"learning_rate": 0.02}).fidelity == "exact"
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.models import from_keras3, passing, to_keras3
+from migrate.conversion import targets
+from migrate.models import from_keras3, to_keras3, to_tf_keras
 from migrate.models.compiled import compile_arguments, without_loss
-from migrate.operations import targets
 from optim.errors import UnsupportedError
 from tests import next_steps
 
@@ -96,7 +96,7 @@ def test_a_model_whose_loss_is_left_out_is_not_exact(to: str, tmp_path: Path) ->
     assert migrate.read(tmp_path / "model.h5").fidelity == "exact"
     report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / f"new{targets.ENDINGS[to]}", dry_run=True)
     assert report.fidelity == "approximate"
-    assert "the loss own is none that the target's Keras has" in " ".join(report.reasons)
+    assert "the loss own is not in the target's Keras" in " ".join(report.reasons)
 
 
 @pytest.mark.parametrize("key", ["activation", "kernel_initializer", "kernel_regularizer", "kernel_constraint"])
@@ -105,15 +105,15 @@ def test_a_function_of_ones_own_keeps_its_name(key: str) -> None:
     own = {"module": "builtins", "class_name": "function", "config": "own", "registered_name": "function"}
     layer = made("Dense", trainable=True, units=4, **{key: own})
     assert layer["config"][key] == "own"
-    assert "own: not Keras's own" in " ".join(passing.own_classes(layer))
+    assert "own: not Keras's own" in " ".join(to_tf_keras.own_classes(layer))
 
 
 @pytest.mark.parametrize("activation", from_keras3.ONLY_3)
 def test_activations_that_only_keras_3_has_are_no_functions_of_ones_own_there(activation: str) -> None:
     layer = {"module": "keras.layers", "class_name": "Activation", "config": {"name": "a", "activation": activation}}
-    assert passing.own_classes(layer, from_keras3.ONLY_3) == []
+    assert to_tf_keras.own_classes(layer, from_keras3.ONLY_3) == []
     is_in_every_keras = activation in to_keras3.ACTIVATIONS
-    assert is_in_every_keras or activation in " ".join(passing.own_classes(layer))
+    assert is_in_every_keras or activation in " ".join(to_tf_keras.own_classes(layer))
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Lion"])
@@ -202,4 +202,4 @@ def test_nadams_product_within_a_loss_scale_optimizer_begins_anew_at_each_step_o
     assert migrate.read(tmp_path / "x.h5", overrides=product).fidelity == "exact"
     with h5py.File(tmp_path / "x.h5", "r+") as file:
         file.attrs["backend"] = "jax"
-    assert "anew at each step" in " ".join(migrate.read(tmp_path / "x.h5", overrides=product).reasons)
+    assert "at each step" in " ".join(migrate.read(tmp_path / "x.h5", overrides=product).reasons)

@@ -405,7 +405,7 @@ def test_what_is_not_quite_clipping_by_the_global_norm_is_said(case: str, name: 
     def change(nodes: Any) -> None:
         next(n for n in nodes if n.name == name).op = op
 
-    _refuses(case, tmp_path, change, "before they reach the optimizer, which is not understood")
+    _refuses(case, tmp_path, change, "before they reach the optimizer, which dtopt does not understand")
 
 
 def test_the_rule_of_another_class_is_never_exact_under_the_name_of_one(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_the_rule_of_another_class_is_never_exact_under_the_name_of_one(tmp_path
     change(proto.graph_def.node)
     meta.write_bytes(proto.SerializeToString())
     source, hint = tmp_path / "copy" / "model.ckpt", {"class_name": "SGD", "config": {"learning_rate": 0.05}}
-    with pytest.raises(ContradictionError, match=r"graph says that the optimizer is ProximalGradientDescentOptimizer"):
+    with pytest.raises(ContradictionError, match=r"graph specifies ProximalGradientDescentOptimizer"):
         migrate.read(source, optimizer_config=hint)
     state = migrate.read(source, optimizer_config=hint, overrides={"class_name": "SGD", "clipnorm": None})
     assert state.fidelity == "approximate"

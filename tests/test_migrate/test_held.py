@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from migrate.bytes.arrays import LazyArray
-from migrate.live import held
+from migrate.live import current_values
 from migrate.live.mapped import Order
 from migrate.state import StoredVariable
 from optim.errors import MismatchError
@@ -16,14 +16,16 @@ from optim.errors import MismatchError
 VALUES = {name: np.random.default_rng(i).standard_normal((3, 3)).astype(np.float32) for i, name in enumerate("abc")}
 
 
-def _row(name: str, live: np.ndarray, order: tuple[int, ...] | Order = (0, 1)) -> held.Held:
+def _row(name: str, live: np.ndarray, order: tuple[int, ...] | Order = (0, 1)) -> current_values.Held:
     array = LazyArray((3, 3), "float32", lambda: VALUES[name], name)
     stored = StoredVariable(name, array, (3, 3), "float32", True)
-    return held.Held(stored, lambda: live.astype(np.float64), order if isinstance(order, Order) else Order(order))
+    return current_values.Held(
+        stored, lambda: live.astype(np.float64), order if isinstance(order, Order) else Order(order)
+    )
 
 
-def _reasons(rows: Sequence[held.Held], restores: bool) -> list[str]:
-    return held.reasons(rows, [_row(name, value).stored for name, value in VALUES.items()], restores)
+def _reasons(rows: Sequence[current_values.Held], restores: bool) -> list[str]:
+    return current_values.reasons(rows, [_row(name, value).stored for name, value in VALUES.items()], restores)
 
 
 def test_right_values_and_none_deny_nothing() -> None:

@@ -62,12 +62,12 @@ def test_the_config_of_an_optimizer_that_was_exchanged_is_no_other_ones(tmp_path
     model = _exchanged(optimizers.Adam(0.1), optimizers.AdamW(0.1))
     model.save(tmp_path / "model.keras")
     with pytest.raises(
-        ContradictionError, match=r"adam_?w.*AdamW are, and the optimizer's config in the source says Adam"
+        ContradictionError, match=r"adam_?w.*AdamW are, and the optimizer's config in the source specifies Adam"
     ):
         migrate.read(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
     said = {"class_name": "Adam", "config": optimizers.Adam(0.1).get_config()}
-    with pytest.raises(ContradictionError, match=r"adam_?w.*AdamW are, and --optimizer-config says Adam"):
+    with pytest.raises(ContradictionError, match=r"adam_?w.*AdamW are, and --optimizer-config specifies Adam"):
         migrate.read(tmp_path / "model.weights.h5", optimizer_config=said)
 
 
@@ -141,7 +141,7 @@ def test_a_variable_that_is_frozen_alone_is_refused_in_a_model(tmp_path: Path) -
     untrained = {"untrained": [migrate.read(tmp_path / "model.keras").variables[-1].name]}
     said = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "slots", overrides=untrained)
     assert said.fidelity == "exact"
-    with pytest.raises(UnsupportedError, match="was trained in part, which no config can say"):
+    with pytest.raises(UnsupportedError, match="was trained only in part, which a Keras config cannot express"):
         migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "m.h5", to="tf-keras", overrides=untrained)
 
 

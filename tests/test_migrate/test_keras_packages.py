@@ -127,5 +127,5 @@ def test_an_option_that_no_release_saved_tells_of_another_class(option: dict[str
     with h5py.File(source, "r") as file:
         optimizer = json.loads(file.attrs["training_config"])["optimizer_config"]
     _set_optimizer(source, {**optimizer, "config": {**optimizer["config"], **option}})
-    reason = f"the config has {next(iter(option))}, which Adam of no release has: it may be another of that name"
+    reason = f"the config has {next(iter(option))}, which Adam has in no release: it may be another class of that name"
     assert any(reason in each and "--set class_name=Adam" in each for each in migrate.read(source).reasons)

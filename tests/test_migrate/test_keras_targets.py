@@ -284,7 +284,7 @@ def test_weights_that_are_numbered_otherwise_than_layers_are_refused(to: Any, tm
             group.move(old, new)
         names = [each.decode().replace("dense_2", "dense_9") for each in group.attrs["weight_names"]]
         group.attrs["weight_names"] = [each.replace("dense_3", "dense_2").encode() for each in names]
-    with pytest.raises(MismatchError, match="weights are numbered otherwise than layers"):
+    with pytest.raises(MismatchError, match="weights and layers are numbered differently"):
         migrate.migrate_checkpoint(source, tmp_path / f"out{SUFFIX[to]}", to=to, overrides={"slot_order": "source"})
     report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides={"slot_order": "source"})
     assert report.fidelity == "exact"

@@ -11,7 +11,7 @@ import pytest
 import migrate
 from migrate.errors import AmbiguousError
 from migrate.live import conversions
-from migrate.live.matching import Given, match
+from migrate.live.variable_matching import Given, match
 from migrate.rules.comparison import Rule, compare, spelled_out
 from migrate.state import StoredVariable
 from optim.errors import MismatchError, UnsupportedError

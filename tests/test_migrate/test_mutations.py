@@ -30,8 +30,8 @@ import pytest
 import migrate
 from migrate.bytes import hdf5
 from migrate.bytes.hdf5_heaps import check_heaps
+from migrate.conversion import error_boundary
 from migrate.errors import DamagedFileError, TargetExistsError
-from migrate.operations import edge
 from migrate.readers import weight_list
 from optim.errors import DtoptError, UnsupportedError
 from tests.breadth import broad
@@ -349,7 +349,7 @@ def test_a_pickle_that_calls_a_name_with_control_characters_is_refused_in_one_li
 
 @pytest.mark.parametrize("error", [OSError("no object \x7f\x1b[31m"), DamagedFileError("no object \x7f\x1b[31m\udc80")])
 def test_control_characters_in_a_message_are_escaped(error: Exception) -> None:
-    with pytest.raises(DamagedFileError) as raised, edge.reading("model.h5"):
+    with pytest.raises(DamagedFileError) as raised, error_boundary.reading("model.h5"):
         raise error
     assert str(raised.value).isprintable()
     assert r"no object \x7f\x1b[31m" in str(raised.value)

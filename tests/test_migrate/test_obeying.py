@@ -15,8 +15,8 @@ import migrate
 from dtopt_cli.app import app
 from dtopt_cli.options import Hints
 from migrate.bytes import messages
-from migrate.evidence import Origin, confirming
-from migrate.operations.advice import restore_call
+from migrate.claims import Origin, confirming
+from migrate.conversion.commands import restore_call
 from optim.errors import UnsupportedError
 from tests import obeying
 
@@ -77,13 +77,13 @@ def test_a_confirmation_says_the_same_value_to_a_shell(value: Any) -> None:
 @pytest.mark.parametrize(
     ("confirm", "how"),
     [
-        ("--set iterations=4", "if it is right, confirm it with --set"),
-        ("--set iterations=4 or --set iterations=5", "say which with --set"),
-        ("--set iterations=N", "say it with --set"),
+        ("--set iterations=4", "To confirm: --set"),
+        ("--set iterations=4 or --set iterations=5", "Choose with --set"),
+        ("--set iterations=N", "Set it with --set"),
     ],
 )
 def test_what_only_a_person_knows_is_asked_for(confirm: str, how: str) -> None:
-    assert f"; {how}" in Origin("iterations", 4, "file", doubt="it is", confirm=confirm).reason
+    assert f". {how}" in Origin("iterations", 4, "file", doubt="it is", confirm=confirm).reason
 
 
 def test_the_command_that_checks_survives_a_shell(tmp_path: Path) -> None:

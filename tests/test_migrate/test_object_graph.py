@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import migrate
-from migrate.bytes import protos
+from migrate.bytes import names, protos
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.object_graph import VALUE, ObjectGraph
 from migrate.errors import ContradictionError, DamagedFileError
@@ -101,3 +102,38 @@ def test_a_slot_in_two_lists_is_damage(case: str, tmp_path: Path) -> None:
     config = {"class_name": "Adam", "config": {"learning_rate": 0.01}}
     with pytest.raises(DamagedFileError, match=r"object graph has optimizer/_variables/\d+.* and elsewhere"):
         migrate.read(source / "ckpt-1", optimizer_config=config)
+
+
+LONG = ["/a" * 25_000, "a://" * 12_500, "_grad/" * 8_000]
+
+
+@pytest.mark.parametrize("name", LONG, ids=lambda name: name[:6])
+@pytest.mark.parametrize("part", ["key", "full name", "graph"])
+def test_a_name_is_as_long_as_names_are(name: str, part: str, tmp_path: Path) -> None:
+    """Its parts were compared with each other for hours."""
+    case = "extra-k122-adam-saver" if part == "graph" else "extra-tfa19-lookahead-adam-ckpt"
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "corpus" / case / "source", source)
+    prefix = next(source.glob("*.index")).with_suffix("")
+    if part == "graph":
+        meta = prefix.with_suffix(".meta")
+        graph = protos.SaverMetaGraph.FromString(meta.read_bytes())
+        graph.graph_def.node[0].name = name
+        meta.write_bytes(graph.SerializeToString())
+    else:
+        with rewritten(prefix) as (numbers, texts):
+            if part == "key":
+                numbers[name] = numbers.pop(next(iter(numbers)))
+            else:
+                graph = protos.ObjectGraph.FromString(texts[GRAPH_KEY])
+                _values(graph)[-1].full_name = name
+                texts[GRAPH_KEY] = graph.SerializeToString(deterministic=True)
+    start = time.monotonic()
+    with pytest.raises(DamagedFileError, match=f"a name of {len(name)} characters, .*: it is damaged; copy it again"):
+        migrate.read(prefix)
+    assert time.monotonic() - start < 10
+
+
+def test_names_within_a_name() -> None:
+    known = {"dense/kernel", "Adam", "a/b/c/d/e/f", "kernel/m/n"}
+    assert sorted(names.contained("Adam/dense/kernel/m", known)) == ["Adam", "dense/kernel"]

@@ -19,10 +19,10 @@ from migrate.algorithms.spec import Block
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.ranges import Extent
 from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
+from migrate.evidence.interpret import interpret
 from migrate.generations import NATIVE
 from migrate.lists import orders
-from migrate.matching import stages
-from migrate.operations.interpret import interpret
+from migrate.matching import strategies
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim.errors import DtoptError, MismatchError
 from tests.examples import drawn
@@ -298,7 +298,7 @@ def test_another_choice_is_found_where_there_is_one(seed: int) -> None:
     ]
     chosen = subsets[int(random.integers(1, len(subsets)))]
     fits = [s for s in subsets if [v.shape for v in s] == [v.shape for v in chosen]]
-    found = stages.another_choice(chosen, variables)
+    found = strategies.another_choice(chosen, variables)
     assert (found is not None) == (len(fits) > 1)
     assert found is None or (found in fits and found != chosen)
 
@@ -308,7 +308,7 @@ def test_choosing_among_layers_takes_time_in_proportion_to_them() -> None:
 
     def seconds(layers: int) -> float:
         variables = _layers([[(4, 16), (16,)]] * layers)
-        return least(lambda: stages.another_choice(variables, variables), 3)
+        return least(lambda: strategies.another_choice(variables, variables), 3)
 
     assert_cheaper(lambda: seconds(1200), lambda: seconds(150), factor=24)
 

@@ -354,7 +354,7 @@ def test_what_an_optimizer_was_built_on_starts_fresh_by_its_own_name(oracle: Any
 
 def test_layers_that_keras_numbered_are_not_taken_for_others() -> None:
     """`dense_1` of a model with a dropped first layer is not the source's `dense_1`."""
-    from migrate.live.matching import Given, Part, match
+    from migrate.live.variable_matching import Given, Part, match
     from migrate.state import StoredVariable
 
     def matched(live: list[str], part: Part) -> dict[str, tuple[str, str]]:

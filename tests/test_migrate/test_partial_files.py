@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import migrate
 import optim
 from dtopt_cli.app import app
-from migrate.operations import shards
+from migrate.conversion import shards
 from optim import slot_layout
 from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnsupportedError
 from tests import next_steps

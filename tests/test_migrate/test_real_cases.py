@@ -14,6 +14,7 @@ from migrate.algorithms import find
 from migrate.algorithms.wrappers import innermost
 from migrate.errors import AmbiguousError
 from migrate.proof import parity
+from migrate.releases.versions import UNKNOWN
 from optim.errors import MismatchError
 from tests.test_migrate.confirm import confirmed
 
@@ -39,7 +40,7 @@ same shape may have been the trained one."""
 SWAPPED = {
     "extra-k224-sgd-flags-swapped-h5": "the slots would fit first/kernel, first/bias, ",
     "extra-k224-sgd-twins-flipped-h5": (
-        "names do not tell their layers, of which those that are frozen by now are saved last"
+        "their names do not show their layers, and layers that are frozen by now are saved last"
     ),
 }
 """Layers were frozen or unfrozen after compile, and the file does not say which of the trained ones came first."""
@@ -141,8 +142,8 @@ def test_the_formulas_of_parity_are_those_of_the_release(name: str, load_case: A
     case = load_case(name)
     state = migrate.read(case.source, **case.hints)
     optimizer = case.hints.get("optimizer_config") or (state.source.optimizer_config if state.source else None)
-    versions = state.source.versions if state.source else {}
-    version = tuple(int(n) for n in versions.get("keras", "2.2.4").split("-")[0].split("."))
+    versions = state.source.versions if state.source else UNKNOWN
+    version = tuple(int(n) for n in (versions.keras or "2.2.4").split("-")[0].split("."))
     source = parity.Source(
         state.algorithm, innermost(optimizer)["config"], case.generation, version, state.iterations, _dtype(case)
     )

@@ -175,7 +175,7 @@ SGD = "keras224-sgd-momentum-convbn"
 )
 def test_what_only_steps_show_is_said(make: Make, said: str | None, restored: Any) -> None:
     if said is None:
-        with pytest.raises(UnsupportedError, match="no source says what it should hold"):
+        with pytest.raises(UnsupportedError, match="no source contains a value for it"):
             restored(SGD, make)
         return
     report, _, _ = restored(SGD, make)
@@ -203,7 +203,7 @@ def test_a_formula_of_a_graph_is_compared_with_a_schedule(optax: Any) -> None:
         )
         report = migrate.restore(source, migrate.Optax(rule, params), onto)
         assert (report.fidelity == "exact") == (last == 0.001), report.reasons
-    assert "which tells about the schedule" in " ".join(report.reasons)
+    assert "which shows the schedule" in " ".join(report.reasons)
 
 
 def test_a_function_lays_out_what_axes_cannot(load_case: Any, optax: Any) -> None:
@@ -270,7 +270,7 @@ def test_a_slight_weight_decay_is_told(restored: Any) -> None:
     name = "keras224-sgd-momentum-convbn"
     report, _, _ = restored(name, lambda o, h: o.chain(o.add_decayed_weights(1e-7), CASES[name](o, h)))
     assert report.fidelity == "approximate"
-    assert "which tells about weight decay" in " ".join(report.reasons)
+    assert "which shows weight decay" in " ".join(report.reasons)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from migrate import algorithms, generations
 from migrate.algorithms import keras_config
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
+from migrate.releases.versions import UNKNOWN
 from migrate.rules.differences import SLOT_MEANING
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
@@ -94,7 +95,7 @@ def _state(
     config = {"learning_rate": 0.01, **algorithm.defaults(generation)}
     if generation == "keras2" and any("epsilon" in algorithm.defaults(each) for each in algorithm.generations):
         config["epsilon"] = 1e-7  # in which releases of that generation differ
-    told = keras_config.arguments(config, {}, algorithm, generation, {}, {"float32"})
+    told = keras_config.arguments(config, {}, algorithm, generation, UNKNOWN, {"float32"})
     more, slots = algorithm.adjust(told.values, frozenset())
     rng = np.random.default_rng(iterations)
     names = [f"layer_{i}/kernel" for i in range(len(shapes))]

@@ -201,4 +201,4 @@ def test_slots_called_after_another_class_are_not_adams(name: str, own_name: boo
     with pytest.raises(ContradictionError, match=rf"variables are named {name}.* are, and --opt"):
         migrate.read(prefix, optimizer_config=said)
     decided = migrate.read(prefix, optimizer_config=said, overrides={"class_name": "AdamOptimizer"})
-    assert any("overrides what that tells" in warning for warning in decided.warnings)
+    assert any("overrides that" in warning for warning in decided.warnings)

@@ -194,7 +194,7 @@ def test_a_rate_in_the_checkpoint_that_is_not_the_one_of_the_hint_is_named(tmp_p
     assert migrate.read(alone, optimizer_config=hint, overrides=said).fidelity == "exact"
     hint["config"]["learning_rate"] = 0.5
     (reason,) = migrate.read(alone, optimizer_config=hint, overrides=said).reasons
-    assert "no graph says what 'train/OptimizeLoss/learning_rate' is for, which is 0.1" in reason
+    assert "no graph shows the use of 'train/OptimizeLoss/learning_rate', which is 0.1" in reason
     assert "--set learning_rate=0.10000000149011612 or --set learning_rate=0.5" in reason
     assert migrate.read(alone, optimizer_config=hint, overrides={**said, "learning_rate": 0.5}).fidelity == "exact"
 
@@ -231,7 +231,7 @@ def test_the_model_s_variables_alone_are_no_state(name: str, kept: str, tmp_path
     hint = {"class_name": f"{name}Optimizer", "config": {"learning_rate": 0.05}}
     with pytest.raises(DtoptError, match=rf"no slots \({kept}\) of {name}.*Saver\(tf\.trainable_variables\(\)\)"):
         migrate.read(alone, optimizer_config=hint, overrides={"iterations": 3})
-    with pytest.raises(DtoptError, match=f"from there {name} begins anew; carry it so with --set iterations=0"):
+    with pytest.raises(DtoptError, match=f"Restart {name} with --set iterations=0"):
         migrate.read(alone, optimizer_config=hint)
     assert migrate.read(alone, optimizer_config=hint, overrides={"iterations": 0}).iterations == 0
 

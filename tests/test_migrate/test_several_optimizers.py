@@ -129,7 +129,7 @@ def test_a_model_that_was_compiled_again_has_slots_of_each_time(tmp_path: Path) 
     names = [{"name": v["name"], "shape": v["shape"]} for v in case["trainable"]]
     hints |= {"generation": "keras2", "variables": names}
     without = migrate.read(tmp_path / "ckpt", optimizer_path="training_1/SGD", **hints)
-    assert "ckpt.meta does not say which variables were trained with" in "".join(without.reasons)
+    assert "ckpt.meta does not show which variables were trained with" in "".join(without.reasons)
 
 
 def test_without_the_graph_keras_slots_belong_to_nobody(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_without_the_graph_keras_slots_belong_to_nobody(tmp_path: Path) -> None:
         if path.suffix != ".meta":
             shutil.copy(path, tmp_path)
     config = {"class_name": "SGD", "config": {"lr": 0.01, "momentum": 0.9}}
-    with pytest.raises(UnsupportedError, match=r"which optimizer's slot.*\.meta"):
+    with pytest.raises(UnsupportedError, match=r"which optimizer has the slot.*\.meta"):
         migrate.read(str(tmp_path / "ckpt"), optimizer_config=config, optimizer_path="SGD_1")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.operations import soundness
+from migrate.evidence import value_checks
 from optim.errors import DtoptError
 
 SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "keras231-adam-amsgrad-mlp" / "source" / "model.h5"
@@ -43,13 +43,13 @@ def _altered(path: Path, slot: str | None, value: float) -> None:
         ("m", np.nan, "slot m holds NaN or infinity"),
         ("v", np.inf, "slot v holds NaN or infinity"),
         (None, -np.inf, "the variable holds NaN or infinity"),
-        ("vhat", 0.0, "slot vhat is the largest v so far and lies below it"),
+        ("vhat", 0.0, "slot vhat is the largest v so far and is below it"),
     ],
 )
 def test_what_is_spoiled_is_said(
     slot: str | None, value: float, said: str, threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soundness, "WORTH_THREADS", 0 if threads else 1 << 62)
+    monkeypatch.setattr(value_checks, "WORTH_THREADS", 0 if threads else 1 << 62)
     source = tmp_path / "model.h5"
     _altered(source, slot, value)
     report = migrate.migrate_checkpoint(source, tmp_path / "slots")
@@ -63,20 +63,20 @@ def test_squares_are_not_negative() -> None:
     state = migrate.read(SOURCE)
     name, array = next(iter(state.slots["v"].items()))
     negative = replace(array, load=lambda: -array.load(), extent=None)
-    made = soundness.checked(replace(state, slots={**state.slots, "v": {**state.slots["v"], name: negative}}))
+    made = value_checks.checked(replace(state, slots={**state.slots, "v": {**state.slots["v"], name: negative}}))
     assert f"{name}: slot v is a sum of squares and holds negative numbers" in [origin.doubt for origin in made.origins]
 
 
 def test_damage_that_a_thread_meets_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soundness, "WORTH_THREADS", 0)
+    monkeypatch.setattr(value_checks, "WORTH_THREADS", 0)
     state = migrate.read(SOURCE)
 
-    def broken(*_: object) -> soundness.Seen:
+    def broken(*_: object) -> value_checks.Seen:
         raise migrate.DamagedFileError("it became shorter")
 
-    monkeypatch.setattr(soundness, "_of_one", broken)
+    monkeypatch.setattr(value_checks, "_of_one", broken)
     with pytest.raises(migrate.DamagedFileError, match="it became shorter"):
-        soundness.checked(state)
+        value_checks.checked(state)
     with pytest.raises(migrate.DamagedFileError, match="it became shorter"):
         migrate.migrate_checkpoint(SOURCE, tmp_path / "slots")
     assert list(tmp_path.iterdir()) == []
@@ -96,7 +96,7 @@ def test_what_only_numbers_deny_is_refused_by_strict_and_leaves_nothing(tmp_path
 def test_a_disk_that_is_full_is_not_taken_for_a_source_that_cannot_be_read(
     threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soundness, "WORTH_THREADS", 0 if threads else 1 << 62)
+    monkeypatch.setattr(value_checks, "WORTH_THREADS", 0 if threads else 1 << 62)
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -109,7 +109,7 @@ def test_a_disk_that_is_full_is_not_taken_for_a_source_that_cannot_be_read(
 
 @pytest.mark.parametrize("threads", [False, True])
 def test_progress_only_grows(threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soundness, "WORTH_THREADS", 0 if threads else 1 << 62)
+    monkeypatch.setattr(value_checks, "WORTH_THREADS", 0 if threads else 1 << 62)
     told: list[tuple[int, int]] = []
     migrate.migrate_checkpoint(SOURCE, tmp_path / "slots", progress=lambda done, total: told.append((done, total)))
     assert [done for done, _ in told] == sorted({done for done, _ in told})

@@ -14,8 +14,8 @@ import pytest
 import migrate
 from dtopt_cli import output
 from migrate.bytes import messages
+from migrate.conversion import error_boundary, inspection
 from migrate.errors import ContradictionError, DamagedFileError, UnknownFormatError
-from migrate.operations import edge, inspection
 from migrate.proof import verification
 from migrate.writers import slots
 from optim.errors import UnsupportedError
@@ -110,7 +110,7 @@ def test_the_graph_beside_a_checkpoint_is_a_part_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raised", [OSError(22, "Invalid argument"), KeyError("a"), OverflowError(), MemoryError()])
 def test_exceptions_of_libraries_become_one_of_ours(raised: Exception) -> None:
-    with pytest.raises(DamagedFileError, match=r"x\.keras cannot be read"), edge.reading("x.keras"):
+    with pytest.raises(DamagedFileError, match=r"x\.keras cannot be read"), error_boundary.reading("x.keras"):
         raise raised
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import migrate
 from migrate.models import sparse_inputs
+from migrate.releases.versions import Versions
 
 ADAMAX = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf115-adamax-mlp" / "source" / "model.h5"
 KERAS = {"keras": "2.7.0"}
@@ -45,13 +46,16 @@ FED = _model(INPUT, _layer("Dense", "d1", "x"), _layer("Dense", "d2", "d1"))
 def test_layers_behind_sparse_ones_are_found(
     model: dict[str, Any], versions: dict[str, str], dense: set[str], loose: bool
 ) -> None:
-    assert sparse_inputs.fed(model, versions) == (dense, loose)
+    assert sparse_inputs.fed(model, Versions(**versions)) == (dense, loose)
 
 
 def test_a_sequential_feeds_the_layer_after_it() -> None:
     layers = [_layer("InputLayer", "x", sparse=True), _layer("Dense", "d1"), _layer("Dense", "d2")]
     bare = [{key: value for key, value in layer.items() if key != "inbound_nodes"} for layer in layers]
-    assert sparse_inputs.fed({"class_name": "Sequential", "config": {"layers": bare}}, KERAS) == ({"d1"}, False)
+    assert sparse_inputs.fed({"class_name": "Sequential", "config": {"layers": bare}}, Versions(**KERAS)) == (
+        {"d1"},
+        False,
+    )
 
 
 def _with_sparse_input(path: Path, version: str, between: str | None = None) -> str:

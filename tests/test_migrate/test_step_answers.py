@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.evidence import TRAINED, UNINTERPRETED, Origin
+from migrate.claims import TRAINED, UNINTERPRETED, Origin
 from migrate.live import step_answers
 from migrate.live.step_answers import Row
 from migrate.models import constraints

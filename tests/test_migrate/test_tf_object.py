@@ -18,6 +18,7 @@ from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
 from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
+from migrate.releases.versions import Versions
 from migrate.state import Stored
 from optim.errors import MismatchError, UnsupportedError
 from tests import next_steps
@@ -108,7 +109,7 @@ def test_a_saved_model_tells_its_optimizer() -> None:
     assert stored.optimizer_config is not None
     assert stored.optimizer_config["class_name"] == "Adam"
     assert stored.optimizer_config["config"]["amsgrad"] is True
-    assert stored.versions == {"tensorflow": "2.0.4"}
+    assert stored.versions == Versions(tensorflow="2.0.4")
 
 
 def test_readers_do_not_claim_each_others_files() -> None:
@@ -389,7 +390,7 @@ def test_names_of_dtensor_slots_tell_the_class() -> None:
     with pytest.raises(ContradictionError, match="its variables are named Adagrad/"):
         migrate.read(source, optimizer_config=hint)
     believed = migrate.read(source, optimizer_config=hint, overrides={"class_name": "RMSprop"})
-    assert any("--set class_name=RMSprop overrides what that tells" in said for said in believed.warnings)
+    assert any("--set class_name=RMSprop overrides that" in said for said in believed.warnings)
 
 
 def test_names_of_two_dtensor_optimizers_are_refused(tmp_path: Path) -> None:

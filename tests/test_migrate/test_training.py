@@ -19,8 +19,9 @@ import migrate
 from migrate import algorithms
 from migrate.algorithms import repeated_rows
 from migrate.bytes.arrays import LazyArray, narrowed
-from migrate.models import frozen, keras1, keras1_weights, training, unsaved
+from migrate.models import frozen, keras1, keras1_weights, missing_settings, training
 from migrate.readers.keras.left_out import settled, with_paddings
+from migrate.releases.versions import Versions
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 from tests.breadth import broad
@@ -345,7 +346,7 @@ def test_a_loss_for_another_activation_is_told_where_releases_take_it_of_other_v
     model = {"class_name": "Functional", "config": {"layers": [inner, fitting], "output_layers": ends}}
     for losses in ([loss, "binary_crossentropy"], {"inner": loss, "other": "binary_crossentropy"}):
         stored = StoredModel(model, {"loss": losses}, None)
-        source = Stored("h5", "optimizer_v2", (), None, (), versions={"keras": release}, model=stored)
+        source = Stored("h5", "optimizer_v2", (), None, (), versions=Versions(release), model=stored)
         found = [text for text in training.differences(None, source, "keras") if "is not for the loss" in text]
         assert len(found) == told
 
@@ -386,9 +387,11 @@ def test_what_no_file_holds_is_told() -> None:
         {"class_name": "Conv1DTranspose", "config": {"name": "last", **TWICE}},
     ]
     model = {"class_name": "Sequential", "config": {"name": "m", "layers": layers}}
-    found = unsaved.of_model(StoredModel(with_paddings(model), None, None), by_keras3=True)
+    found = missing_settings.of_model(StoredModel(with_paddings(model), None, None), by_keras3=True)
     assert [text.split()[0] for text in found] == ["last:", "adapted:", "kept:"]
-    assert [text.split()[0] for text in unsaved.of_model(StoredModel(model, None, None), by_keras3=False)] == ["kept:"]
+    assert [text.split()[0] for text in missing_settings.of_model(StoredModel(model, None, None), by_keras3=False)] == [
+        "kept:"
+    ]
 
 
 TWICE = {"kernel_size": [3], "strides": [2], "dilation_rate": [1], "padding": "same", "data_format": "channels_last"}
@@ -458,7 +461,7 @@ def test_a_scaling_that_is_not_saved_is_what_the_weights_tell(
     model = {"class_name": "Sequential", "config": {"layers": [{"class_name": "LayerNormalization", "config": config}]}}
     found = settled(model, [f"m/norm/{name}" for name in weights])
     assert found["config"]["layers"][0]["config"] == {**config, **told}
-    assert len(unsaved.of_model(StoredModel(found, None, None), by_keras3=True)) == doubted
+    assert len(missing_settings.of_model(StoredModel(found, None, None), by_keras3=True)) == doubted
 
 
 @pytest.mark.parametrize("around", [{}, {"class_name": "Bidirectional"}])

@@ -50,7 +50,7 @@ def test_another_order_is_another_list(dest: Path, tmp_path: Path) -> None:
 
 def test_an_order_of_what_is_no_list_is_refused(tmp_path: Path) -> None:
     migrate.migrate_checkpoint(SOURCE, tmp_path / "slots")
-    with pytest.raises(HyperparameterError, match=r"slots is none; leave it out"):
+    with pytest.raises(HyperparameterError, match=r"slots is not a list: remove it"):
         migrate.verify(SOURCE, tmp_path / "slots", order="keras2")
 
 

@@ -82,7 +82,7 @@ def test_an_open_order_is_refused_and_variables_decide(tmp_path: Path) -> None:
     name = "extra-keras315-adam-twins-keras"
     case, oracle = _case(name)
     path = _weights_of(name, tmp_path)
-    with pytest.raises(AmbiguousError, match=r"order its layers.*--variables"):
+    with pytest.raises(AmbiguousError, match=r"order of its layers.*--variables"):
         migrate.read(path, optimizer_config=_config(case))
     order = ["left/core/kernel", "left/core/bias", "right/core/kernel", "right/core/bias", "core/kernel", "core/bias"]
     shapes = [v["shape"] for v in case["trainable"]]
@@ -130,7 +130,7 @@ def test_shards_that_are_not_beside_the_index(name: str, tmp_path: Path) -> None
     (tmp_path / "sub").mkdir()
     index = tmp_path / "sub" / "model.weights.json"
     index.write_text(json.dumps({"weight_map": {"/vars": name}}))
-    with pytest.raises(DamagedFileError, match="no HDF5 file beside it"):
+    with pytest.raises(DamagedFileError, match="no HDF5 file of that name next to it"):
         migrate.read(index)
 
 
@@ -173,7 +173,7 @@ def test_orders_are_shown_from_where_they_differ() -> None:
     wanted = [(2,)] * 4 + [(3,)] * 4
     with pytest.raises(AmbiguousError) as raised:
         match(Layers((), ((*alike, Layers((), twins)),)), wanted, "x")
-    ways = str(raised.value).split("each other: ")[1].split(". Name")[0].split("; or ")
+    ways = str(raised.value).split("order of its layers: ")[1].split(". Name")[0].split("; or ")
     assert sorted(ways) == ["..., a/0, a/1, b/0, b/1 (8 in all)", "..., b/0, b/1, a/0, a/1 (8 in all)"]
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import migrate
 import optim
-from migrate.models import calls, to_keras3
+from migrate.models import to_keras3, training_flag
 from optim.errors import UnsupportedError
 from tests import next_steps
 from tests.keras_releases import loss_of_batch
@@ -84,12 +84,12 @@ def _layer(name: str, **config: Any) -> dict[str, Any]:
 
 
 def test_only_what_acts_in_training_makes_a_difference() -> None:
-    assert calls.acting_in_training(_layer("BatchNormalization")) == ["batchnormalization"]
-    assert calls.acting_in_training(_layer("BatchNormalization", trainable=False)) == []
-    assert calls.acting_in_training(_layer("Dropout", rate=0.0)) == []
-    assert calls.acting_in_training(_layer("LSTM", dropout=0.0, recurrent_dropout=0.1)) == ["lstm"]
+    assert training_flag.acting_in_training(_layer("BatchNormalization")) == ["batchnormalization"]
+    assert training_flag.acting_in_training(_layer("BatchNormalization", trainable=False)) == []
+    assert training_flag.acting_in_training(_layer("Dropout", rate=0.0)) == []
+    assert training_flag.acting_in_training(_layer("LSTM", dropout=0.0, recurrent_dropout=0.1)) == ["lstm"]
     inner = _layer("Sequential", trainable=False, layers=[_layer("BatchNormalization"), _layer("Dropout", rate=0.5)])
-    assert calls.acting_in_training(inner) == ["dropout"]
+    assert training_flag.acting_in_training(inner) == ["dropout"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_person_can_say_what_a_layer_of_their_own_does_not_train(tmp_path: Pat
     batch = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.ones((4, 2), np.float32)
     model.train_on_batch(*batch)
     model.save(source)
-    with pytest.raises(UnsupportedError, match=r"say --set 'untrained=\[\"pruned/mask\"\]'"):
+    with pytest.raises(UnsupportedError, match=r"add --set 'untrained=\[\"pruned/mask\"\]'"):
         migrate.migrate_checkpoint(source, target, to="tf-keras")
     migrate.migrate_checkpoint(source, target, to="tf-keras", overrides={"untrained": ["pruned/mask"]})
     resumed = tf_keras.models.load_model(target, custom_objects={"Pruned": Pruned})
@@ -353,7 +353,7 @@ def test_the_length_of_what_is_looked_up_follows_from_the_kernel_behind_flatten(
     assert tuple(loaded.layers[-1].kernel.shape) == (15, 2)
     changed = [tf_keras.layers.Conv1D(2, 2), *kept]
     other = looked_up(tmp_path / "other.h5", [type(each).from_config(each.get_config()) for each in changed])
-    with pytest.raises(UnsupportedError, match="how long its input is"):
+    with pytest.raises(UnsupportedError, match="the length of its input"):
         migrate.migrate_checkpoint(other, tmp_path / f"other-{target.name}", to=to)
     ended = [tf_keras.layers.GlobalAveragePooling1D(), tf_keras.layers.Flatten(), tf_keras.layers.Dense(2)]
     migrate.migrate_checkpoint(looked_up(tmp_path / "free.h5", ended), tmp_path / f"free-{target.name}", to=to)

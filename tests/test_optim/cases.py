@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 import optim
 from tests.reference.adadelta import Adadelta
 from tests.reference.adafactor import Adafactor
@@ -34,7 +32,7 @@ from tests.reference.rmsprop import RMSprop
 from tests.reference.schedule_free_adamw import ScheduleFreeAdamW
 from tests.reference.sgd import SGD
 from tests.reference.yogi import Yogi
-from tests.test_optim.support import MODES
+from tests.test_optim.values import MODES
 
 RATE = 0.05
 WHOLE = ("Adafactor", "ConditionalGradient", "Lamb", "LARS", "Muon", "NovoGrad")
@@ -310,6 +308,8 @@ FEW = ("SGD", "Adam", "Adafactor", "ScheduleFreeAdamW")
 
 def marked(rows: Iterable[tuple[Any, ...]], is_quick: Callable[..., bool]) -> list[Any]:
     """Parameters of a test: those that only broaden what the quick ones show are left to `make test-all`."""
+    import pytest  # tools/gpu_check.py runs without it
+
     return [
         pytest.param(*row, marks=() if is_quick(*row) else pytest.mark.breadth, id="-".join(map(str, row)))
         for row in rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,9 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tests.dtensor_asserts import layout_of
+from tests.test_optim.values import MODES, SHAPES, gradient_values, scaled_values, start_values
 
-SHAPES: Mapping[str, tuple[int, ...]] = {
-    "kernel": (6, 4),
-    "table": (8, 3),
-    "bias": (4,),
-    "scale": (),
-    "odd": (3, 5),  # divides over no axis of two
-}
+__all__ = ["MODES", "SHAPES", "gradient_values", "scaled_values", "start_values"]
 
 # Mesh fixture, and sharding by variable; what is not named is replicated.
 LAYOUTS: Mapping[str, tuple[str | None, Mapping[str, Sequence[str]]]] = {
@@ -31,8 +26,6 @@ LAYOUTS: Mapping[str, tuple[str | None, Mapping[str, Sequence[str]]]] = {
         {"kernel": ["batch", "model"], "table": ["model", "unsharded"], "bias": ["batch"]},
     ),
 }
-MODES = ("local", "portable", "function", "native", "native_function")
-"""`native` ones run dtopt's own kernel."""
 
 
 def put(value: Any, layout: dtensor.Layout | None, dtype: Any = tf.float64) -> Any:
@@ -70,32 +63,6 @@ class Place:
 
     def variables(self, values: Mapping[str, Any], dtype: Any = tf.float64) -> dict[str, Any]:
         return {n: variable(v, self.layout(n, np.ndim(v)), n, dtype) for n, v in values.items()}
-
-
-def start_values(seed: int = 0) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
-    return {name: np.asarray(random.normal(size=shape)) for name, shape in SHAPES.items()}
-
-
-def gradient_values(step: int) -> dict[str, np.ndarray | None]:
-    """Gradients of one call, of many magnitudes; `bias` has none in the fourth."""
-    random = np.random.default_rng(1000 + step)
-    values: dict[str, np.ndarray | None] = {}
-    for position, (name, shape) in enumerate(SHAPES.items()):
-        values[name] = np.asarray(random.normal(size=shape)) * 10.0 ** (position - 2)
-    if step == 3:
-        values["bias"] = None
-    return values
-
-
-def scaled_values(values: Mapping[str, Any], scale: float, call: int, steps: int) -> dict[str, Any]:
-    """Gradients under loss scaling: not finite in the second call and, where each call is a step, in the fifth."""
-    scaled = {name: None if value is None else value * scale for name, value in values.items()}
-    if call == 1:
-        scaled["kernel"][4, 3] = np.inf
-    if call == 4 and steps == 1:
-        scaled["odd"][0, 2] = np.nan
-    return scaled
 
 
 def slot_layout(layout: dtensor.Layout | None, slot: str, rank: int) -> dtensor.Layout | None:
@@ -144,6 +111,45 @@ def stepper(optimizer: Any, mode: str) -> Callable[[Sequence[tuple[Any, Any]]], 
         assert traces.setdefault(key, now) == now, "a later step traced again"
 
     return step
+
+
+def dense_gradients(call: int) -> dict[str, np.ndarray]:
+    """Those of `gradient_values`, zeros for a variable that has none."""
+    return {name: np.zeros(SHAPES[name]) if g is None else g for name, g in gradient_values(call).items()}
+
+
+@dataclass
+class Trained:
+    """Plain variables after some calls of an optimizer."""
+
+    variables: dict[str, tf.Variable]
+    optimizer: Any
+
+    def arrays(self) -> list[np.ndarray]:
+        """All that the calls left: variables and slots, in float64."""
+        return [np.asarray(tf.cast(v, tf.float64)) for v in (*self.variables.values(), *self.optimizer.variables)]
+
+
+def trained(
+    optimizer: Any,
+    start: Mapping[str, np.ndarray],
+    calls: Iterable[Mapping[str, np.ndarray]],
+    dtype: str,
+    in_function: bool,
+    device: str = "",
+) -> Trained:
+    """Train plain variables on a device with the gradients of some calls, eagerly or in one `tf.function`."""
+    with tf.device(device or None):
+        variables = {name: tf.Variable(tf.constant(value, dtype), name=name) for name, value in start.items()}
+        optimizer.build(list(variables.values()))
+
+        def step(*gradients: Any) -> None:
+            optimizer.apply_gradients(list(zip(gradients, variables.values(), strict=True)))
+
+        run = tf.function(step) if in_function else step
+        for call in calls:
+            run(*(tf.constant(call[name], dtype) for name in variables))
+    return Trained(variables, optimizer)
 
 
 def executor_for(mode: str) -> str:

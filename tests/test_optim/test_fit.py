@@ -340,7 +340,7 @@ def test_what_cannot_be_is_refused(monkeypatch: Any) -> None:
     with pytest.raises(UnsupportedError, match="must be the module"):
         optim.for_keras(optim.SGD(), np)
     elsewhere = types.SimpleNamespace(
-        optimizers=keras.optimizers, backend=types.SimpleNamespace(backend=lambda: "jax"), saving=keras.saving
+        optimizers=keras.optimizers, backend=types.SimpleNamespace(backend=lambda: "numpy"), saving=keras.saving
     )
     with pytest.raises(UnsupportedError, match="KERAS_BACKEND"):
         optim.for_keras(optim.SGD(), elsewhere)

@@ -13,7 +13,7 @@ import tf_keras
 
 import optim
 from optim.errors import HyperparameterError
-from optim.keras import listing, saved
+from optim.keras import configured, listing
 from tests.breadth import covering
 from tests.test_optim.test_schedules import ARGUMENTS
 
@@ -228,7 +228,7 @@ def test_lists_of_earlier_files_are_read_in_their_order(rate: Any, tmp_path: Pat
     model.save(tmp_path / "new.h5")
     with monkeypatch.context() as earlier:
         earlier.setattr(listing, "variables", lambda engine, with_rate: engine._state.all_variables())
-        earlier.setattr(saved, "BY_VARIABLE", None)
+        earlier.setattr(configured, "BY_VARIABLE", None)
         model.save(tmp_path / "earlier.h5")
     loaded = [tf_keras.models.load_model(tmp_path / f"{name}.h5") for name in ("new", "earlier")]
     for each in (model, *loaded):

@@ -10,7 +10,7 @@ import pytest
 
 from optim.native import build, compiling, cuda, nvrtc
 from optim.native.generate import Program
-from tests.emulated_gpu import PROGRAMS, Case, Options, assert_same, needs_nvrtc
+from tests.emulated_gpu import KERNELS, PROGRAMS, SUMS, Case, Options, assert_same, needs_nvrtc
 
 
 @pytest.mark.parametrize("dtype", cuda.TYPES)
@@ -50,9 +50,9 @@ def test_nan_and_infinity_spread_as_on_the_cpu(name: str, dtype: str) -> None:
     assert_same(Case(PROGRAMS[name], dtype, dtype, Options(), specials=(np.nan, np.inf, -np.inf)))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", KERNELS)
 def test_the_argument_of_a_launch_fits(name: str) -> None:
-    program = PROGRAMS[name]
+    program = KERNELS[name]
     size, most = cuda.argument(program).itemsize, cuda.most_tensors(program)
     assert size <= cuda.MOST_BYTES < cuda.argument(program, most + 2).itemsize
     assert cuda.argument(program).isalignedstruct
@@ -64,26 +64,26 @@ def compiled(program: Program, dtype: str) -> str:
 
 
 QUICK = [(SOME[0], "float32"), (SOME[1], "float64"), (SOME[2], "bfloat16"), (SOME[0], "float16")]
+QUICK += [(max(SUMS, key=lambda name: len(SUMS[name].passes)), "float32")]
 EVERY = [
     case if case in QUICK else pytest.param(*case, marks=pytest.mark.breadth)
-    for case in itertools.product(PROGRAMS, cuda.TYPES)
+    for case in itertools.product(KERNELS, cuda.TYPES)
 ]
 
 
 @needs_nvrtc
 @pytest.mark.parametrize(("name", "dtype"), EVERY)
 def test_nvrtc_compiles_it_to_operations_that_round_as_ieee_says(name: str, dtype: str) -> None:
-    program = PROGRAMS[name]
+    program = KERNELS[name]
     ptx = compiled(program, dtype)
     entries = ptx.split(".entry ")[1:]
-    assert [entry.partition("(")[0] for entry in entries] == [
-        cuda.name(program, dtype, of_gradient) for of_gradient in cuda.given(dtype)
-    ]
+    assert {entry.partition("(")[0] for entry in entries} == cuda.names(program, dtype)
     assert ".target sm_70" in ptx
     assert ".local" not in ptx  # all arrays of a thread are registers
     for entry in entries:
         (size,) = re.findall(r"\.param \.align 8 \.b8 \w+\[(\d+)\]", entry)
-        assert int(size) == cuda.argument(program).itemsize
+        of_rows = entry.startswith(cuda.row_name(program, dtype))
+        assert int(size) == (cuda.argument(program, 1).itemsize + 24 if of_rows else cuda.argument(program).itemsize)
     if any(f"{function}(" in program.code for function in ("Power", "std::exp", "std::log", "std::tanh")):
         return
     assert not re.search(r"\bfma\.|\.approx", ptx)
@@ -100,6 +100,9 @@ def test_nvrtc_compiles_the_sums_of_squares() -> None:
     assert not re.search(r"\bfma\.|\.approx", ptx)
     for dtype in cuda.TYPES:
         assert f".entry {cuda.squares_name(dtype)}(" in ptx
+        assert f".entry {cuda.table_name(dtype)}(" in ptx
+    for name in ("join", "scale"):
+        assert f".entry dtopt_squares_{name}(" in ptx
 
 
 @needs_nvrtc

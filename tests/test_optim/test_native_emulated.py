@@ -2,82 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from optim.native import cuda, library
-from optim.native.generate import Program, program_for
+from optim.native import cuda
 from optim.native.gpu import Gpus
 from tests import emulated_gpu
 from tests.test_optim.cases import ROWS, WHOLE, Case, is_one_of_few, marked
-from tests.test_optim.kernel_support import require_kernel
-from tests.test_optim.support import gradient_values, start_values
+from tests.test_optim.support import dense_gradients, start_values, trained
 
-CASES = [case for case in ROWS if case.optimizer not in WHOLE]
+CASES = [case for case in ROWS if case.optimizer not in WHOLE or case.has_sums or case.optimizer == "Muon"]
 STEPS = 3
 
 
-@pytest.fixture(scope="module")
-def gpus() -> Gpus:
-    """The ops, with every kernel handed to them; a module's text is the path of a library that g++ made."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(library.VARIABLE, "build")
-        require_kernel()
-        path = library.status().path
-    assert path is not None
-    found = Gpus(path)
-    for program in emulated_gpu.PROGRAMS.values():
-        _add(found, program, str(emulated_gpu.emulated_path()))
-    return found
-
-
-def _add(gpus: Gpus, program: Program, module: str) -> None:
-    for dtype in cuda.TYPES:
-        gpus.add(program, dtype, module)
-
-
-def _add_own(gpus: Gpus, case: Case) -> None:
-    """The rule of an optimizer whose options are part of it, as a user's own rule: it is compiled at first use."""
-    program = program_for(case.make()._algorithm.updating_rule)
-    assert program is not None
-    if program.name not in emulated_gpu.PROGRAMS:
-        _add(gpus, program, str(emulated_gpu.emulated_path(program)))
-
-
-@pytest.fixture
-def launching(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(library.VARIABLE, "build")
-    emulated_gpu.library("fake_cuda").fake_reset(12010, -1)
-    yield
-    gpus.close()
+def _add(gpus: Gpus, case: Case) -> None:
+    """The rule of a case; one whose options are part of it is compiled, as a user's own rule is."""
+    found = emulated_gpu.modules(case.make()._algorithm.updating_rule)
+    assert found
+    for program, module in found.items():
+        for dtype in cuda.TYPES:
+            gpus.add(program, dtype, module)
 
 
 def _trained(case: Case, dtype: str, in_function: bool, **more: Any) -> list[np.ndarray]:
-    """All that a run of a few steps leaves: variables and slots."""
-    values = start_values()
-    variables = {name: tf.Variable(tf.constant(value, dtype), name=name) for name, value in values.items()}
-    optimizer = case.make(**more)
-    optimizer.build(list(variables.values()))
-
-    def step(*gradients: Any) -> None:
-        optimizer.apply_gradients(list(zip(gradients, variables.values(), strict=True)))
-
-    run = tf.function(step) if in_function else step
-    for k in range(STEPS):
-        given = {name: g if g is not None else np.zeros_like(values[name]) for name, g in gradient_values(k).items()}
-        run(*(tf.constant(given[name], dtype) for name in variables))
-    return [np.asarray(tf.cast(v, tf.float64)) for v in (*variables.values(), *optimizer.variables)]
+    calls = [dense_gradients(call) for call in range(STEPS)]
+    return trained(case.make(**more), start_values(), calls, dtype, in_function).arrays()
 
 
-def _assert_same(gpus: Gpus, case: Case, dtype: str, in_function: bool, **more: Any) -> None:
+def _assert_same(
+    gpus: Gpus, launching: Callable[[], None], case: Case, dtype: str, in_function: bool, **more: Any
+) -> None:
     expected = _trained(case, dtype, in_function, **more)
     assert "launch" not in emulated_gpu.driver_calls()
-    _add_own(gpus, case)
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
+    _add(gpus, case)
+    launching()
     launched = _trained(case, dtype, in_function, **more)
     calls = case.arguments.get("gradient_accumulation_steps", 1)
     assert emulated_gpu.driver_calls().count("launch") >= STEPS // calls
@@ -88,26 +50,25 @@ def _assert_same(gpus: Gpus, case: Case, dtype: str, in_function: bool, **more: 
 EVERY = [(case, dtype) for case in CASES for dtype in ("float32", "float64")]
 
 
-@pytest.mark.usefixtures("launching")
 @pytest.mark.parametrize(
     ("case", "dtype"), marked(EVERY, lambda case, dtype: is_one_of_few(case) or dtype == "float32")
 )
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
-def test_launches_train_as_the_cpu_does(gpus: Gpus, case: Case, dtype: str, in_function: bool) -> None:
-    _assert_same(gpus, case, dtype, in_function)
+def test_launches_train_as_the_cpu_does(
+    gpus: Gpus, launching: Callable[[], None], case: Case, dtype: str, in_function: bool
+) -> None:
+    _assert_same(gpus, launching, case, dtype, in_function)
 
 
-@pytest.mark.usefixtures("launching")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("master_copies", [False, True], ids=["own", "master"])
 @pytest.mark.parametrize("case", [case for case in CASES if is_one_of_few(case)], ids=str)
-def test_in_16_bits(gpus: Gpus, case: Case, dtype: str, master_copies: bool) -> None:
-    _assert_same(gpus, case, dtype, False, master_copies=master_copies)
+def test_in_16_bits(gpus: Gpus, launching: Callable[[], None], case: Case, dtype: str, master_copies: bool) -> None:
+    _assert_same(gpus, launching, case, dtype, False, master_copies=master_copies)
 
 
-@pytest.mark.usefixtures("launching")
-def test_a_value_that_was_read_before_a_step_stays(gpus: Gpus) -> None:
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
+def test_a_value_that_was_read_before_a_step_stays(launching: Callable[[], None]) -> None:
+    launching()
     variable = tf.Variable([1.0, 2.0])
     (case,) = [case for case in CASES if case.name == "sgd"] or CASES[:1]
     optimizer = case.make()
@@ -118,10 +79,9 @@ def test_a_value_that_was_read_before_a_step_stays(gpus: Gpus) -> None:
     assert "copy" in emulated_gpu.driver_calls()
 
 
-@pytest.mark.usefixtures("launching")
-def test_a_failed_launch_is_an_error_and_changes_nothing(gpus: Gpus) -> None:
+def test_a_failed_launch_is_an_error_and_changes_nothing(launching: Callable[[], None]) -> None:
     emulated_gpu.library("fake_cuda").fake_reset(12010, 0)
-    gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
+    launching()
     variable = tf.Variable([1.0, 2.0])
     optimizer = CASES[0].make()
     with pytest.raises(Exception, match="launching the kernel failed: an illegal memory access was encountered"):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from optim.native import cuda
 from tests.emulated_gpu import (
     PROGRAMS,
+    SUMS,
     Case,
     Options,
     Step,
@@ -36,6 +39,7 @@ class _Numbers(ctypes.Structure):
         ("rounding_type", ctypes.c_int64),
         ("overwrites", ctypes.c_int64),
         ("control", ctypes.c_void_p),
+        ("are_places", ctypes.c_int64),
     )
 
 
@@ -55,14 +59,14 @@ class Launched(Case):
             lists = (step.gradients, step.variables, step.averages, step.roundings, *step.slots)
             addresses += [arrays[i].ctypes.data if arrays else 0 for arrays in lists]
         count = len(step.variables)
-        factor = self.options.factor
-        control = np.array([1.0 if factor is None else factor, float(self.options.skipped)])
+        control, scales = self.control()
         numbers = _Numbers(
             self.scalars.ctypes.data,
             *(self.limit, *self.weights),
             cuda.ROUNDING_TYPES[self.options.rounding],
             self.options.overwrites,
-            control.ctypes.data if factor is not None or self.options.skipped else 0,
+            control.ctypes.data if control.size else 0,
+            scales is not self.scales,
         )
         program, how = self.program, cuda.shape(self.program, self.dtype)
         counts = (len(program.slots), len(program.scalars), self.tensors or cuda.most_tensors(program), how.threads)
@@ -75,7 +79,7 @@ class Launched(Case):
             ctypes.c_int64(count),
             (ctypes.c_void_p * len(addresses))(*addresses),
             (ctypes.c_int64 * count)(*(variable.size for variable in step.variables)),
-            pointer(self.scales),
+            pointer(scales),
             pointer(self.decays),
             ctypes.byref(numbers),
         )
@@ -160,7 +164,11 @@ def test_a_driver_that_is_not_there_or_too_old_is_named() -> None:
     [
         ("no module", -1, r"loading the kernel failed: another error \(CUDA error 218\)"),
         (str(compiled("fake_cuda")), -1, r"finding the kernel failed: another error \(CUDA error 500\)"),
-        ("", 0, r"launching the kernel failed: an illegal memory access was encountered \(CUDA error 700\)"),
+        (
+            "",
+            0,
+            r"launching the kernel failed: an illegal memory access was encountered \(CUDA error 700\)\. The GPU is .*",
+        ),
     ],
     ids=["module", "function", "launch"],
 )
@@ -175,7 +183,8 @@ def test_a_failure_is_named_and_changes_nothing(module: str, fails_at: int, prob
 
 
 @pytest.mark.parametrize("dtype", cuda.TYPES)
-def test_squares_are_added_up_as_on_the_cpu(dtype: str) -> None:
+@pytest.mark.parametrize("has_lanes", [False, True])
+def test_squares_are_added_up_as_on_the_cpu(has_lanes: bool, dtype: str) -> None:
     """More tensors than one launch takes, runs of all lengths, and none."""
     rng = np.random.default_rng(5)
     sizes = [0, 1, 31, 32, 33, 4096, 4097, 50_000, *([3] * 1700)]
@@ -185,7 +194,7 @@ def test_squares_are_added_up_as_on_the_cpu(dtype: str) -> None:
     problem = library("gpu_steps").squares(
         str(compiled("fake_cuda")).encode(),
         cuda.squares_name(dtype).encode(),
-        str(emulated_path()).encode(),
+        str(emulated_path(*SUMS.values(), has_lanes=True) if has_lanes else emulated_path()).encode(),
         ctypes.c_void_p(STREAM),
         ctypes.c_int64(len(sizes)),
         (ctypes.c_void_p * len(sizes))(*(tensor.ctypes.data for tensor in tensors)),
@@ -196,10 +205,75 @@ def test_squares_are_added_up_as_on_the_cpu(dtype: str) -> None:
     assert driver_calls().count("launch") == 4
     squares = cpu_function("squares", dtype)
     squares.restype = ctypes.c_double
-    for tensor, found in zip(tensors, sums, strict=True):
+    for tensor, found in zip(reversed(tensors), sums, strict=True):
         runs = [tensor[k : k + 4096] for k in range(0, tensor.size, 4096)]
-        expected = 0.0
-        for run in runs:
-            expected += squares(pointer(np.ascontiguousarray(run)), ctypes.c_int64(run.size))
-        assert found == expected
+        by_run = [squares(pointer(np.ascontiguousarray(run)), ctypes.c_int64(run.size)) for run in runs]
+        assert found == _in_lanes(by_run)
         assert found == pytest.approx(float(np.sum(wide(tensor, dtype).astype(np.float64) ** 2)), rel=1e-12)
+
+
+def _in_lanes(numbers: list[float]) -> float:
+    """Added up as a warp does: every 32nd number by one lane, then halves of the lanes."""
+    lanes = [0.0] * 32
+    for i, number in enumerate(numbers):
+        lanes[i % 32] += number
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [a + b for a, b in zip(lanes[:half], lanes[half:], strict=True)]
+    return lanes[0]
+
+
+def _scales(
+    sums: list[float], scale: float, limit: float | None, *, joint: bool, checks: bool
+) -> tuple[np.ndarray, float]:
+    """What the kernel of scales leaves in device memory, and the verdict that the host waited for."""
+    _reset()
+    control, verdict = np.full(1 + len(sums), -1.0), np.full(1, -1.0)
+    numbers = np.array([scale, limit or 0.0, joint, checks, limit is not None])
+    problem = library("gpu_steps").scales(
+        str(compiled("fake_cuda")).encode(),
+        str(emulated_path()).encode(),
+        ctypes.c_void_p(STREAM),
+        ctypes.c_int64(len(sums)),
+        pointer(np.array(sums)),
+        pointer(numbers),
+        pointer(control),
+        pointer(verdict),
+    )
+    assert problem == b""
+    calls = driver_calls()
+    assert calls.count("host memory") <= 1  # the second time the same is used again
+    assert calls.count("wait") == 2
+    return control, float(verdict[0])
+
+
+@pytest.mark.parametrize("joint", [False, True], ids=["each", "joint"])
+def test_scales_are_those_of_tensorflow(joint: bool) -> None:
+    rng = np.random.default_rng(7)
+    gradients = [rng.standard_normal(size) * 10.0**power for size, power in ((3, 0), (300, -3), (1, 2), (700, 0))]
+    control, verdict = _scales([float(g @ g) for g in gradients], 0.25, 2.0, joint=joint, checks=True)
+    smaller = [tf.constant(0.25 * g) for g in gradients]
+    clipped = tf.clip_by_global_norm(smaller, 2.0)[0] if joint else [tf.clip_by_norm(g, 2.0) for g in smaller]
+    for gradient, factor, expected in zip(gradients, control[1:], clipped, strict=True):
+        np.testing.assert_allclose(factor * gradient, expected, rtol=1e-14)
+    assert (control[0], verdict) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_sum_that_is_not_finite_leaves_a_step_out(bad: float) -> None:
+    control, verdict = _scales([1.0, bad, 1.0], 0.5, None, joint=False, checks=True)
+    assert (control[0], verdict) == (1.0, 1.0)
+    control, verdict = _scales([1.0, bad, 1.0], 0.5, 1.0, joint=True, checks=False)
+    assert (control[0], verdict) == (0.0, 0.0)
+    assert np.isnan(control[1:]).all()  # as Keras has it: numbers that look healthy would be worse
+
+
+@pytest.mark.parametrize("code", [2, 719])
+def test_an_error_says_what_to_do(code: int) -> None:
+    _reset(fails_at=0)
+    library("fake_cuda").fake_errors(code, 0)
+    case = Launched(ADAM, "float32", "float32", Options())
+    case.launched()
+    advice = {2: "use a smaller batch or model", 719: "restart it from its last checkpoint"}
+    assert f"(CUDA error {code})" in case.problem
+    assert advice[code] in case.problem

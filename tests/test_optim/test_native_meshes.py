@@ -358,6 +358,7 @@ def test_a_row_that_a_table_does_not_have(row: int, mode: str) -> None:
             options=numbers(np.inf, 0.0, 0.0),
             active=tf.constant([], tf.bool),
             overwrite=False,
+            control=numbers(),
             T=tf.float32,
             rule=program.name,
             shapes=program.shapes,

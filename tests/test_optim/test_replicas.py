@@ -20,7 +20,7 @@ from bench.scale.group import free_ports
 from optim.errors import UnsupportedError
 from optim.executors import one_op
 from optim.legacy import v1, v2
-from optim.options import accumulation
+from optim.state import row_gradient
 from optim.step import conforming
 from tests.breadth import broad, covering
 
@@ -130,8 +130,8 @@ def test_sparse_gradients_are_summed() -> None:
 @pytest.mark.parametrize("mode", ["native_function"])
 def test_sparse_gradients_are_gathered_row_by_row(traced: bool, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    own = accumulation.add_rows
-    monkeypatch.setattr(accumulation, "add_rows", lambda *given: seen.append(given) or own(*given))
+    own = row_gradient.add_rows
+    monkeypatch.setattr(row_gradient, "add_rows", lambda *given: seen.append(given) or own(*given))
     more: dict[str, Any] = {"gradient_accumulation_steps": 2, "global_clipnorm": 1.0}
     ends = [
         run(mirrored(), lambda how=how: optim.Adagrad(0.1, **how, **more), traced=traced, sparse=True)[1]

@@ -16,6 +16,7 @@ from migrate.code.program import Reading
 from migrate.code.releases import Release
 from migrate.code.scopes import dotted
 from migrate.code.usage import is_compile
+from migrate.generations import KERAS3
 
 ADDONS = ("tensorflow_addons", "transformers", "official")
 GRAPH_LOOP = (
@@ -127,7 +128,7 @@ def is_current(reading: Reading, name: str, answer: Outcome) -> bool:
     if reading.target == targets.TF_KERAS:
         return name.startswith("tf_keras.")
     old = names.old_class(name)
-    current = answer.release.generation == "keras3" and old is not None and old.generation is None
+    current = answer.release.generation == KERAS3 and old is not None and old.generation is None
     return reading.target == targets.KERAS and current
 
 

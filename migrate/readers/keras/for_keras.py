@@ -14,10 +14,11 @@ import numpy as np
 
 from migrate.algorithms import rates
 from migrate.bytes.arrays import LazyArray
+from migrate.claims import FILE, Origin
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
-from migrate.evidence import FILE, Origin
 from migrate.readers.keras.layers import arrange
 from migrate.readers.keras.tree import Node
+from migrate.releases.versions import Versions
 from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable
 from optim import slot_layout
 from optim.errors import UnsupportedError
@@ -43,7 +44,7 @@ def check_weights(root: Node, where: str) -> None:
 
 
 def read(
-    root: Node, where: str, config: Mapping[str, Any], optimizer: Mapping[str, Any], versions: Mapping[str, str]
+    root: Node, where: str, config: Mapping[str, Any], optimizer: Mapping[str, Any], versions: Versions
 ) -> OptimizerState:
     """The state, in the very terms in which it was saved.
 
@@ -60,8 +61,8 @@ def read(
     settings.pop("variables", None)  # the order of lists of weights, of which there are none here
     if not isinstance(algorithm, str) or not algorithm.isidentifier():
         raise UnsupportedError(
-            f"{where}: for_keras was given {algorithm!r}, which is none of optim's own classes: load the model where"
-            " that class is known, and save its optimizer with optim.save_checkpoint"
+            f"{where}: for_keras was given {algorithm!r}, which is not a class of optim: load the model where that"
+            " class is known, and save its optimizer with optim.save_checkpoint"
         )
     own = root.children[OPTIMIZER].own if OPTIMIZER in root.children else {}
     scalars = {key: _number(array) for key, array in own.items() if not _SLOT.fullmatch(key)}
@@ -130,8 +131,8 @@ def _by_variable(
         )
     if count > 1 and not ordered:
         raise AmbiguousError(
-            f"{where}: nothing tells the order in which its layers' variables are trained; load the model and save its"
-            " optimizer with optim.save_checkpoint, which keeps names"
+            f"{where}: nothing shows the order in which its layers' variables are trained; load the model and save"
+            " its optimizer with optim.save_checkpoint, which keeps names"
         )
     slots: dict[str, dict[str, LazyArray]] = {}
     for key, match in sorted(found.items(), key=lambda item: int(item[1][2])):

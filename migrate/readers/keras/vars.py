@@ -12,9 +12,10 @@ from typing import Any
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import BACKEND, JAX_OR_PYTORCH
+from migrate.generations import KERAS3
 from migrate.readers.keras.layers import arrange
 from migrate.readers.keras.tree import Node
+from migrate.releases.versions import JAX_OR_PYTORCH, UNKNOWN, Versions
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 
@@ -33,7 +34,7 @@ def stored(
     optimizer_config: Mapping[str, Any] | None,
     generation: str | None,
     evidence: tuple[str, ...],
-    versions: Mapping[str, str] | None = None,
+    versions: Versions = UNKNOWN,
     warnings: tuple[str, ...] = (),
 ) -> Stored:
     """Everything that a tree holds.
@@ -53,7 +54,7 @@ def stored(
     for node in root.walk():
         if OPTIMIZER in node.children and _counts(node.children[OPTIMIZER]):  # a model that was compiled itself
             rest.update(_taken(node, (OPTIMIZER, *NOT_MODEL)))
-    variables, layers, twins = arrange(root, config, None if generation is None else generation == "keras3")
+    variables, layers, twins = arrange(root, config, None if generation is None else generation == KERAS3)
     return Stored(
         format_name,
         generation,
@@ -61,7 +62,7 @@ def stored(
         optimizer_config,
         variables,
         weights=weights,
-        versions={**(_backend(weights) if generation == "keras3" else {}), **(versions or {})},
+        versions=Versions(backend=_backend(weights) if generation == KERAS3 else "") | versions,
         warnings=warnings,
         unmapped=rest,
         layers=None if layers.ordered() else layers,
@@ -78,8 +79,8 @@ def _check_alone(root: Node, where: str) -> None:
     if found:
         made = ", ".join(f"{name}=model.{name}" for name in found)
         raise UnsupportedError(
-            f"{where} holds {some(found)} besides the optimizer of compile(), and this dtopt reads no such optimizers"
-            " from .keras and .weights.h5; in the program that has the model, save"
+            f"{where} holds {some(found)} as well as the optimizer of compile(), and dtopt does not read other"
+            " optimizers from .keras and .weights.h5. In the program that has the model, save"
             f" tf.train.Checkpoint(model=model, {made}).save('PREFIX'), and choose one of them with --optimizer"
         )
 
@@ -138,11 +139,10 @@ def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], 
     return weights, rest, inner.name
 
 
-def _backend(weights: Sequence[tuple[str, LazyArray]]) -> dict[str, str]:
+def _backend(weights: Sequence[tuple[str, LazyArray]]) -> str:
     """That of Keras 3, as the step counter tells it: its `"int"` is int64 on TensorFlow alone (common/dtypes.py)."""
     kinds = {"int64": "tensorflow", "int32": JAX_OR_PYTORCH}
-    found = kinds.get(weights[0][1].dtype) if weights and weights[0][1].shape == () else None
-    return {} if found is None else {BACKEND: found}
+    return kinds.get(weights[0][1].dtype, "") if weights and weights[0][1].shape == () else ""
 
 
 def _no_state(where: str, optimizer_config: Mapping[str, Any] | None) -> str:
@@ -168,4 +168,4 @@ def is_keras3(root: Node) -> tuple[bool | None, str]:
     own = list(root.children[OPTIMIZER].own.values()) if OPTIMIZER in root.children else []
     if len(own) > 1 and own[0].shape == () and own[1].shape == () and own[1].dtype.startswith("float"):
         return True, "its optimizer keeps a learning rate next to the step counter, as Keras 3 does"
-    return None, "nothing in it tells Keras 3 from tf_keras"
+    return None, "nothing in it distinguishes Keras 3 from tf_keras"

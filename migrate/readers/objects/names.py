@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
+from migrate.bytes import names
 from migrate.bytes.object_graph import ATTRIBUTES, ObjectGraph, unescape
 from migrate.errors import ContradictionError
 from migrate.readers.keras.model import ROLES
@@ -25,15 +25,9 @@ def check(graph: ObjectGraph, prefix: str) -> None:
     for table in graph.slot_variables:
         for own, slot, node in table:
             name, called = graph.full_names[own], graph.full_names[node]
-            if name and f"/{name}/" not in f"/{called}/" and known & set(_within(called)):
+            scope = called.rpartition("/")[0]
+            if name and f"/{name}/" not in f"/{called}/" and any(names.contained(scope, known)):
                 raise ContradictionError(_denied(prefix, f"the slot {slot!r} of {name}", called, name))
-
-
-def _within(full_name: str) -> Iterator[str]:
-    """Names that a name holds, without its last part: of `Adam/dense/kernel/m` Adam/dense/kernel, dense/kernel, ..."""
-    parts = full_name.split("/")[:-1]
-    for i in range(len(parts)):
-        yield from ("/".join(parts[i:j]) for j in range(i + 1, len(parts) + 1))
 
 
 def _denied(prefix: str, what: str, called: str, at: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from migrate.bytes.object_graph import ObjectGraph
+from migrate.claims import Questions, asking
 from migrate.errors import AmbiguousError
-from migrate.evidence import Questions, asking
 from migrate.surfaces import OPTIMIZER
 from optim.errors import HyperparameterError
 

@@ -9,13 +9,14 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError
+from migrate.generations import KERAS3, OPTIMIZER_V2, TF1
 from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, slot_name, tracked
 from migrate.state import GLOBAL_STEP, StoredVariable, Twins
 
-TABLES = ("optimizer_v2", "tf1")
+TABLES = (OPTIMIZER_V2, TF1)
 """Generations whose slots are in a table of slot variables."""
 
 
@@ -27,7 +28,7 @@ def find(
     if generation in TABLES:
         for node in optimizer.nodes:
             found.add_table(node, names)
-    elif generation == "keras3" and found.has_unlisted(optimizer.node):
+    elif generation == KERAS3 and found.has_unlisted(optimizer.node):
         found.add_in_order(optimizer.node, names)
     elif owners:
         found.add_lists(optimizer.node, owners)

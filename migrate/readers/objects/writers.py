@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from migrate import generations
 from migrate.algorithms import ALGORITHMS
 from migrate.algorithms.spec import SHARED_SLOTS
 from migrate.bytes.object_graph import ObjectGraph
+from migrate.generations import EXPERIMENTAL, KERAS3, OPTIMIZER_V2, TF1
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects.optimizers import slot_lists, slot_name
+from migrate.releases.versions import PERHAPS, TENSORFLOW, UNKNOWN, YES, Versions
 
 _SLOTS = frozenset(slot.name for slots in (SHARED_SLOTS, *(a.slots for a in ALGORITHMS)) for slot in slots)
 
@@ -17,11 +18,11 @@ def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
     children = graph.children[optimizer]
     counts = bool({"iter", "learning_rate", "decay", "_iterations"} & children.keys())
     if (graph.slot_variables[optimizer] or set(object_optimizers.POWERS) <= children.keys()) and not counts:
-        return "tf1", "it has a table of slot variables or powers of beta and no `iter`, as tf.train optimizers"
+        return TF1, "it has a table of slot variables or powers of beta and no `iter`, as tf.train optimizers"
     if "iter" in children or graph.slot_variables[optimizer]:
-        return "optimizer_v2", "it has `iter` and a table of slot variables, as OptimizerV2 (legacy) does"
+        return OPTIMIZER_V2, "it has `iter` and a table of slot variables, as OptimizerV2 (legacy) does"
     if "_trainable_variables" in children or "_trainable_variables_indices" in children:
-        return "keras3", "it tracks `_trainable_variables`, as Keras 3 does"
+        return KERAS3, "it tracks `_trainable_variables`, as Keras 3 does"
     tracked = graph.children[children["_variables"]].values() if "_variables" in children else ()
     if children.get("_iterations") in tracked:
         return "optimizer", "`_iterations` is among its `_variables`, as in tf.keras 2.11 and later"
@@ -31,23 +32,20 @@ def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
     )
 
 
-def release(graph: ObjectGraph, optimizer: int, generation: str, shards: int) -> dict[str, str]:
+def release(graph: ObjectGraph, optimizer: int, generation: str, shards: int) -> Versions:
     """What a checkpoint of an `experimental` optimizer tells of who wrote it: 2.10 keeps a list of its variables, 2.9
     not, whose variables have no names under DTensor and under a strategy that mirrors them. Each device of a mesh
     writes a shard, a strategy one; and DTensor's optimizers keep no averages. Keras 3 writes on TensorFlow alone."""
-    if generation == "optimizer_v2":
+    if generation == OPTIMIZER_V2:
         in_graph = _full_name_of_counter(graph, optimizer).startswith("training")
-        return {
-            **({generations.AFTER: "2.4"} if graph.tells_values else {}),
-            **({generations.GRAPH_MODE: "yes"} if in_graph else {}),
-        }
-    if generation != "experimental":
-        return {generations.BACKEND: "tensorflow"} if generation == "keras3" else {}
+        return Versions(tensorflow_after="2.4" if graph.tells_values else "", graph_mode=in_graph)
+    if generation != EXPERIMENTAL:
+        return Versions(backend=TENSORFLOW) if generation == KERAS3 else UNKNOWN
     names = [graph.full_names[node] for node, _ in graph.walk(optimizer) if graph.keys[node] is not None]
-    tensorflow = {"tensorflow": "2.10"} if "_variables" in graph.children[optimizer] else {"tensorflow": "2.9"}
+    tensorflow = "2.10" if "_variables" in graph.children[optimizer] else "2.9"
     if any(names) or "_model_variables_moving_average" in graph.children[optimizer]:
-        return tensorflow
-    return tensorflow | {generations.DTENSOR: "yes" if shards > 1 else "perhaps"}
+        return Versions(tensorflow=tensorflow)
+    return Versions(tensorflow=tensorflow, dtensor=YES if shards > 1 else PERHAPS)
 
 
 def name(graph: ObjectGraph, optimizer: int) -> str | None:

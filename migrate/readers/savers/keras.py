@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
+from migrate.generations import KERAS2, KERAS2_3, OPTIMIZER_V1
 from migrate.graphs.saver import SaverGraph
 from migrate.graphs.writers import writers
 from migrate.readers.keras.model import MOVING, RENORM
@@ -87,16 +88,20 @@ def _slot_list(
         return int(found.group(2) or 0) if found else 0
 
     if numbered:
-        return sorted(numbered, key=place), "keras2.3", f"slots are called {numbered[0]!r}, as in Keras 2.3"
+        return sorted(numbered, key=place), KERAS2_3, f"slots are called {numbered[0]!r}, as in Keras 2.3"
     if not anonymous:
         return [], None, "it holds no slots"
     slots = sorted(anonymous, key=number)
     why = f"slots are called {slots[0]!r}, as in Keras before 2.3"
     if graph is None:
-        return slots, None, f"{why} and tf.keras before 1.14; the graph (.meta), which would tell them, is not there"
+        return (
+            slots,
+            None,
+            (f"{why} and tf.keras before 1.14; the graph (.meta), which would distinguish them, is missing"),
+        )
     if slots[0] in graph.resources:
-        return slots, "optimizer_v1", f"{why} and tf.keras before 1.14; variables are resources, as in the latter"
-    return slots, "keras2", f"{why}; variables are no resources, so it is not tf.keras"
+        return slots, OPTIMIZER_V1, f"{why} and tf.keras before 1.14; variables are resources, as in the latter"
+    return slots, KERAS2, f"{why}; variables are no resources, so it is not tf.keras"
 
 
 def _ordered_variables(

@@ -71,8 +71,9 @@ def of_keras(
     unknown = next((slot for slot in loose if slot not in is_own), None)
     if unknown is not None:
         raise UnsupportedError(
-            f"{where}: nothing says which optimizer's slot {unknown!r} is, as its graph ({where}.meta) is missing or"
-            " silent; put the .meta beside it, or migrate the .h5 of model.save, which holds one optimizer"
+            f"{where}: nothing shows which optimizer has the slot {unknown!r}, as its graph ({where}.meta) is missing"
+            " or does not show it. Put the .meta next to it, or migrate the .h5 of model.save, which holds one"
+            " optimizer"
         )
     foreign |= {slot for slot in loose if not is_own[slot]}
     return Choice(names, frozenset(foreign), _under(foreign, others, arrays) - _under(own, [path or ""], arrays), path)
@@ -118,7 +119,7 @@ def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, p
     beside = next((s for s, each in zip(scopes, sets, strict=True) if not (each <= own or own <= each)), None)
     doubt = ""
     if not own:
-        doubt = f"{where}.meta does not say which variables were trained with {path!r}, and which with the others"
+        doubt = f"{where}.meta does not show which variables were trained with {path!r}, and which with the others"
     elif beside is not None:
         doubt = f"{settings!r} also counts the steps that {beside!r} takes with variables of another model"
     elif path != scopes[-1]:
@@ -157,14 +158,14 @@ def of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: s
         if graph is not None:
             raise UnsupportedError(
                 f"{nameless!r} has no name, and {where}.meta, its graph, shows no optimizer of Keras 1 there, which"
-                " gives none: a program's own optimizer, whose rule is not known, has its slots or counters there, or"
-                " the graph is another's; tf.train.load_checkpoint still reads the weights, and an optimizer begins"
-                " anew from them, or migrate the .h5 of model.save of the same run, if it was Keras's"
+                " gives no names: a custom optimizer, whose rule is not known, has its slots or counters there, or"
+                " the graph is from another program. tf.train.load_checkpoint still reads the weights, so that you"
+                " can restart the optimizer, or migrate the .h5 of model.save of the same run, if it was Keras's"
             )
         raise UnsupportedError(
-            f"{nameless!r} has no name, as Keras 1 gives none to its optimizers' settings and slots, so that only the"
-            f" graph says what is what, and {where}.meta is not there; put the .meta that was written with the"
-            " checkpoint beside it, or migrate the .h5 of model.save of the same run"
+            f"{nameless!r} has no name, as Keras 1 does not name settings and slots of optimizers, so only the graph"
+            f" distinguishes them, and {where}.meta is missing. Put the .meta that was written with the checkpoint"
+            " next to it, or migrate the .h5 of model.save of the same run"
         )
     names = tuple(each.name for each in every)
     if len(every) > 1 or path is not None:
@@ -188,7 +189,10 @@ def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: st
     if path is None:
         if len(names) > 1 and graph is not None and not _are_as_one(list(groups.values()), graph):
             raise several(where, names)
-        told = f"the graph updates variables in {len(names)} scopes ({', '.join(names)}): taken for one optimizer's; if"
+        told = (
+            f"the graph updates variables in {len(names)} scopes ({', '.join(names)}): assumed to be of one"
+            " optimizer; if"
+        )
         warnings = (f"{told} they are several, choose one with --optimizer",) if names[1:] else ()
         return Choice(names, untrained=frozenset(arrays) - updated if updated else frozenset(), warnings=warnings)
     _check(path, names, where)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
+from migrate.generations import TF1
 from migrate.graphs import scopes, tf_train
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.savers.parts import Parts, in_order, variables_of
@@ -39,7 +40,7 @@ def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
     if averages:
         warnings = (f"{len(averages)} moving averages ({next(iter(averages))}, ...) are no slots: unmapped",)
     return Parts(
-        "tf1",
+        TF1,
         f"slots are called as those of tf.train optimizers, {shown!r}" if shown else "it holds no slots",
         variables_of(arrays, names, graph),
         slots,
@@ -92,10 +93,10 @@ def _check_owned(keys: Iterable[str], slots: Collection[str], arrays: Mapping[st
         if suffix is not None:
             raise UnsupportedError(
                 f"{key!r} is called as a slot of {owner!r}, and its shape is {arrays[key].shape} and not"
-                f" {arrays[owner].shape}: no optimizer of tf.train keeps such slots; Adafactor of Tensor2Tensor and of"
-                " Grover and ShampooOptimizer of tf.contrib.opt do, whose rules are not known here:"
-                " tf.train.load_checkpoint still reads the weights, and an optimizer begins anew from them; if it was"
-                " none of these, the checkpoint is damaged: copy it again"
+                f" {arrays[owner].shape}: no optimizer of tf.train keeps such slots; Adafactor of Tensor2Tensor and"
+                " of Grover and ShampooOptimizer of tf.contrib.opt do, whose rules are not known here:"
+                " tf.train.load_checkpoint still reads the weights, so that you can restart the optimizer. With"
+                " another optimizer the checkpoint is damaged: copy it again"
             )
 
 

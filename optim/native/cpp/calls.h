@@ -160,13 +160,47 @@ inline PyObject* CallWrite(PyObject*, PyObject* const* arguments, Py_ssize_t cou
   return PyBool_FromLong(WriteScalar(number, value));
 }
 
-// update(group, held, options, scales, decays, rows, overwrite): a step of a group, with gradients that are held.
+// control(group, held, sources, numbers): the number under which that is held which a GPU makes of the gradients at
+// `sources`: whether the step is left out, and their scales. numbers: what they are multiplied by, the limit of norms or 0,
+// whether the norm is that of all, and whether a step is left out if one of them is not finite.
+inline PyObject* CallControl(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 4) return Fail("control takes 4 arguments");
+  const int64_t group = PyLong_AsLongLong(arguments[0]), held = PyLong_AsLongLong(arguments[1]);
+  const auto sources = Items<int64_t>(arguments[2], PyLong_AsLongLong);
+  const auto numbers = Items<double>(arguments[3], PyFloat_AsDouble);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  if (numbers.size() != 4) return Fail("control takes 4 numbers");
+  Scaling wants = {};
+  wants.scale = numbers[0];
+  wants.limit = numbers[1];
+  wants.clips = numbers[1] > 0;
+  wants.is_joint = numbers[2] != 0;
+  wants.checks = numbers[3] != 0;
+  auto made = std::make_shared<Held>();
+  const absl::Status done = Control(group, held, sources, wants, made.get());
+  return done.ok() ? PyLong_FromLongLong(Holding::Add(std::move(made))) : Fail(std::string(done.message()));
+}
+
+// is_left_out(control): whether the step of what `control` made was left out. Waits until that is known.
+inline PyObject* CallIsLeftOut(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 1) return Fail("is_left_out takes 1 argument");
+  const int64_t control = PyLong_AsLongLong(arguments[0]);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  bool is_left_out = false;
+  _ts* const state = PyEval_SaveThread();
+  const absl::Status done = IsLeftOut(control, &is_left_out);
+  PyEval_RestoreThread(state);
+  return done.ok() ? PyBool_FromLong(is_left_out) : Fail(std::string(done.message()));
+}
+
+// update(group, held, options, scales, decays, rows, overwrite, control): a step of a group, with gradients that are held.
 // options: the limit that gradients are clipped to, the weights of the old average and of the variable in the new one;
 // behind these three stand the rule's scalars. scales, decays: one number for each variable, or none. rows: for each
 // variable whose gradient is rows, where in what is held these are, ascending, each once, those of the whole table; or -2
-// minus the number under which `sort` has them; -1 for the others, nothing if there are none. Where it raises, nothing was changed. Other Python threads go on meanwhile.
+// minus the number under which `sort` has them; -1 for the others, nothing if there are none. control: the number of what
+// `control` made, of which scales are then the places, or -1. Where it raises, nothing was changed. Other Python threads go on meanwhile.
 inline PyObject* CallUpdate(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 7) return Fail("update takes 7 arguments");
+  if (count != 8) return Fail("update takes 8 arguments");
   const int64_t group = PyLong_AsLongLong(arguments[0]), held = PyLong_AsLongLong(arguments[1]);
   Numbers numbers;
   numbers.scalars = Items<double>(arguments[2], PyFloat_AsDouble);
@@ -177,9 +211,10 @@ inline PyObject* CallUpdate(PyObject*, PyObject* const* arguments, Py_ssize_t co
   numbers.decays = Items<double>(arguments[4], PyFloat_AsDouble);
   const auto rows = Items<int64_t>(arguments[5], PyLong_AsLongLong);
   numbers.overwrite = PyLong_AsLongLong(arguments[6]) != 0;
+  const int64_t control = PyLong_AsLongLong(arguments[7]);
   if (PyErr_Occurred() != nullptr) return nullptr;
   _ts* const state = PyEval_SaveThread();
-  const absl::Status done = Update(group, held, rows, &numbers);
+  const absl::Status done = Update(group, held, rows, control, &numbers);
   PyEval_RestoreThread(state);
   return done.ok() ? PyBool_FromLong(1) : Fail(absl::StrCat("the kernel cannot step: ", done.message()));
 }
@@ -191,7 +226,8 @@ __attribute__((visibility("default"), used)) PyMethodDef dtopt_functions[] = {
     {"hold", dtopt::CallHold, dtopt::kFastCall, nullptr}, {"drop", dtopt::CallDrop, dtopt::kFastCall, nullptr},
     {"read", dtopt::CallRead, dtopt::kFastCall, nullptr}, {"write", dtopt::CallWrite, dtopt::kFastCall, nullptr},
     {"sort", dtopt::CallSort, dtopt::kFastCall, nullptr}, {"squares", dtopt::CallSquares, dtopt::kFastCall, nullptr},
-    {"update", dtopt::CallUpdate, dtopt::kFastCall, nullptr},
+    {"update", dtopt::CallUpdate, dtopt::kFastCall, nullptr}, {"control", dtopt::CallControl, dtopt::kFastCall, nullptr},
+    {"is_left_out", dtopt::CallIsLeftOut, dtopt::kFastCall, nullptr},
 };
 }
 

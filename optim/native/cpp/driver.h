@@ -9,10 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace dtopt {
 
@@ -24,11 +26,12 @@ using CuContext = void*;
 using CuModule = void*;
 using CuFunction = void*;
 using CuStream = void*;
+using CuEvent = void*;
 using CuAddress = uint64_t;
 using CuResult = int;
 
 constexpr int kLeastDriver = 12010;  // kernels have arguments of more than 4 KB from CUDA 12.1 on
-constexpr CuResult kOutOfMemory = 2;
+constexpr unsigned kNoTiming = 2;     // of an event, which is then cheaper
 
 class Driver {
  public:
@@ -41,6 +44,12 @@ class Driver {
   CuResult (*launch)(CuFunction function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                      unsigned threads_z, unsigned shared_bytes, CuStream stream, void** arguments, void** more) = nullptr;
   CuResult (*copy)(CuAddress to, CuAddress from, size_t bytes, CuStream stream) = nullptr;
+  CuResult (*fill)(CuAddress to, unsigned char byte, size_t bytes, CuStream stream) = nullptr;
+  CuResult (*host_memory)(void** memory, size_t bytes) = nullptr;  // which kernels write to, too
+  CuResult (*make_event)(CuEvent* event, unsigned flags) = nullptr;
+  CuResult (*record)(CuEvent event, CuStream stream) = nullptr;
+  CuResult (*wait)(CuEvent event) = nullptr;
+  CuResult (*ask)(CuEvent event) = nullptr;  // 600: not yet
   CuResult (*error_text)(CuResult error, const char** text) = nullptr;
 
   // Finds the driver in a library, and whether it is one that can be used.
@@ -55,7 +64,10 @@ class Driver {
                           find("cuStreamGetCtx", &driver->stream_context) && find("cuCtxPushCurrent_v2", &driver->push) &&
                           find("cuCtxPopCurrent_v2", &driver->pop) && find("cuModuleLoadDataEx", &driver->load) &&
                           find("cuModuleGetFunction", &driver->function) && find("cuLaunchKernel", &driver->launch) &&
-                          find("cuMemcpyDtoDAsync_v2", &driver->copy) && find("cuGetErrorString", &driver->error_text);
+                          find("cuMemcpyDtoDAsync_v2", &driver->copy) && find("cuMemsetD8Async", &driver->fill) &&
+                          find("cuMemAllocHost_v2", &driver->host_memory) && find("cuEventQuery", &driver->ask) &&
+                          find("cuEventCreate", &driver->make_event) && find("cuEventRecord", &driver->record) &&
+                          find("cuEventSynchronize", &driver->wait) && find("cuGetErrorString", &driver->error_text);
     if (!is_whole) return std::string("the CUDA driver (") + path + ") lacks functions";
     int version = 0;
     if (const CuResult result = driver->version(&version)) return driver->Text("cuDriverGetVersion", result);
@@ -67,7 +79,21 @@ class Driver {
   Problem Text(const char* what, CuResult result) const {
     const char* text = nullptr;
     if (error_text(result, &text) != 0 || text == nullptr) text = "unknown error";
-    return std::string(what) + " failed: " + text + " (CUDA error " + std::to_string(result) + ")";
+    return std::string(what) + " failed: " + text + " (CUDA error " + std::to_string(result) + ")" + Advice(result);
+  }
+
+ private:
+  // What a user can do about an error.
+  static const char* Advice(CuResult result) {
+    switch (result) {
+      case 2:  // CUDA_ERROR_OUT_OF_MEMORY
+        return ". The GPU's memory is full: use a smaller batch or model, or end what else runs on that GPU";
+      case 700: case 715: case 716: case 717: case 718: case 719: case 999:  // of a kernel that ran before, mostly
+        return ". The GPU is lost to this process: restart it from its last checkpoint. A kernel that was launched before,"
+               " of any library, may be the cause; CUDA_LAUNCH_BLOCKING=1 shows which one";
+      default:
+        return "";
+    }
   }
 };
 
@@ -93,6 +119,82 @@ class Current {
   const Driver& driver_;
   CuContext context_ = nullptr;
   Problem problem_;
+};
+
+// A number that a kernel writes into memory of the host, for whoever asks for it later: by then it is there, mostly.
+class Verdict {
+ public:
+  // Of the context that is current.
+  static Problem Make(const Driver& driver, std::shared_ptr<Verdict>* made) {
+    auto verdict = std::make_shared<Verdict>();
+    void* memory = nullptr;
+    if (const CuResult result = driver.host_memory(&memory, sizeof(double))) return driver.Text("asking for memory", result);
+    if (const CuResult result = driver.make_event(&verdict->event_, kNoTiming)) return driver.Text("making an event", result);
+    verdict->number_ = static_cast<double*>(memory);
+    *made = std::move(verdict);
+    return "";
+  }
+
+  double* number() const { return number_; }
+
+  // After the launch that writes the number.
+  Problem Record(const Driver& driver, CuStream stream) {
+    stream_ = stream;
+    is_waited_for_ = false;
+    const CuResult result = driver.record(event_, stream);
+    return result == 0 ? "" : driver.Text("recording an event", result);
+  }
+
+  // Whether the number is there already.
+  Problem Ask(const Driver& driver, bool* is_there) {
+    constexpr CuResult kNotReady = 600;
+    *is_there = is_waited_for_;
+    if (is_waited_for_) return "";
+    const Current current(driver, stream_);
+    if (!current.problem().empty()) return current.problem();
+    const CuResult result = driver.ask(event_);
+    if (result != 0 && result != kNotReady) return driver.Text("asking the GPU", result);
+    *is_there = is_waited_for_ = result == 0;
+    return "";
+  }
+
+  // Waits for all that was launched before, and for nothing after it.
+  Problem Wait(const Driver& driver) {
+    if (is_waited_for_) return "";
+    const Current current(driver, stream_);
+    if (!current.problem().empty()) return current.problem();
+    if (const CuResult result = driver.wait(event_)) return driver.Text("waiting for the GPU", result);
+    is_waited_for_ = true;
+    return "";
+  }
+
+ private:
+  double* number_ = nullptr;
+  CuEvent event_ = nullptr;
+  CuStream stream_ = nullptr;
+  bool is_waited_for_ = true;
+};
+
+// Verdicts by context. They are used again, and never freed: a kernel may still write to them.
+class Verdicts {
+ public:
+  // One that nobody else has, of the context that is current.
+  Problem Take(const Driver& driver, CuContext context, std::shared_ptr<Verdict>* taken) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& all = all_[context];
+    for (const auto& verdict : all) {
+      if (verdict.use_count() > 1) continue;
+      *taken = verdict;
+      return verdict->Wait(driver);
+    }
+    const Problem problem = Verdict::Make(driver, taken);
+    if (problem.empty()) all.push_back(*taken);
+    return problem;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<CuContext, std::vector<std::shared_ptr<Verdict>>> all_;
 };
 
 // Kernels that were loaded, by context and name. A module is loaded at the first use in a context, and stays.

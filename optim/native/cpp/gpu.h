@@ -9,6 +9,7 @@
 
 #ifdef __CUDACC_RTC__
 #define DTOPT_GPU
+#define DTOPT_HAS_LANES  // a thread is a lane of a warp; else the first one does what all lanes do
 #define DTOPT_FN __device__ __forceinline__
 #define DTOPT_ARGUMENT const __grid_constant__
 
@@ -55,6 +56,11 @@ DTOPT_FN uint32_t Bits(float x) { return __float_as_uint(x); }
 #define __global__
 #define __launch_bounds__(...)
 
+// For tests: the last thread comes first, as the order of threads must not matter.
+extern "C" {
+__attribute__((visibility("default"))) bool dtopt_goes_backwards = false;
+}
+
 namespace {
 struct Index {
   unsigned x;
@@ -72,7 +78,25 @@ inline uint32_t Bits(float x) {
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
 }
+
+#ifndef DTOPT_HAS_LANES
+// Calls a kernel for each thread of each block.
+template <typename Call>
+void RunThreads(unsigned blocks, unsigned threads, const Call& call) {
+  const uint64_t count = static_cast<uint64_t>(blocks) * threads;
+  for (uint64_t n = 0; n < count; ++n) {
+    const uint64_t at = dtopt_goes_backwards ? count - 1 - n : n;
+    blockIdx.x = at / threads;
+    threadIdx.x = at % threads;
+    call();
+  }
+}
+#endif
 }  // namespace
+
+#ifdef DTOPT_HAS_LANES
+#include "lanes.h"  // of tests
+#endif
 
 #endif
 
@@ -80,8 +104,9 @@ inline uint32_t Bits(float x) {
 
 #define DTOPT_UPDATE(name)                                                                               \
   DTOPT_FN void name##_run(T* __restrict variable, const Wide<T>* __restrict gradient, void* const* slots, \
-                           const double* scalars, Wide<T> scale, Wide<T> limit, Wide<T> decay)
-#define DTOPT_ELEMENTS(...) _Pragma("unroll") for (int i = 0; i < kPerThread<T>; ++i)
+                           const double* scalars, Wide<T> scale, Wide<T> limit, Wide<T> decay,           \
+                           Count<kPerThread<T>> size)
+#define DTOPT_ELEMENTS(...) _Pragma("unroll") for (int i = 0; i < size.value; ++i)
 #define DTOPT_GRADIENT Clip(gradient[i] * scale, limit)
 #define DTOPT_VARIABLE Load(variable[i]) * decay
 #define DTOPT_EXPORT_UPDATE(name)                                                                                     \
@@ -89,7 +114,7 @@ inline uint32_t Bits(float x) {
     template <typename T>                                                                                             \
     static DTOPT_FN void Run(T* variable, const Wide<T>* gradient, void* const* slots, const double* scalars,         \
                              Wide<T> scale, Wide<T> limit, Wide<T> decay) {                                           \
-      name##_run<T>(variable, gradient, slots, scalars, scale, limit, decay);                                         \
+      name##_run<T>(variable, gradient, slots, scalars, scale, limit, decay, {});                                     \
     }                                                                                                                 \
   };
 
@@ -99,6 +124,12 @@ constexpr int kBlock = 16384;  // elements that one block of threads updates
 
 template <typename T>
 constexpr int kPerThread = 16 / sizeof(T);  // elements at a time
+
+// How many elements there are, known when a kernel is compiled.
+template <int count>
+struct Count {
+  static constexpr int value = count;
+};
 
 // `count` elements, read and written at once.
 template <typename T, int count>
@@ -113,9 +144,9 @@ enum RoundingType { kNotRounded, kToBFloat16, kToHalf };
 template <typename T, int S, int K, int tensors>
 struct Launch {
   int count;                             // of variables
-  int rounding_type, overwrites, unused;  // whether averages overwrite variables
-  // In device memory, or null: what all gradients are multiplied by, and whether the step is left out (not 0).
-  const double* control;
+  int rounding_type, overwrites;         // whether averages overwrite variables
+  int are_places;                        // whether `scale` has places in `control`, and not the scales themselves
+  const double* control;                 // in device memory, or null: not 0 if the step is left out, then scales
   double limit;                          // that gradients are clipped to
   double average_weight, value_weight;
   double scalars[K > 0 ? K : 1];
@@ -129,6 +160,24 @@ struct Launch {
   double scale[tensors], decay[tensors];
 };
 
+// Whether a step is left out.
+template <typename L>
+DTOPT_FN bool IsSkipped(const L& all) {
+  return all.control != nullptr && all.control[0] != 0;
+}
+
+// The variable of which a block has a part.
+template <typename L>
+DTOPT_FN int VariableOf(const L& all, int block) {
+  int at = 0;
+  for (int end = all.count; end - at > 1;) {
+    const int middle = (at + end) / 2;
+    if (all.first[middle] <= block) at = middle;
+    else end = middle;
+  }
+  return at;
+}
+
 // The arrays of one variable, number `at` of a launch, and the numbers of its step.
 template <typename T, typename G, int S, int K, int tensors>
 struct Arrays {
@@ -139,12 +188,12 @@ struct Arrays {
   T* slots[S > 0 ? S : 1];
   Wide<T> scale, limit, decay;
 
-  DTOPT_FN Arrays(const Launch<T, S, K, tensors>& all, int at, double factor)
+  DTOPT_FN Arrays(const Launch<T, S, K, tensors>& all, int at)
       : all(all),
         at(at),
         gradient(static_cast<const G*>(all.gradient[at])),
         variable(all.variable[at]),
-        scale(static_cast<Wide<T>>(all.scale[at] * factor)),
+        scale(static_cast<Wide<T>>(all.are_places ? all.control[static_cast<int>(all.scale[at])] : all.scale[at])),
         limit(static_cast<Wide<T>>(all.limit)),
         decay(static_cast<Wide<T>>(all.decay[at])) {
 #pragma unroll
@@ -162,13 +211,14 @@ struct Arrays {
     return bits % 16 == 0 && of_gradient == 0 && of_rounding == 0;
   }
 
-  // Updates `count` elements from position i on. The rule's function has kPerThread of them, whatever `count` is.
-  template <typename Rule, int count>
-  DTOPT_FN void Update(int64_t i) const {
+  // Updates `count` elements from position i on. The rule's function has kPerThread of them, whatever `count` is. others:
+  // what it is given after the slots.
+  template <typename Rule, int count, int more = 0>
+  DTOPT_FN void Update(int64_t i, const double* scalars, void* const* others = nullptr) const {
     constexpr int P = kPerThread<T>;
     Pack<T, P> w = {}, s[S > 0 ? S : 1] = {};
     Wide<T> g[P] = {};
-    void* local[S > 0 ? S : 1];
+    void* local[S + more > 0 ? S + more : 1];
     Read<count>(variable + i, &w);
     Pack<G, P> given = {};
     Read<count>(gradient + i, &given);
@@ -179,7 +229,9 @@ struct Arrays {
       Read<count>(slots[k] + i, &s[k]);
       local[k] = s[k].x;
     }
-    Rule::template Run<T>(w.x, g, local, all.scalars, scale, limit, decay);
+#pragma unroll
+    for (int k = 0; k < more; ++k) local[S + k] = others[k];
+    Rule::template Run<T>(w.x, g, local, scalars, scale, limit, decay);
 #pragma unroll
     for (int k = 0; k < S; ++k) Write<count>(s[k], slots[k] + i);
     if (all.average[at] != nullptr) Average<count>(i, &w);
@@ -229,43 +281,64 @@ struct Arrays {
   }
 };
 
+// The elements of its block that a thread updates: update(count, i) is called for each `count` of them, from position i on.
+template <typename T, int threads, typename L, typename Update>
+DTOPT_FN void ForElements(const L& all, int at, bool is_aligned, const Update& update) {
+  constexpr int P = kPerThread<T>;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x - all.first[at]) * kBlock, size = all.size[at];
+  const int64_t end = begin + kBlock < size ? begin + kBlock : size;
+  const int64_t packed = is_aligned ? begin + (end - begin) / P * P : begin;
+  const int thread = threadIdx.x;
+  for (int64_t i = begin + P * thread; i < packed; i += P * threads) update(Count<P>(), i);
+  for (int64_t i = packed + thread; i < end; i += threads) update(Count<1>(), i);
+}
+
 // What one thread does.
 template <typename Rule, typename T, typename G, int threads, int S, int K, int tensors>
 DTOPT_FN void UpdateAll(const Launch<T, S, K, tensors>& all) {
-  double factor = 1;
-  if (all.control != nullptr) {
-    if (all.control[1] != 0) return;
-    factor = all.control[0];
-  }
-  const int block = blockIdx.x;
-  int at = 0;
-  for (int end = all.count; end - at > 1;) {  // the variable of which this block has a part
-    const int middle = (at + end) / 2;
-    if (all.first[middle] <= block) at = middle;
-    else end = middle;
-  }
-  const Arrays<T, G, S, K, tensors> arrays(all, at, factor);
+  if (IsSkipped(all)) return;
+  const int at = VariableOf(all, blockIdx.x);
+  const Arrays<T, G, S, K, tensors> arrays(all, at);
+  ForElements<T, threads>(all, at, arrays.IsAligned(), [&](auto count, int64_t i) {
+    arrays.template Update<Rule, decltype(count)::value>(i, all.scalars);
+  });
+}
+
+// The argument of a kernel of rows: one variable, of which only some rows are updated.
+template <typename T, int S, int K>
+struct RowLaunch : Launch<T, S, K, 1> {
+  int64_t given, columns;
+  const int64_t* table;  // of each of `given` gradients its row, or -1: none
+};
+
+// A warp has a row.
+template <typename Rule, typename T, typename G, int threads, int S, int K>
+DTOPT_FN void UpdateRows(const RowLaunch<T, S, K>& all) {
+  if (IsSkipped(all)) return;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x, from = thread / 32;
+  const int lane = thread % 32;
+  const int64_t to = from < all.given ? all.table[from] : -1;
+  if (to < 0) return;
+  Arrays<T, G, S, K, 1> arrays(all, 0);
   constexpr int P = kPerThread<T>;
-  const int64_t begin = static_cast<int64_t>(block - all.first[at]) * kBlock, size = all.size[at];
-  const int64_t end = begin + kBlock < size ? begin + kBlock : size;
-  const int64_t packed = arrays.IsAligned() ? begin + (end - begin) / P * P : begin;
-  const int thread = threadIdx.x;
-  for (int64_t i = begin + P * thread; i < packed; i += P * threads) arrays.template Update<Rule, P>(i);
-  for (int64_t i = packed + thread; i < end; i += threads) arrays.template Update<Rule, 1>(i);
+  const int64_t begin = to * all.columns;
+  const int64_t packed = all.columns % P == 0 && arrays.IsAligned() ? all.columns : 0;
+  arrays.gradient += (from - to) * all.columns;
+  for (int64_t i = P * lane; i < packed; i += P * 32) arrays.template Update<Rule, P>(begin + i, all.scalars);
+  for (int64_t i = packed + lane; i < all.columns; i += 32) arrays.template Update<Rule, 1>(begin + i, all.scalars);
 }
 
 }  // namespace
 
 #ifdef DTOPT_GPU
-#define DTOPT_EMULATED(kernel, threads, argument)
+#define DTOPT_EMULATED_CALL(kernel, threads, argument, ...)
 #else
-#define DTOPT_EMULATED(kernel, threads, argument)                                                     \
+#define DTOPT_EMULATED_CALL(kernel, threads, argument, ...)                                           \
   extern "C" __attribute__((visibility("default"))) void kernel##_emulated(const void* launch, unsigned blocks) { \
-    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {                                         \
-      for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) kernel(*static_cast<const argument*>(launch)); \
-    }                                                                                                 \
+    RunThreads(blocks, threads, [=] { __VA_ARGS__(*static_cast<const argument*>(launch)); });         \
   }
 #endif
+#define DTOPT_EMULATED(kernel, threads, argument) DTOPT_EMULATED_CALL(kernel, threads, argument, kernel)
 
 // The kernel of a rule for variables of type T with gradients of type G.
 #define DTOPT_KERNEL(kernel, rule, T, G, threads, at_once, S, K, tensors)                             \
@@ -273,6 +346,14 @@ DTOPT_FN void UpdateAll(const Launch<T, S, K, tensors>& all) {
   extern "C" __global__ void __launch_bounds__(threads, at_once) kernel(DTOPT_ARGUMENT kernel##_launch all) { \
     UpdateAll<rule##_rule, T, G, threads>(all);                                                       \
   }                                                                                                   \
-  DTOPT_EMULATED(kernel, threads, kernel##_launch)
+  DTOPT_EMULATED_CALL(kernel, threads, kernel##_launch, UpdateAll<rule##_rule, T, G, threads>)
+
+// The same for some rows of one variable, of which the gradients are summed up.
+#define DTOPT_ROW_KERNEL(kernel, rule, T, threads, at_once, S, K)                                     \
+  using kernel##_launch = RowLaunch<T, S, K>;                                                         \
+  extern "C" __global__ void __launch_bounds__(threads, at_once) kernel(DTOPT_ARGUMENT kernel##_launch all) { \
+    UpdateRows<rule##_rule, T, Wide<T>, threads>(all);                                                \
+  }                                                                                                   \
+  DTOPT_EMULATED_CALL(kernel, threads, kernel##_launch, UpdateRows<rule##_rule, T, Wide<T>, threads>)
 
 #endif  // DTOPT_GPU_H_

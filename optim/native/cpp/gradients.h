@@ -208,12 +208,14 @@ inline int64_t RangesOf(int64_t count) {
 }
 
 struct SortedRows;  // sorted.h
+class Verdict;      // driver.h
 
 // The local tensors of one step's gradients, in the order of variables and of the devices of each.
 class Held {
  public:
   std::vector<tensorflow::Tensor> tensors;
   std::shared_ptr<const SortedRows> sorted;  // of IndexedSlices that were sorted: `SortHeld`
+  std::shared_ptr<Verdict> verdict;          // of what `Control` made: not 0 if the step is left out
 
   // expected: what each is to be like, or null. misfits: the positions of those that are not; where there are any, the
   // tensors are of no use.

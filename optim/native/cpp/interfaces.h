@@ -67,7 +67,8 @@ REGISTER_OP("DtoptJoin")
 // devices. active: which variables take part, or none for all. gathered: which gradients are the mean over `calls` calls of
 // rows in the sums that `windows` says, see windows.h, times a scale and then clipped to a limit, two `meanings` for each;
 // limits: the rows of each such table. others: for each variable what happens to rows without a gradient, as the enum
-// Others counts; nothing with a group, which knows.
+// Others counts; nothing with a group, which knows. control: what DtoptControl made, of which scales are then the places, or
+// nothing.
 #define DTOPT_STEP(name) \
   REGISTER_OP(name) \
       .Input("variables: N * resource") \
@@ -85,6 +86,7 @@ REGISTER_OP("DtoptJoin")
       .Input("options: float64") \
       .Input("active: bool") \
       .Input("overwrite: bool") \
+      .Input("control: float64") \
       .Attr("N: int >= 1") \
       .Attr("S: int >= 0") \
       .Attr("A: int >= 0") \
@@ -109,6 +111,45 @@ REGISTER_OP("DtoptJoin")
       .SetShapeFn(tensorflow::shape_inference::NoOutputs)
 
 DTOPT_STEP("DtoptStep");
+
+// What `Table` says of the sums of rows of `IndexedSlices` on a GPU. named, order: their indices in ascending order, and where
+// each of them was. rows: of the table. of: its name. W: float32, or float64 if T is.
+REGISTER_OP("DtoptTable")
+    .Input("values: T")
+    .Input("named: int64")
+    .Input("order: int64")
+    .Output("sums: W")
+    .Output("table: int64")
+    .Attr("T: {float, double, bfloat16, half}")
+    .Attr("W: {float, double}")
+    .Attr("rows: int")
+    .Attr("is_dense: bool")
+    .Attr("of: string")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      int64_t rows;
+      bool is_dense;
+      TF_RETURN_IF_ERROR(context->GetAttr("rows", &rows));
+      TF_RETURN_IF_ERROR(context->GetAttr("is_dense", &is_dense));
+      tensorflow::shape_inference::ShapeHandle sums = context->input(0);
+      if (is_dense) TF_RETURN_IF_ERROR(context->ReplaceDim(sums, 0, context->MakeDim(rows), &sums));
+      context->set_output(0, sums);
+      context->set_output(1, is_dense ? context->Vector(0) : context->input(1));
+      return absl::OkStatus();
+    });
+
+// What a GPU makes of the gradients of a step for DtoptStep. numbers: what they are multiplied by, and the limit of norms or
+// 0. is_joint: whether the norm is that of all. checks: whether the step is left out if one of them is not finite. control:
+// not 0 if it is left out, then the scale of each gradient.
+REGISTER_OP("DtoptControl")
+    .Input("gradients: G")
+    .Input("numbers: float64")
+    .Output("control: float64")
+    .Attr("G: list({float, double, bfloat16, half}) >= 1")
+    .Attr("is_joint: bool")
+    .Attr("checks: bool")
+    .SetIsStateful()
+    .SetShapeFn(VectorShape);
 
 // The same of a group that is joined: each device has such an op, and the last of them steps the variables of all.
 DTOPT_STEP("DtoptStepTogether");

@@ -14,26 +14,55 @@
 
 #include "driver.h"
 #include "squares.h"
+#include "sums.h"
+#include "table.h"
 
 namespace dtopt {
 
 constexpr int64_t kGpuBlock = 16384;  // elements that a block of threads updates: `kBlock` of gpu.h
 
+// One launch of a step: a kernel, and what its threads are.
+struct GpuVisit {
+  std::string name;
+  Visit visit = kUpdateElements;
+  PassCounts pass;
+};
+
 // A kernel for variables of one dtype, with gradients of one dtype.
 struct GpuKernel {
   std::string name;
-  const std::string* ptx = nullptr;  // of its module; kept by whoever has it
-  int64_t slots = 0, scalars = 0, tensors = 0, threads = 0;
+  const std::string* ptx = nullptr;  // of its module, or machine code; kept by whoever has it
+  int64_t slots = 0, scalars = 0, tensors = 0, threads = 0;  // slots: shaped like their variable
+  // Of a rule that adds up, or has slots of fewer dims: how many of these there are, and all its launches, in order.
+  int64_t small_slots = 0;
+  std::vector<PassCounts> passes;
+  std::vector<GpuVisit> visits;
+
+  bool is_whole() const { return !visits.empty(); }
 };
+
+constexpr int64_t kAllRows = -1;
 
 // Where the arrays of one variable are on the GPU, and its numbers.
 struct GpuVariable {
   const void* gradient = nullptr;
   void *variable = nullptr, *average = nullptr, *rounding = nullptr;
-  std::vector<void*> slots;
+  std::vector<void*> slots;  // all of them
   int64_t size = 0;
   double scale = 1, decay = 1;
+  Grid grid;  // used where a rule adds up
+  // If only some rows are updated: of each of so many gradients its row, and how large it is.
+  const int64_t* table = nullptr;
+  int64_t given = kAllRows, columns = 0;
 };
+
+// How much memory, in float64, the sums of a variable take.
+inline int64_t WorkspaceOf(const GpuKernel& kernel, const GpuVariable& of) {
+  if (!kernel.is_whole()) return 0;
+  int64_t most = 0;
+  for (const PassCounts& pass : kernel.passes) most = std::max(most, Joined(pass, of.grid.Over(pass.over)).end);
+  return Places(Made::By(kernel.passes.data(), kernel.passes.size()), of.grid).runs + most;
+}
 
 // The numbers of a step that all its variables share.
 struct GpuNumbers {
@@ -41,13 +70,18 @@ struct GpuNumbers {
   double limit = 0, average_weight = 0, value_weight = 0;
   int rounding_type = 0;
   bool overwrites = false;
-  const double* control = nullptr;  // in device memory, see gpu.h; null: no factor
+  const double* control = nullptr;  // in device memory, see gpu.h; null: none
+  bool are_places = false;          // whether the scales of variables are places in it
 };
 
-// The argument of a kernel, `Launch` of gpu.h, of which only the numbers of slots, scalars and tensors are known here.
+// The argument of a kernel, `Launch` of gpu.h or `WholeLaunch` of sums_gpu.h, of which only the numbers of slots, scalars
+// and tensors are known here.
 class GpuArgument {
  public:
-  explicit GpuArgument(const GpuKernel& kernel) : kernel_(kernel), tensors_(kernel.tensors) {
+  explicit GpuArgument(const GpuKernel& kernel)
+      : kernel_(kernel), tensors_(kernel.tensors), visits_(kernel.visits) {
+    if (!kernel.is_whole()) visits_ = {{kernel.name}};
+    firsts_.resize(visits_.size());
     int64_t at = kScalars + 8 * std::max<int64_t>(kernel.scalars, 1);
     first_ = at;
     at = (at + 4 * (tensors_ + 1) + 7) / 8 * 8;
@@ -59,25 +93,34 @@ class GpuArgument {
     slots_ = std::exchange(at, at + 8 * tensors_ * std::max<int64_t>(kernel.slots, 1));
     scale_ = std::exchange(at, at + 8 * tensors_);
     decay_ = std::exchange(at, at + 8 * tensors_);
+    grid_ = std::exchange(at, at + (kernel.is_whole() ? 8 * tensors_ * kGridNumbers : 0));
+    work_ = std::exchange(at, at + (kernel.is_whole() ? 8 * tensors_ : 0));
+    small_ = std::exchange(at, at + (kernel.is_whole() ? 8 * tensors_ * std::max<int64_t>(kernel.small_slots, 1) : 0));
     bytes_.resize(at);
   }
 
   void Begin(const GpuNumbers& numbers) {
-    count_ = blocks_ = 0;
+    count_ = 0;
+    for (auto& first : firsts_) first.assign(1, 0);
     Put<int32_t>(4, numbers.rounding_type);
     Put<int32_t>(8, numbers.overwrites);
+    Put<int32_t>(12, numbers.are_places);
     Put(16, numbers.control);
     Put(24, numbers.limit);
     Put(32, numbers.average_weight);
     Put(40, numbers.value_weight);
     for (int64_t k = 0; k < kernel_.scalars; ++k) Put(kScalars + 8 * k, numbers.scalars[k]);
-    Put<int32_t>(first_, 0);
   }
 
   // Whether a variable still fits: as one more, and with its blocks, which an int counts.
-  bool Fits(const GpuVariable& of) const { return count_ < tensors_ && blocks_ + Blocks(of) <= INT32_MAX; }
+  bool Fits(const GpuVariable& of) const {
+    bool fits = count_ < tensors_;
+    for (size_t k = 0; k < visits_.size(); ++k) fits = fits && firsts_[k].back() + Blocks(visits_[k], of) <= INT32_MAX;
+    return fits;
+  }
 
-  void Add(const GpuVariable& of) {
+  // work: memory for its sums.
+  void Add(const GpuVariable& of, double* work) {
     Put(size_ + 8 * count_, of.size);
     Put(gradient_ + 8 * count_, of.gradient);
     Put(variable_ + 8 * count_, of.variable);
@@ -86,19 +129,50 @@ class GpuArgument {
     for (int64_t k = 0; k < kernel_.slots; ++k) Put(slots_ + 8 * (k * tensors_ + count_), of.slots[k]);
     Put(scale_ + 8 * count_, of.scale);
     Put(decay_ + 8 * count_, of.decay);
-    blocks_ += Blocks(of);
-    Put<int32_t>(first_ + 4 * ++count_, blocks_);
-    Put<int32_t>(0, count_);
+    if (kernel_.is_whole()) {
+      const int64_t numbers[kGridNumbers] = {of.grid.matrices, of.grid.rows, of.grid.columns};
+      for (int64_t k = 0; k < kGridNumbers; ++k) Put(grid_ + 8 * (k * tensors_ + count_), numbers[k]);
+      Put(work_ + 8 * count_, work);
+      for (int64_t k = 0; k < kernel_.small_slots; ++k) {
+        Put(small_ + 8 * (k * tensors_ + count_), of.slots[kernel_.slots + k]);
+      }
+    }
+    for (size_t k = 0; k < visits_.size(); ++k) firsts_[k].push_back(firsts_[k].back() + Blocks(visits_[k], of));
+    Put<int32_t>(0, ++count_);
   }
 
+  // Makes it the argument of a launch. Returns the number of blocks.
+  int64_t Divide(size_t visit) {
+    const auto& first = firsts_[visit];
+    std::memcpy(bytes_.data() + first_, first.data(), first.size() * sizeof(int32_t));
+    return first.back();
+  }
+
+  int64_t threads(size_t visit) const {
+    return visits_[visit].visit == kUpdateElements ? kernel_.threads : kSumsThreads;
+  }
+
+  const std::vector<GpuVisit>& visits() const { return visits_; }
   int64_t count() const { return count_; }
-  int64_t blocks() const { return blocks_; }
   void* data() { return bytes_.data(); }
 
- private:
-  static constexpr int64_t kScalars = 48;  // where they begin
+  // What `RowLaunch` of gpu.h has besides.
+  void Append(const GpuVariable& of) {
+    const int64_t at = bytes_.size();
+    bytes_.resize(at + 24);
+    Put(at, of.given);
+    Put(at + 8, of.columns);
+    Put(at + 16, of.table);
+  }
 
-  static int64_t Blocks(const GpuVariable& of) { return (of.size + kGpuBlock - 1) / kGpuBlock; }
+ private:
+  static constexpr int64_t kScalars = 48;     // where they begin
+  static constexpr int64_t kGridNumbers = 3;  // matrices, rows and columns
+
+  static int64_t Blocks(const GpuVisit& visit, const GpuVariable& of) {
+    if (visit.visit == kUpdateElements) return DividedUp(of.size, kGpuBlock);
+    return DividedUp(ThreadsOf(visit.visit, visit.pass, of.grid), kSumsThreads);
+  }
 
   template <typename T>
   void Put(int64_t at, T value) {
@@ -107,8 +181,10 @@ class GpuArgument {
 
   const GpuKernel& kernel_;
   const int64_t tensors_;
-  int64_t first_, size_, gradient_, variable_, average_, rounding_, slots_, scale_, decay_;
-  int64_t count_ = 0, blocks_ = 0;
+  std::vector<GpuVisit> visits_;
+  std::vector<std::vector<int32_t>> firsts_;  // by launch: the first block of each variable, and the number of all
+  int64_t first_, size_, gradient_, variable_, average_, rounding_, slots_, scale_, decay_, grid_, work_, small_;
+  int64_t count_ = 0;
   std::vector<char> bytes_;
 };
 
@@ -116,6 +192,7 @@ class GpuArgument {
 struct GpuSquares {
   std::vector<const void*> values;
   std::vector<int64_t> sizes;
+  std::vector<int> places;  // of their sums
   double* sums = nullptr;
   double* runs = nullptr;  // memory for the sum of each run, as many as `RunsOf` says
 
@@ -139,10 +216,11 @@ inline Problem LaunchSquares(const Driver& driver, Kernels* kernels, CuStream st
     for (int i = 0; i < all->count; ++i) {
       all->values[i] = of.values[begin + i];
       all->size[i] = of.sizes[begin + i];
+      all->place[i] = of.places[begin + i];
       all->first[i + 1] = all->first[i] + GpuSquares::RunsOf(of.sizes[begin + i]);
     }
     all->runs = of.runs + before;
-    all->sums = of.sums + begin;
+    all->sums = of.sums;
     before += all->first[all->count];
     void* arguments[] = {all.get()};
     const auto launch = [&](CuFunction function, int64_t threads) {
@@ -152,38 +230,99 @@ inline Problem LaunchSquares(const Driver& driver, Kernels* kernels, CuStream st
           driver.launch(function, blocks, 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
       if (result != 0) problem = driver.Text("launching the sums of squares", result);
     };
-    launch(runs, int64_t{32} * all->first[all->count]);
-    launch(join, all->count);
+    launch(runs, int64_t{kLanes} * all->first[all->count]);
+    launch(join, int64_t{kLanes} * all->count);
   }
   return problem;
 }
 
-// Launches a step on a stream, and does not wait for it. Where it returns a problem with the first launch, nothing was
-// changed.
-inline Problem LaunchStep(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
-                          const std::vector<GpuVariable>& variables, const GpuNumbers& numbers) {
+// Launches what makes scales of sums of squares, and does not wait for it. kernel: any of the module that has it, too.
+inline Problem LaunchScaling(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
+                             const Scaling& of) {
+  const Current current(driver, stream);
+  if (!current.problem().empty()) return current.problem();
+  CuFunction function;
+  const Problem missing = kernels->Find(driver, current.context(), "dtopt_squares_scale", *kernel.ptx, &function);
+  if (!missing.empty()) return missing;
+  Scaling all = of;
+  void* arguments[] = {&all};
+  const CuResult result = driver.launch(function, 1, 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
+  return result == 0 ? "" : driver.Text("launching the scales of gradients", result);
+}
+
+// Launches the sums of rows, and does not wait for them. kernel: of the dtype of the values.
+inline Problem LaunchTable(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
+                           const Table& of, int64_t bytes_of_sums) {
   const Current current(driver, stream);
   if (!current.problem().empty()) return current.problem();
   CuFunction function;
   const Problem missing = kernels->Find(driver, current.context(), kernel.name, *kernel.ptx, &function);
   if (!missing.empty()) return missing;
+  if (of.is_dense && bytes_of_sums > 0) {
+    const CuResult result = driver.fill(reinterpret_cast<CuAddress>(of.sums), 0, bytes_of_sums, stream);
+    if (result != 0) return driver.Text("clearing the sums of rows", result);
+  }
+  if (of.given == 0) return "";
+  Table all = of;
+  void* arguments[] = {&all};
+  const unsigned blocks = (of.given * kLanes + kRowThreads - 1) / kRowThreads;
+  const CuResult result = driver.launch(function, blocks, 1, 1, kRowThreads, 1, 1, 0, stream, arguments, nullptr);
+  return result == 0 ? "" : driver.Text("launching the sums of rows", result);
+}
+
+// Launches the step of some rows of one variable. kernel: of one variable.
+inline Problem LaunchRows(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
+                          const GpuVariable& variable, const GpuNumbers& numbers) {
+  const Current current(driver, stream);
+  if (!current.problem().empty()) return current.problem();
+  CuFunction function;
+  const Problem missing = kernels->Find(driver, current.context(), kernel.name, *kernel.ptx, &function);
+  if (!missing.empty() || variable.given == 0 || variable.size == 0) return missing;
   GpuArgument argument(kernel);
   argument.Begin(numbers);
+  argument.Add(variable, nullptr);
+  argument.Divide(0);
+  argument.Append(variable);
+  void* arguments[] = {argument.data()};
+  const unsigned blocks = (variable.given * kLanes + kernel.threads - 1) / kernel.threads;
+  const CuResult result = driver.launch(function, blocks, 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
+  return result == 0 ? "" : driver.Text("launching the kernel of rows", result);
+}
+
+// Launches a step on a stream, and does not wait for it. Where it returns a problem with the first launch, or one before
+// the update, nothing was changed. workspace: memory for what `WorkspaceOf` says of all variables.
+inline Problem LaunchStep(const Driver& driver, Kernels* kernels, CuStream stream, const GpuKernel& kernel,
+                          const std::vector<GpuVariable>& variables, const GpuNumbers& numbers,
+                          double* workspace = nullptr) {
+  const Current current(driver, stream);
+  if (!current.problem().empty()) return current.problem();
+  GpuArgument argument(kernel);
+  std::vector<CuFunction> functions(argument.visits().size());
+  for (size_t k = 0; k < functions.size(); ++k) {
+    const std::string& name = argument.visits()[k].name;
+    const Problem missing = kernels->Find(driver, current.context(), name, *kernel.ptx, &functions[k]);
+    if (!missing.empty()) return missing;
+  }
+  argument.Begin(numbers);
   const auto launch = [&]() -> Problem {
-    if (argument.count() == 0) return "";
     void* arguments[] = {argument.data()};
-    const CuResult result =
-        driver.launch(function, argument.blocks(), 1, 1, kernel.threads, 1, 1, 0, stream, arguments, nullptr);
+    for (size_t k = 0; k < functions.size(); ++k) {
+      const int64_t blocks = argument.Divide(k), threads = argument.threads(k);
+      if (blocks == 0) continue;
+      const CuResult result = driver.launch(functions[k], blocks, 1, 1, threads, 1, 1, 0, stream, arguments, nullptr);
+      if (result != 0) return driver.Text("launching the kernel", result);
+    }
     argument.Begin(numbers);
-    return result == 0 ? "" : driver.Text("launching the kernel", result);
+    return "";
   };
   for (const GpuVariable& variable : variables) {
-    if (variable.size == 0) continue;
+    if (variable.size == 0 && !kernel.is_whole()) continue;  // slots of fewer dims may have elements
     if (!argument.Fits(variable)) {
       const Problem problem = launch();
       if (!problem.empty()) return problem;
     }
-    argument.Add(variable);
+    argument.Add(variable, workspace);
+    workspace += WorkspaceOf(kernel, variable);
   }
   return launch();
 }

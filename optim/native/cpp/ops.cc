@@ -179,10 +179,14 @@ class SquaresOp : public OpKernel {
       OP_REQUIRES_OK(context, held.Open(number.flat<int64_t>()(0), sources));
       tensors = held.tensors;
     } else {
-      for (int i = 0; i < context->num_inputs(); ++i) tensors.push_back(&context->input(i));
+      tensors = InputsOf(context, "tensors");
     }
     Tensor* sums;
     OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(tensors.size())}, &sums));
+    if (const auto gpu = Gpus::Get().Of(context); gpu != nullptr && held.tensors.empty()) {  // a test
+      OP_REQUIRES_OK(context, LaunchSquaresOn(*gpu, tensors, sums->vec<double>().data()));
+      return;
+    }
     OP_REQUIRES_OK(context, SquareSums(WorkersOf(context), tensors, basics_, sums->vec<double>().data()));
   }
 
@@ -243,7 +247,6 @@ REGISTER_KERNEL_BUILDER(Name("DtoptStep")
                             .HostMemory("averages")
                             .HostMemory("roundings")
                             .HostMemory("group")
-                            .HostMemory("rows")
                             .HostMemory("windows")
                             .HostMemory("meanings")
                             .HostMemory("scalars")
@@ -254,6 +257,10 @@ REGISTER_KERNEL_BUILDER(Name("DtoptStep")
                             .HostMemory("overwrite"),
                         StepOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_GPU), GpuSquaresOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_GPU).HostMemory("numbers"), ControlOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_CPU), ControlOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptTable").Device(tensorflow::DEVICE_GPU), TableOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptTable").Device(tensorflow::DEVICE_CPU), TableOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStepTogether").Device(tensorflow::DEVICE_CPU), StepTogetherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);
@@ -280,13 +287,34 @@ __attribute__((visibility("default"), used)) const char* DtoptOpenGpus(const cha
 
 __attribute__((visibility("default"), used)) void DtoptCloseGpus() { dtopt::Gpus::Get().Close(); }
 
-// Called through ctypes: takes the module of a rule's kernels, for a dtype of variables and one of gradients. numbers: how
-// many slots, scalars and variables of one launch there are, and threads of a block.
+// Called through ctypes: takes the module of a rule's kernels, for a dtype of variables and one of gradients. image: PTX, or
+// machine code, of so many bytes. numbers: how many slots, scalars and variables of one launch there are, and threads of a
+// block.
 __attribute__((visibility("default"), used)) void DtoptAddGpuKernel(const char* rule, int64_t dtype, int64_t given,
-                                                                     const char* name, const char* ptx,
+                                                                     const char* name, const char* image, int64_t bytes,
                                                                      const int64_t* numbers) {
   dtopt::Gpus::Get().Add(rule, static_cast<tensorflow::DataType>(dtype), static_cast<tensorflow::DataType>(given),
-                         {name, nullptr, numbers[0], numbers[1], numbers[2], numbers[3]}, ptx);
+                         {name, nullptr, numbers[0], numbers[1], numbers[2], numbers[3]}, std::string(image, bytes));
+}
+
+// Called through ctypes: takes what else there is to know of such a module, if its rule adds up. passes: how many there
+// are, and what `PassCounts` has of each. visits: the launches of a step, of each what `Visit` says, and its pass.
+__attribute__((visibility("default"), used)) void DtoptAddGpuLaunches(const char* rule, int64_t dtype, int64_t given,
+                                                                       int64_t small_slots, const int64_t* passes,
+                                                                       int64_t count, const char* const* names,
+                                                                       const int64_t* visits) {
+  std::vector<dtopt::PassCounts> made;
+  for (const int64_t* at = passes + 1; at < passes + 1 + 5 * passes[0]; at += 5) {
+    made.push_back({at[0], at[1], at[2], at[3], at[4]});
+  }
+  std::vector<dtopt::GpuVisit> all;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t pass = visits[2 * k + 1];
+    const dtopt::PassCounts of = pass < 0 ? dtopt::PassCounts{} : made[pass];
+    all.push_back({names[k], static_cast<dtopt::Visit>(visits[2 * k]), of});
+  }
+  dtopt::Gpus::Get().AddLaunches(rule, static_cast<tensorflow::DataType>(dtype), static_cast<tensorflow::DataType>(given),
+                                 small_slots, std::move(made), std::move(all));
 }
 
 }  // extern "C"

@@ -94,8 +94,16 @@ struct Gradient {
   Region region;
   const SortedRows* sorted = nullptr;
   bool is_mean = false;  // over several calls, of which one may have named a row and another not
+  // On a GPU: of each of `values` its row, or -1, in the GPU's memory.
+  const Tensor* table = nullptr;
 
-  bool IsDense() const { return rows == nullptr && sorted == nullptr; }
+  bool IsDense() const { return rows == nullptr && sorted == nullptr && table == nullptr; }
+
+  // Rows of a group on a GPU are read there.
+  void PutOnGpu() {
+    table = rows;
+    rows = nullptr;
+  }
   const int64_t* begin() const {
     return sorted != nullptr ? sorted->rows.data() : static_cast<const int64_t*>(rows->data());
   }
@@ -107,6 +115,7 @@ struct Numbers {
   std::vector<double> scalars, scales, decays, options;  // options: see calls.h
   std::vector<bool> active;                              // by variable; empty: all
   bool overwrite = false, is_identity_at_zero = false;
+  const Tensor* control = nullptr;                       // on a GPU, as `LaunchControl` makes it: then scales are places in it
 };
 
 // Which rows and columns of a variable are updated; false if they are none such.
@@ -157,6 +166,7 @@ class Stepper {
     const auto is_active = [&](size_t i) { return numbers.active.empty() || numbers.active[i]; };
     const size_t count = group.variables.size();
     const bool is_launched = IsLaunched(group, gradients);
+    if (!is_launched) TF_RETURN_IF_ERROR(CheckIsOnHost(group, numbers));
     for (const auto* list : {&group.variables, &group.slots, &group.averages, &group.roundings}) {
       for (size_t k = 0; k < list->size(); ++k) {
         if (!is_active(k % count)) continue;
@@ -202,16 +212,30 @@ class Stepper {
 
   // Whether kernels are launched for a step, instead of functions called on the host's memory.
   bool IsLaunched(const Group& group, const std::vector<Gradient>& gradients) const {
-    bool is_plain = group.others.empty() && !parts_.any() && powers_ == 0;
+    bool is_plain = group.others.empty() && powers_ == 0;
     for (size_t i = 0; i < gradients.size() && is_plain; ++i) {
-      is_plain = gradients[i].IsDense() && group.IsWhole(i) && group.replicas[i].empty() && group.gpus[i] != nullptr &&
+      const bool is_known = gradients[i].IsDense() || gradients[i].table != nullptr;
+      is_plain = is_known && group.IsWhole(i) && group.replicas[i].empty() && group.gpus[i] != nullptr &&
                  KernelOf(gradients[i]) != nullptr;
     }
     return is_plain && !gradients.empty();
   }
 
+  // Functions on the host's memory cannot step variables on a GPU.
+  absl::Status CheckIsOnHost(const Group& group, const Numbers& numbers) const {
+    if (numbers.control != nullptr) return absl::FailedPreconditionError("scales on a GPU are for launches");
+    for (size_t i = 0; i < group.gpus.size(); ++i) {
+      if (group.gpus[i] == nullptr) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "variable ", i, " of ", rule_, " is on a GPU, and no kernel was loaded there that takes its gradient. Set "
+          "DTOPT_GPU=off, and make the optimizer and its functions again."));
+    }
+    return absl::OkStatus();
+  }
+
   const GpuKernel* KernelOf(const Gradient& gradient) const {
-    return Gpus::Get().Find(rule_, dtype_, gradient.values->dtype());
+    const std::string of_rows = gradient.table == nullptr ? "" : " rows";
+    return Gpus::Get().Find(rule_ + of_rows, dtype_, gradient.values->dtype());
   }
 
   // Launches a step, as often as there are GPUs and dtypes of gradients.
@@ -224,6 +248,7 @@ class Stepper {
       if (!numbers.active.empty() && !numbers.active[i]) continue;
       GpuVariable of;
       of.size = group.variables[i]->tensor()->NumElements();
+      if (parts_.any()) of.grid = GridOf(parts_.by_rows, of.size, group.variables[i]->tensor()->shape());
       of.gradient = gradients[i].values->data();
       of.variable = data(group.variables[i]);
       if (!group.averages.empty()) of.average = data(group.averages[i]);
@@ -234,6 +259,11 @@ class Stepper {
       for (int64_t k = 0; k < slots_; ++k) of.slots.push_back(data(group.slots[k * count + i]));
       if (!numbers.scales.empty()) of.scale = numbers.scales[i];
       if (!numbers.decays.empty()) of.decay = numbers.decays[i];
+      if (gradients[i].table != nullptr) {
+        of.table = gradients[i].table->flat<int64_t>().data();
+        of.given = gradients[i].table->NumElements();
+        of.columns = of.given == 0 ? 0 : gradients[i].values->NumElements() / of.given;
+      }
       launches[{group.gpus[i].get(), KernelOf(gradients[i])}].push_back(std::move(of));
     }
     shared.scalars = numbers.scalars.data();
@@ -241,6 +271,8 @@ class Stepper {
     shared.average_weight = numbers.options[1];
     shared.value_weight = numbers.options[2];
     shared.overwrites = numbers.overwrite;
+    if (numbers.control != nullptr) shared.control = static_cast<const double*>(numbers.control->data());
+    shared.are_places = numbers.control != nullptr && !numbers.scales.empty();
     for (const auto& [where, variables] : launches) {
       TF_RETURN_IF_ERROR(LaunchOn(*where.first, *where.second, variables, shared));
     }
@@ -312,6 +344,13 @@ class Stepper {
     }
     if (powers_ > 0 && (gradient.sorted == nullptr || gradient.sorted->power_count != powers_)) {
       return InvalidArgument("the rule needs more of the gradient of variable ", i, " than its sum");
+    }
+    if (gradient.table != nullptr) {
+      const int64_t rows = shape.dims() == 0 ? 0 : shape.dim_size(0);
+      const int64_t columns = rows == 0 ? 0 : shape.num_elements() / rows;
+      if (values.NumElements() == gradient.table->NumElements() * columns) return absl::OkStatus();
+      return InvalidArgument("variable ", i, " has shape ", shape.DebugString(), ", the rows of its gradient ",
+                             values.shape().DebugString());
     }
     if (gradient.IsDense()) {
       if (values.shape() == shape) return absl::OkStatus();
@@ -472,9 +511,8 @@ inline absl::Status SquareSums(const Workers& workers, const std::vector<const T
     });
   });
   for (size_t i = 0; i < tensors.size(); ++i) {
-    double sum = 0;
-    for (int64_t k = line.start(i) / kSquares; k < line.start(i + 1) / kSquares; ++k) sum += parts[k];
-    sums[i] = sum;
+    const int64_t first = line.start(i) / kSquares, runs = line.start(i + 1) / kSquares - first;
+    sums[i] = SumInLanes(runs, [&](int64_t k) { return parts[first + k]; });
   }
   return absl::OkStatus();
 }

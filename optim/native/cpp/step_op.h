@@ -61,6 +61,9 @@ class StepInputs {
     TF_RETURN_IF_ERROR(Find(context, given));
     TF_RETURN_IF_ERROR(ReadNumbers(context, &given->numbers));
     given->numbers.is_identity_at_zero = identity_at_zero_;
+    const Tensor* control;
+    TF_RETURN_IF_ERROR(context->input("control", &control));
+    if (control->NumElements() > 0) given->numbers.control = control;
     tensorflow::OpInputList values, rows;
     TF_RETURN_IF_ERROR(context->input_list("gradients", &values));
     TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
@@ -72,7 +75,9 @@ class StepInputs {
       const bool fits = static_cast<int>(k) < rows.size() && sparse_[k] < values.size();
       if (!fits) return InvalidArgument("there are no rows of gradient ", sparse_[k]);
       given->gradients[sparse_[k]].rows = &rows[k];
-      if (!totals_.empty()) TF_RETURN_IF_ERROR(Part(context, k, given));
+      const bool on_gpu = given->group->gpus[given->first + sparse_[k]] != nullptr;
+      if (on_gpu) given->gradients[sparse_[k]].PutOnGpu();
+      if (!totals_.empty() && !on_gpu) TF_RETURN_IF_ERROR(Part(context, k, given));
     }
     given->windows.resize(gathered_.size());
     given->means.resize(gathered_.size());

@@ -67,6 +67,7 @@ inline absl::Status FindRows(const Group& group, int64_t held, const std::vector
     } else {
       TF_RETURN_IF_ERROR(found->OpenSorted(kDense - 1 - positions[i], &(*gradients)[i]));
     }
+    if (group.gpus[i] != nullptr && (*gradients)[i].rows != nullptr) (*gradients)[i].PutOnGpu();
     if (!group.regions.empty()) (*gradients)[i].region = group.regions[i];
   }
   return absl::OkStatus();
@@ -105,7 +106,35 @@ inline absl::Status Squares(int64_t number, int64_t held, const std::vector<int6
   return SquareSums(*group->workers, values.tensors, *KnownBasics(), sums->data());
 }
 
-inline absl::Status Update(int64_t number, int64_t held, const std::vector<int64_t>& rows, Numbers* numbers) {
+// `LaunchControl` of the tensors at `sources`, all on the GPU that the group of that number is on; made->tensors has what it
+// makes. With a verdict if `wants` checks anything.
+inline absl::Status Control(int64_t number, int64_t held, const std::vector<int64_t>& sources, const Scaling& wants,
+                            Held* made) {
+  const auto group = Registry::Find(number);
+  if (group == nullptr || sources.empty()) return InvalidArgument("there is no group ", number);
+  const std::shared_ptr<const Gpu> gpu = group->gpus[0];
+  if (gpu == nullptr) return InvalidArgument("group ", number, " is on no GPU");
+  Sources values;
+  TF_RETURN_IF_ERROR(values.Open(held, sources));
+  made->tensors.resize(1);
+  return LaunchControl(*gpu, values.tensors, wants, &made->tensors[0], wants.checks ? &made->verdict : nullptr);
+}
+
+// Waits for what `Control` found out: whether the step is left out.
+inline absl::Status IsLeftOut(int64_t control, bool* is_left_out) {
+  const auto held = Holding::Find(control);
+  if (held == nullptr || held->verdict == nullptr) return InvalidArgument("no verdict is held under number ", control);
+  const Problem problem = held->verdict->Wait(Gpus::Get().driver());
+  if (!problem.empty()) return absl::InternalError(problem);
+  *is_left_out = *held->verdict->number() != 0;
+  return absl::OkStatus();
+}
+
+// control: the number of what `Control` made; kNoControl: the host has all numbers.
+constexpr int64_t kNoControl = -1;
+
+inline absl::Status Update(int64_t number, int64_t held, const std::vector<int64_t>& rows, int64_t control,
+                           Numbers* numbers) {
   const auto group = Registry::Find(number);
   if (group == nullptr || group->stepper == nullptr) return InvalidArgument("there is no joined group ", number);
   Sources values, sparse;
@@ -113,6 +142,9 @@ inline absl::Status Update(int64_t number, int64_t held, const std::vector<int64
   std::vector<Gradient> gradients;
   for (const Tensor* tensor : values.tensors) gradients.push_back({tensor});
   TF_RETURN_IF_ERROR(FindRows(*group, held, rows, &sparse, &gradients));
+  const auto made = control == kNoControl ? nullptr : Holding::Find(control);
+  if (control != kNoControl && made == nullptr) return InvalidArgument("nothing is held under number ", control);
+  if (made != nullptr) numbers->control = &made->tensors[0];
   numbers->is_identity_at_zero = group->is_identity_at_zero;
   const tensorflow::port::ScopedFlushDenormal as_in_an_op;
   return group->stepper->Run(*group->workers, *group, gradients, *numbers);

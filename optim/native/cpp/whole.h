@@ -10,6 +10,7 @@
 
 #include "abi.h"
 #include "pieces.h"
+#include "sums.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "threads.h"
 
@@ -22,14 +23,10 @@ inline double Number(const Basics& basics, const void* stored) {
   return basics.wide == sizeof(double) ? *reinterpret_cast<double*>(wide) : *reinterpret_cast<float*>(wide);
 }
 
-// How many there are of a slot or a sum. A variable of more than two dims is a batch of matrices, one of fewer is one row.
-enum Shape { kFull, kRows, kColumns, kOne, kShapes };
+static_assert(kRunSize == kTerms, "functions add up so many elements at a time");
 
-// A function that visits all elements, rows or columns, `over`: so many sums of all that it makes, of each matrix, of each
-// row, and of each column. Where it visits rows or columns, these are no sums, but numbers that elements of that row or
-// column need.
-struct Adding {
-  int64_t over = kFull, ones = 0, matrices = 0, rows = 0, columns = 0;
+// A function that makes sums, and what it makes.
+struct Adding : PassCounts {
   DtoptSums function = nullptr;
 };
 
@@ -42,6 +39,14 @@ struct Parts {
   bool any() const { return !adding.empty() || stores[kOne] != nullptr || by_rows; }
 };
 
+// How a variable of that shape is divided.
+inline Grid GridOf(bool by_rows, int64_t size, const tensorflow::TensorShape& shape) {
+  if (!by_rows) return Grid::OfElements(size);
+  int64_t matrices = 1;
+  for (int dim = 0; dim < shape.dims() - 2; ++dim) matrices *= shape.dim_size(dim);
+  return Grid::Of(size, matrices, shape.dim_size(shape.dims() - 2), shape.dim_size(shape.dims() - 1));
+}
+
 // One variable's. Its functions are given as scalars: those of the step, the slots that are one number, the number of
 // elements, of matrices, of rows and of columns, and the sums of all; then the sums of the matrix; with elements, which are
 // of one row, what they need of that row. As slots: those that have one number of each that is visited; with rows and
@@ -49,48 +54,36 @@ struct Parts {
 // float64.
 class Whole {
  public:
-  static constexpr int64_t kRun = 4096, kMostBands = 64;  // elements of a row that is none; parts of a variable
-
   Whole(const Parts& parts, const Step& step, const std::vector<double>& scalars, const tensorflow::TensorShape& shape,
         Piece* piece)
-      : parts_(parts), step_(step), piece_(piece), rows_((piece->size + kRun - 1) / kRun), columns_(kRun) {
-    if (parts.by_rows) {
-      rows_ = shape.dim_size(shape.dims() - 2);
-      columns_ = shape.dim_size(shape.dims() - 1);
-      for (int dim = 0; dim < shape.dims() - 2; ++dim) matrices_ *= shape.dim_size(dim);
-    }
-    ones_ = scalars;
+      : parts_(parts), step_(step), piece_(piece), grid_(GridOf(parts.by_rows, piece->size, shape)), ones_(scalars) {
     for (const char* single : piece->singles) ones_.push_back(Number(*step.basics, single));
-    for (const int64_t count : {piece->size, matrices_, rows_, columns_}) ones_.push_back(count);
+    for (const int64_t count : {piece->size, grid_.matrices, grid_.rows, grid_.columns}) ones_.push_back(count);
     known_ = ones_.size();
     int64_t ones = 0;
     for (const Adding& each : parts.adding) {
-      const bool sums = each.over == kFull;
+      const bool sums = each.is_full();
       ones += each.ones;
-      for (int64_t k = 0; k < each.matrices; ++k) piece->of_matrices.emplace_back(matrices_);
-      for (int64_t k = 0; k < each.rows; ++k) (sums ? row_sums_ : piece->of_rows).emplace_back(matrices_ * rows_);
+      for (int64_t k = 0; k < each.matrices; ++k) piece->of_matrices.emplace_back(grid_.matrices);
+      for (int64_t k = 0; k < each.rows; ++k) (sums ? row_sums_ : piece->of_rows).emplace_back(grid_.all_rows());
       for (int64_t k = 0; k < each.columns; ++k) {
-        (sums ? column_sums_ : piece->of_columns).emplace_back(matrices_ * columns_);
+        (sums ? column_sums_ : piece->of_columns).emplace_back(grid_.all_columns());
       }
     }
     ones_.resize(known_ + ones);
     piece->scalars = ones_.data();
     piece->scalar_count = ones_.size();
-    piece->width = parts.by_rows ? columns_ : 0;
-    piece->height = std::max<int64_t>(rows_, 1);
+    piece->width = parts.by_rows ? grid_.columns : 0;
+    piece->height = std::max<int64_t>(grid_.rows, 1);
   }
 
   // How many parts of the work there are, the same for any number of threads. They are of whole rows.
-  int64_t bands(const Adding& adding) const {
-    if (adding.over != kFull) return 1;
-    const int64_t rows = std::clamp<int64_t>(matrices_ * rows_, 1, kMostBands);
-    return std::clamp<int64_t>((piece_->size + kBlock - 1) / kBlock, 1, rows);
-  }
+  int64_t bands(const Adding& adding) const { return grid_.Over(adding.over).bands; }
 
   // Adds up a part; `found` is what its sums of all come to, of the matrices that it has rows of, and of their columns.
   void Add(const Adding& adding, int64_t band, std::vector<double>* found) {
     const Band part(*this, adding, band);
-    found->assign(adding.ones + part.count * (adding.matrices + (adding.over == kFull ? adding.columns * columns_ : 0)), 0);
+    found->assign(adding.ones + part.count * (adding.matrices + adding.column_sums() * grid_.columns), 0);
     std::vector<double> sums(adding.ones + adding.matrices + adding.rows);
     double* of_matrix = found->data() + adding.ones;
     const auto take = [&](int64_t matrix) {
@@ -98,18 +91,19 @@ class Whole {
         of_matrix[(matrix - part.first) * adding.matrices + k] += std::exchange(sums[adding.ones + k], 0);
       }
     };
-    if (adding.over != kFull) {
-      for (int64_t matrix = 0; matrix < matrices_; ++matrix, take(matrix - 1)) AddSmall(adding, matrix, sums.data());
+    if (!adding.is_full()) {
+      for (int64_t matrix = 0; matrix < grid_.matrices; ++matrix, take(matrix - 1)) AddSmall(adding, matrix, sums.data());
     } else {
       Pass pass(step_, *piece_);
       double* of_columns = of_matrix + part.count * adding.matrices;
-      for (int64_t k = 0; k < adding.columns; ++k) pass.Append(of_columns + k * part.count * columns_, part.first);
+      for (int64_t k = 0; k < adding.columns; ++k) pass.Append(of_columns + k * part.count * grid_.columns, part.first);
       for (int64_t row = part.begin; row < part.end; ++row) {
-        pass.Sums(adding.function, row * columns_, std::min((row + 1) * columns_, piece_->size), sums.data());
+        const int64_t end = std::min((row + 1) * grid_.columns, piece_->size);
+        pass.Sums(adding.function, row * grid_.columns, end, sums.data());
         for (int64_t k = 0; k < adding.rows; ++k) {
           row_sums_[rows_known_ + k][row] = std::exchange(sums[adding.ones + adding.matrices + k], 0);
         }
-        if (adding.matrices > 0) take(row / rows_);
+        if (adding.matrices > 0) take(row / grid_.rows);
       }
     }
     std::copy_n(sums.begin(), adding.ones, found->begin());
@@ -124,22 +118,22 @@ class Whole {
       for (int64_t matrix = part.first; matrix < part.first + part.count; ++matrix) {
         for (int64_t k = 0; k < adding.matrices; ++k) piece_->of_matrices[matrices_known_ + k][matrix] += *found++;
       }
-      for (int64_t k = 0; k < (adding.over == kFull ? adding.columns : 0); ++k) {
-        double* sums = column_sums_[columns_known_ + k].data() + part.first * columns_;
-        for (int64_t i = 0; i < part.count * columns_; ++i) sums[i] += *found++;
+      for (int64_t k = 0; k < adding.column_sums(); ++k) {
+        double* sums = column_sums_[columns_known_ + k].data() + part.first * grid_.columns;
+        for (int64_t i = 0; i < part.count * grid_.columns; ++i) sums[i] += *found++;
       }
     }
     known_ += adding.ones;
     matrices_known_ += adding.matrices;
-    (adding.over == kFull ? rows_known_ : of_rows_known_) += adding.rows;
-    (adding.over == kFull ? columns_known_ : of_columns_known_) += adding.columns;
+    (adding.is_full() ? rows_known_ : of_rows_known_) += adding.rows;
+    (adding.is_full() ? columns_known_ : of_columns_known_) += adding.columns;
   }
 
   // After the update, which needs them as they were.
   void Store() {
     for (const int64_t shape : {kRows, kColumns, kOne}) {
       if (parts_.stores[shape] == nullptr) continue;
-      for (int64_t matrix = 0; matrix < (shape == kOne ? 1 : matrices_); ++matrix) {
+      for (int64_t matrix = 0; matrix < (shape == kOne ? 1 : grid_.matrices); ++matrix) {
         FindStreams(shape, matrix * Count(shape));
         parts_.stores[shape](streams_.data(), ScalarsOf(matrix), Count(shape));
       }
@@ -152,17 +146,17 @@ class Whole {
     int64_t begin = 0, end = 0, first = 0, count = 0;
 
     Band(const Whole& whole, const Adding& adding, int64_t band) {
-      const int64_t rows = whole.matrices_ * whole.rows_, bands = whole.bands(adding);
-      begin = rows * band / bands;
-      end = rows * (band + 1) / bands;
-      if (adding.over != kFull) count = whole.matrices_;
-      if (adding.over != kFull || begin == end) return;
-      first = begin / whole.rows_;
-      count = (end - 1) / whole.rows_ + 1 - first;
+      const Grid& grid = whole.grid_;
+      if (!adding.is_full()) count = grid.matrices;
+      if (!adding.is_full() || grid.all_rows() == 0) return;
+      begin = grid.begin(band);
+      end = grid.begin(band + 1);
+      first = begin / grid.rows;
+      count = (end - 1) / grid.rows + 1 - first;
     }
   };
 
-  int64_t Count(int64_t shape) const { return shape == kRows ? rows_ : shape == kColumns ? columns_ : 1; }
+  int64_t Count(int64_t shape) const { return shape == kRows ? grid_.rows : shape == kColumns ? grid_.columns : 1; }
 
   // Slots and sums of a shape, from element `at` on.
   void FindStreams(int64_t shape, int64_t at) {
@@ -175,7 +169,7 @@ class Whole {
 
   const double* ScalarsOf(int64_t matrix) {
     scalars_.assign(ones_.begin(), ones_.end());
-    for (const auto& sums : piece_->of_matrices) scalars_.push_back(matrix < matrices_ ? sums[matrix] : 0);
+    for (const auto& sums : piece_->of_matrices) scalars_.push_back(matrix < grid_.matrices ? sums[matrix] : 0);
     return scalars_.data();
   }
 
@@ -195,10 +189,11 @@ class Whole {
   const Parts& parts_;
   const Step& step_;
   Piece* piece_;
+  const Grid grid_;
   std::vector<double> ones_, scalars_;
   std::vector<void*> streams_;
   std::vector<std::vector<double>> row_sums_, column_sums_;
-  int64_t matrices_ = 1, rows_, columns_, known_, matrices_known_ = 0;
+  int64_t known_, matrices_known_ = 0;
   int64_t rows_known_ = 0, columns_known_ = 0, of_rows_known_ = 0, of_columns_known_ = 0;
 };
 

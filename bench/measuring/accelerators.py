@@ -1,0 +1,52 @@
+"""NVIDIA's GPUs as `nvidia-smi` shows them: which they are, and how much of their memory is free."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any
+
+MIB = 1024**2
+FIELDS: dict[str, Callable[[str], Any]] = {
+    "name": str,
+    "driver_version": str,
+    "memory.total": lambda text: int(text) * MIB,
+    "memory.free": lambda text: int(text) * MIB,
+    "clocks.sm": int,
+    "clocks.max.sm": int,
+    "clocks.mem": int,
+    "power.limit": float,
+    "temperature.gpu": int,
+}
+"""What is asked for: memory in bytes, clocks in MHz, power in watts, temperature in degrees Celsius."""
+COMMAND = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
+SECONDS = 20.0
+
+Ask = Callable[[Sequence[str]], str]
+"""The output of a command; raises OSError or subprocess.SubprocessError."""
+
+
+def ask(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout
+
+
+def describe(ask: Ask = ask) -> list[dict[str, Any]]:
+    """Each GPU by the names of FIELDS; None for what it does not know. Nothing where there is no nvidia-smi."""
+    try:
+        lines = ask(COMMAND).splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [dict(zip(FIELDS, map(_value, FIELDS, line.split(",")), strict=False)) for line in lines if line.strip()]
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        return FIELDS[name](text.strip())
+    except ValueError:  # "[N/A]"
+        return None
+
+
+def free_memory(found: Sequence[dict[str, Any]]) -> int | None:
+    """Free bytes of the fullest GPU; None if that is not known."""
+    known = [gpu["memory.free"] for gpu in found if gpu.get("memory.free") is not None]
+    return min(known, default=None)

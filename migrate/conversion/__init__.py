@@ -1,0 +1,1 @@
+"""Read, inspect, convert, write: what the public functions do."""

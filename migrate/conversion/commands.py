@@ -1,0 +1,98 @@
+"""What to type instead, where a model cannot be written: the call that fills the live optimizer of today's code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import optim
+from migrate import algorithms, surfaces
+from migrate.bytes import messages
+from migrate.claims import Questions, asking
+from migrate.rules import comparison, keras_targets
+from migrate.state import OptimizerState
+from optim.errors import DtoptError
+
+ARGUMENTS = {"variables": "source_variables"}
+"""Hints that `migrate.restore` calls otherwise."""
+RESTORE = "migrate.restore"
+LONGEST = 250
+"""Characters of a call; a message is short."""
+SAID_FIRST = 110
+"""Characters of a message that are left for what went wrong."""
+
+
+def calls(
+    function: str, places: Sequence[str], arguments: Mapping[str, Any], asked: Questions
+) -> tuple[str, tuple[str, ...]]:
+    """The call that answers every question with one answer, and those with each answer of the others.
+
+    Args:
+      places: positional arguments, as they are written. arguments: those by name, as they were given.
+    """
+    given = {name: value for name, value in arguments.items() if value not in (None, False, "auto", {}, ())}
+
+    def call(more: Mapping[str, Any]) -> str:
+        own = {name: value for name, value in more.items() if name not in surfaces.ARGUMENTS}
+        named = {surfaces.ARGUMENTS[name]: value for name, value in more.items() if name not in own}
+        if function == RESTORE:
+            named = {ARGUMENTS.get(name, name): value for name, value in named.items()}
+        overrides = {**(given.get("overrides") or {}), **own}
+        return surfaces.call(function, *places, **{**given, **named, "overrides": overrides or None})
+
+    return call(asked.answers) if asked.answers else "", tuple(map(call, asked.choices))
+
+
+@contextmanager
+def answered(ask: Callable[[Questions], tuple[str, tuple[str, ...]]]) -> Iterator[None]:
+    """Give errors that ask something the calls that answer it."""
+    try:
+        yield
+    except DtoptError as error:
+        if isinstance(error.questions, Questions):
+            asking(error, error.questions, *ask(error.questions))
+        raise
+
+
+def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) -> str:
+    """`migrate.restore(...)` of a source with the hints that were given, for a model called `model`; by name only what
+    would make it longer than so many characters."""
+    given = {ARGUMENTS.get(name, name): value for name, value in hints.items() if value not in (None, "auto", {})}
+    named = "".join(f", {name}={comparison.as_written(value)!r}" for name, value in given.items())
+    into = "model.optimizer, model.weights, restore_variables=True"
+    hints_too = (", **hints", f", where hints is a dict of {', '.join(given)} as given here") if given else ("", "")
+    calls = [
+        f"migrate.restore({source!r}, {into}{named})",
+        *(f"migrate.restore({place}, {into}{hints_too[0]}){hints_too[1]}" for place in (repr(source), "source")),
+    ]
+    return next((call for call in calls if len(call) <= longest), calls[-1])
+
+
+ALIKE = ("name", "lazy_rows", "lazy_rows_keep_slots")
+"""Arguments of `optim` that a call need not repeat."""
+FAMILIES = {"keras": (keras_targets.KERAS3,), "tf-keras": (keras_targets.TF_KERAS, keras_targets.TF_KERAS_LEGACY)}
+
+
+def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str, Any]) -> str:
+    """What to type where `--to keras` or `--to tf-keras` cannot write a model."""
+    if not algorithms.is_known(state.algorithm):
+        own = "" if state.algorithm in optim.__all__ else f", custom_objects={{{state.algorithm!r}: YourClass}}"
+        return f"Migrate to slots (--to slots), and continue with optim.load_checkpoint(...{own})"
+    compiled = "compiled"
+    early = state.hyperparameters.get("stacks")  # Muon of Keras 3.10 to 3.12, of which later ones have only the name
+    if early or not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):
+        compiled = f"compiled with optim.for_keras(optim.{state.algorithm}({_arguments(state)}))"
+    begins = f"With the model built and {compiled} in today's code as `model`: "
+    room = messages.LONGEST - SAID_FIRST - len(begins)
+    return begins + restore_call(source, hints, min(LONGEST, room))
+
+
+def _arguments(state: OptimizerState) -> str:
+    """Arguments of the class that are not its defaults."""
+    known = inspect.signature(getattr(optim, state.algorithm)).parameters
+    alike = ALIKE if state.algorithm in comparison.RECTIFIED else (*ALIKE, "float32_powers")
+    values = {name: value for name, value in state.hyperparameters.items() if name not in alike}
+    changed = {n: v for n, v in values.items() if not comparison.same(v, known[n].default if n in known else None)}
+    return ", ".join(f"{name}={comparison.as_written(value)!r}" for name, value in changed.items())

@@ -1,0 +1,134 @@
+"""The weights of a source alone: its model's variables, with an optimizer that has taken no step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from migrate import claims, readers
+from migrate.algorithms import nadam
+from migrate.bytes import files
+from migrate.bytes.source import open_source
+from migrate.conversion import partial
+from migrate.evidence.interpret import interpret
+from migrate.evidence.user_input.hints import Hints, check_unused
+from migrate.evidence.user_input.variables import with_generation
+from migrate.matching.strategies import is_statistic
+from migrate.models import missing_settings
+from migrate.releases.versions import UNKNOWN
+from migrate.state import OptimizerState, Stored, StoredVariable
+from optim import slot_layout
+from optim.errors import HyperparameterError, UnsupportedError
+
+RESET = "weights only: the optimizer is reset on purpose, and its slots and step counter start fresh"
+STARTS = {nadam.PRODUCT: 1.0, slot_layout.ACCUMULATED_STEPS: 0, slot_layout.FINITE_STEPS: 0}
+"""State of a whole optimizer before its first step."""
+
+
+def of_source(path: str, given: Mapping[str, Any]) -> OptimizerState:
+    """The variables of a source for a live optimizer, which alone has a class and hyperparameters.
+
+    Args:
+      given: what the user says, as for `read`.
+
+    Raises:
+      HyperparameterError: it says something of an optimizer, which nothing would use. UnsupportedError: no values.
+    """
+    unused = [name for name in ("optimizer_config", "overrides", "source_variables") if given.get(name)]
+    if unused:
+        raise HyperparameterError(
+            f"weights_only takes nothing of the source's optimizer, and the live one has its own settings; leave out"
+            f" {', '.join(unused)}"
+        )
+    found = _found(path, given)
+    if isinstance(found, Stored):
+        found = OptimizerState("", {}, 0, "", {}, found.variables, source=found, warnings=found.warnings)
+    state = _reset(replace(found, algorithm="", hyperparameters={}, scalars={}), path)
+    state.finish_checks()
+    return state
+
+
+def for_target(path: str, given: Hints, to: str) -> OptimizerState:
+    """The variables of a source with its optimizer, or with the one that the user names, before the first step.
+
+    Args:
+      given: what the user says, as for `read`. to: the target format.
+
+    Raises:
+      UnsupportedError: a target that holds no variables, or a model that trains others than the source has.
+    """
+    if to == "list":
+        raise UnsupportedError("weights only: the optimizer is reset, and a list holds nothing else; migrate to slots")
+    from migrate.models import plan
+
+    state = _with_optimizer(path, given)
+    if to == "slots":
+        return state
+    adapted = missing_settings.adapted(state.source.model) if state.source is not None else []
+    if adapted:
+        raise UnsupportedError(f"{adapted[0]}; migrate to slots")
+    return plan.filled(state, [v.name for v in state.variables if v.trainable], [])
+
+
+def _with_optimizer(path: str, given: Hints) -> OptimizerState:
+    found = _found(path, given)
+    if isinstance(found, OptimizerState) and not _names_another(given):
+        check_unused(path, given)
+        return _reset(found, path)
+    stored = found if isinstance(found, Stored) else found.source
+    assert stored is not None
+    with_generation(stored, given.get("generation"), {})
+    bare = replace(stored, slots={}, scalars={}, matched={}, unmapped={}, twins=None, outside={}, graph_config=None)
+    bare = replace(bare, weights=None, variables=tuple(map(_flagged, stored.variables)))
+    if _names_another(given):
+        bare = replace(bare, generation="keras3", optimizer_config=None, optimizer_name=None, versions=UNKNOWN)
+    overrides = {**(given.get("overrides") or {}), "iterations": 0}
+    state = interpret(
+        bare,
+        optimizer_config=given.get("optimizer_config"),
+        variables=given.get("variables"),
+        generation=None if _names_another(given) else given.get("generation"),
+        overrides=overrides,
+    )
+    source = replace(stored, optimizer_config=state.source.optimizer_config) if state.source is not None else stored
+    return _reset(replace(state, source=source), path)
+
+
+def _found(path: str, given: Mapping[str, Any]) -> Stored | OptimizerState:
+    with files.answers_kept(path):
+        opened = open_source(path)
+        format_ = str(given.get("format") or "auto")
+        found = readers.detect(path, format_).read(path, given.get("generation"), given.get("optimizer_path"))
+        opened.check()
+    if not any(v.array is not None for v in found.variables):
+        raise UnsupportedError(f"{path} holds no values of a model's variables, so that there are no weights to take")
+    return found
+
+
+def _names_another(given: Mapping[str, Any]) -> bool:
+    """Whether the user names the optimizer, which then is a new one."""
+    return bool(
+        (given.get("optimizer_config") or {}).get("class_name") or "class_name" in (given.get("overrides") or {})
+    )
+
+
+def _flagged(variable: StoredVariable) -> StoredVariable:
+    """With a flag also if the source does not show what is trained."""
+    if variable.trainable is not None:
+        return variable
+    return replace(variable, trainable=not is_statistic(variable.name))
+
+
+def _reset(state: OptimizerState, path: str) -> OptimizerState:
+    return replace(
+        state,
+        iterations=0,
+        iterations_source="weights only",
+        slots={},
+        scalars={name: STARTS.get(name, value) for name, value in state.scalars.items()},
+        unmapped={},
+        matched={},
+        origins=claims.doubts(partial.OPTIMIZER, [RESET]),
+        opened=open_source(path),
+    )

@@ -1,0 +1,54 @@
+"""Which classes are Keras's own: a custom class may have the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.algorithms import addons, foreign
+from optim.errors import UnsupportedError
+
+STOCK_PACKAGES = ("", "Custom")
+"""Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
+OWN_PACKAGE = {"optimizer_v2": "", "experimental": "Custom", "optimizer": "Custom", "keras3": ""}
+"""Of those in .h5 and SavedModels, which name no module (run in TF 2.4 to 2.14, tf_keras 2.18, Keras 3.0 to 3.15)."""
+STOCK_MODULES = (
+    "keras.optimizers",
+    "tf_keras.optimizers",
+    "keras.src.optimizers",
+    "tf_keras.src.optimizers",
+    "keras.src.backend.torch.optimizers",
+    *(f"{home}.mixed_precision" for home in ("keras", "tf_keras", "keras.src", "tf_keras.src")),
+)
+"""Keras 3 on PyTorch has subclasses of its own for nine optimizers, with the same rules (3.0.0 to 3.15.0 compared)."""
+
+
+def check(document: Mapping[str, Any], generation: str | None) -> None:
+    """Refuse a class of somebody's own that has the name of one of Keras's.
+
+    Args:
+      document: of the optimizer, with class_name and config.
+      generation: of the source, where that is in a format which tells classes by their packages alone.
+
+    Raises:
+      UnsupportedError: with what it is registered as.
+    """
+    class_name = str(document.get("class_name") or "")
+    own = OWN_PACKAGE.get(generation or "")
+    package, _, plain = class_name.rpartition(">")
+    registered, module = document.get("registered_name"), document.get("module")
+    if addons.is_known(class_name) or (package == "Custom" and plain in addons.OTHERS):
+        return
+    other = package not in STOCK_PACKAGES or (own not in (None, package) and "module" not in document)
+    if isinstance(registered, str) and registered:
+        other = other or registered.rpartition(">")[0] not in STOCK_PACKAGES
+    if isinstance(module, str) and module:
+        other = other or not any(module == m or module.startswith(f"{m}.") for m in STOCK_MODULES)
+    if "registered_name" in document and module is None:
+        other = True  # Keras writes module: null for classes that were registered, and its own module otherwise
+    if other:
+        registration = registered or (f"{module}.{plain}" if module else class_name)
+        raise UnsupportedError(
+            f"the optimizer is {registration!r}, which is not a class of Keras, although it may have the name of one:"
+            f" its rule is not known here, and its state is not migrated under another name; {foreign.HOW}"
+        )

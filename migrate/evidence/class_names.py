@@ -1,0 +1,119 @@
+"""Compare the optimizer's class with what names in the source call it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from migrate.algorithms import ALGORITHMS, addons, tf_train
+from migrate.algorithms.configuration import Configuration
+from migrate.claims import DEFAULT, UNINTERPRETED, Origin, confirming
+from migrate.errors import ContradictionError
+from migrate.evidence.configuration import CLASS
+from migrate.generations import NATIVE
+from migrate.matching.slot_table import COUNTERS
+from migrate.state import Stored
+
+_NO_NAME = ("", "training", "variable", "optimizer", "lossscaleoptimizer", "innerlossscaleoptimizer")
+
+
+def with_name(stored: Stored, configuration: Configuration) -> Configuration:
+    """Compare the class with what names in the source call the optimizer, and note what does not fit.
+
+    Raises:
+      ContradictionError: they are called after another class.
+    """
+    if configuration.algorithm.is_foreign:  # usually a subclass of one of Keras's, whose name it has taken over
+        return configuration
+    called = stored.optimizer_name or _called(stored)
+    claims = [*_exchanged(stored, configuration, called)]
+    summed = _summed(stored, configuration, called)
+    if summed is not None:
+        return configuration.with_claims(*claims, *summed)
+    if _is_expected(stored, configuration, called):
+        return configuration.with_claims(*claims)
+    assert called is not None
+    by_variables = stored.weights is None or any(f"{called}/" in name for name, _ in stored.weights)
+    what = f"its variables are named {called}/..." if by_variables else f"its optimizer is named {called}"
+    other = KNOWN_NAMES.get(_folded(called))
+    confirm = confirming(CLASS, configuration.class_origin.value)
+    if CLASS in configuration.overrides and (other is not None or stored.generation != "tf1"):
+        note = f"{what}, and {confirm} overrides that"
+        return replace(configuration.with_claims(*claims), notes=(*configuration.notes, note))
+    if other is not None:
+        raise ContradictionError(
+            f"{what}, as those of {other} are, and {configuration.class_origin.where} specifies"
+            f" {configuration.class_origin.value}. Remove the wrong one, or override with {confirm}"
+        )
+    given = configuration.config.get("name")
+    proven = stored.graph_config is not None and bool(stored.graph_config.get("class_name"))
+    if not proven and not (isinstance(given, str) and _folded(given) == _folded(called)):
+        text = f"{what}, which is not the name of {configuration.algorithm.name}"
+        claims.append(Origin("name", called, DEFAULT, doubt=text, confirm=confirming("name", called)))
+    return configuration.with_claims(*claims)
+
+
+def _is_expected(stored: Stored, configuration: Configuration, called: str | None) -> bool:
+    """Whether a name is one that the class has, or shows nothing."""
+    mine = configuration.algorithm.name
+    own = _folded(configuration.called.rpartition(">")[2].rpartition(".")[2])
+    if called is None or _folded(called) in (own, _folded(mine), *_NO_NAME):
+        return True
+    if configuration.called == addons.EXTENDED and addons.DECAYED.get(called) == mine:
+        return True  # which its program may call so
+    return OF_OTHERS.get(KNOWN_NAMES.get(_folded(called), "")) == mine
+
+
+def _exchanged(stored: Stored, configuration: Configuration, called: str | None) -> list[Origin]:
+    """A doubt where Keras 3 wrote the state of one optimizer and the config of another, which `compile` was given:
+    `model.optimizer` was set since. Both have one name otherwise; from 3.15 on a second of a class has another."""
+    given = configuration.config.get("name")
+    by_file = stored.generation == "keras3" and stored.optimizer_config is not None and isinstance(given, str)
+    if not by_file or called is None or called == given or {CLASS, "name"} & configuration.overrides.keys():
+        return []
+    text = f"the state is that of an optimizer {called!r}, and the config that of {given!r}, which compile() was given"
+    return [Origin("name", called, UNINTERPRETED, doubt=text, confirm=confirming("name", called))]
+
+
+def _summed(stored: Stored, configuration: Configuration, called: str | None) -> list[Origin] | None:
+    """A doubt where the name, and not the class, is one of Horovod's; None if it is none of these."""
+    name = next((each for each in (called, configuration.config.get("name")) if addons.summed(each)), None)
+    if name is None or addons.summed((stored.optimizer_config or {}).get("class_name")):
+        return None
+    if "name" in configuration.overrides:
+        return []
+    return [Origin("name", name, UNINTERPRETED, doubt=addons.summed(name), confirm=confirming("name", name))]
+
+
+def _called(stored: Stored) -> str | None:
+    """What the names in an optimizer's list call it, None if they say nothing."""
+    names = [name.split(":")[0] for name, _ in stored.weights or ()]
+    counter = next((n for n in names if "/" in n and n.rpartition("/")[2] in COUNTERS), None)
+    if counter is not None:
+        return counter.split("/")[-2]
+    if stored.generation == "tf1" and not tf_train.of_objects(stored):
+        bases = {re.sub(r"_\d+$", "", name) for name in stored.slots} - {tf_train.AVERAGES}
+        base = bases.pop() if len(bases) == 1 else ""
+        return tf_train.NAMED.get(base, base) or None
+    if stored.generation in NATIVE:
+        scopes = sorted({n.split("/")[-2] for n in names if "/" in n})
+        return scopes[0] if len(scopes) == 1 else None
+    return None
+
+
+OF_OTHERS = {
+    "LAMB": "Lamb",
+    "RAdam": "RectifiedAdam",
+    **dict.fromkeys(("AdamWeightDecay", "MomentumW", "SGDW", "LazyAdam"), ""),
+}
+"""Names of other classes whose rules are known, and under which name; of none, where only options tell them apart."""
+
+
+def _folded(name: str) -> str:
+    """`RMSprop_1`, `rms_prop`, `RMSProp` and `RMSPropOptimizer` are one name."""
+    folded = re.sub(r"_\d+$", "", name).replace("_", "").lower()
+    return folded.removesuffix("optimizer") or folded
+
+
+KNOWN_NAMES = {_folded(name): name for name in (*(a.name for a in ALGORITHMS), *OF_OTHERS)}
+"""Classes by their names in variables."""

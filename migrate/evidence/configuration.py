@@ -1,0 +1,382 @@
+"""Class and config of the optimizer, put together from what the file, its graph and the user say.
+
+A hint adds what the source does not show. What both say must agree: else one of them is wrong, nothing shows which,
+and both values are shown. Only `--set` overrides, on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from migrate import algorithms, generations
+from migrate.algorithms import addons, foreign, keras_config, keras_packages, patterns, tf_train, wrappers
+from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.configuration import Configuration
+from migrate.algorithms.spec import Algorithm
+from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import BRIEF, brief, some
+from migrate.claims import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRETED, Origin, confirming
+from migrate.errors import ContradictionError
+from migrate.evidence import builtin_classes
+from migrate.evidence.user_input import exclusive
+from migrate.matching.slot_table import COUNTERS
+from migrate.rules.comparison import same
+from migrate.state import MOVING, ON_THEIR_WAY, Stored
+from optim.errors import HyperparameterError, UnsupportedError
+
+CLASS, GENERATION = "class_name", "generation"
+RATES = ("learning_rate", "_learning_rate", "lr")
+"""Names of the variable that holds it."""
+SCHEDULE = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
+OPTIONS = {
+    "clipnorm": "gradients were clipped",
+    "decay": "the learning rate decayed",
+    "weight_decay": "weights decayed",
+    "use_ema": "averages of the weights were kept",
+    "gradient_accumulation_steps": "gradients were accumulated",
+}
+PROVEN_BY_SLOTS = ("amsgrad", "centered")
+
+
+@dataclass
+class _Said:
+    """What one side says: class, config under Keras's names, and how that side is called."""
+
+    class_name: str
+    called: str
+    """The class as that side calls it: GradientDescentOptimizer and MomentumOptimizer are both SGD."""
+    config: dict[str, Any]
+    kind: str
+    where: str
+    raw: Mapping[str, Any]
+    """The config as that side has it."""
+    doubt: str = ""
+    """Why the class may have another rule."""
+
+
+def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> Configuration:
+    """Class and config of a source whose generation is known.
+
+    Raises:
+      ContradictionError: two sides say different things. UnsupportedError: a class that is not of Keras.
+    """
+    assert stored.generation is not None
+    own_rule = bool(overrides.get(foreign.OWN_RULE))
+    told = str(overrides.get(CLASS) or "")
+    sides = [side for side in _sides(stored, hint, told, own_rule) if side.class_name or side.config]
+    class_name, origin = _class(stored, sides, overrides)
+    config, origins = _merged(sides, [v.name for v in stored.variables])
+    overrides = _as_stored(dict(overrides), class_name, stored.generation)
+    if own_rule:
+        algorithm = foreign.algorithm(class_name, {**config, **overrides}, stored)
+        origin = replace(origin, doubt=foreign.doubt(algorithm.name), confirm="")
+    else:
+        algorithm = algorithms.find(class_name)
+        origin = _checked(origin, sides, algorithm, stored.generation)
+        for key, number in _kept(stored, algorithm, origin.value, config).items():
+            config[key], origins[key] = number, Origin(key, number, FILE, f"the variable {key} of the optimizer")
+    for key, value in overrides.items():
+        if key not in (CLASS, GENERATION, foreign.OWN_RULE):
+            value = wrappers.numbers(key, value) if key in wrappers.AROUND and value else value
+            if key == "learning_rate" and value is None:
+                raise HyperparameterError("learning_rate must be a number or a schedule, got None")
+            config[key] = value
+            origins[key] = Origin(key, value, SET, _denied(origins.get(key), value))
+    config = {key: value for key, value in config.items() if key not in overrides or value is not None}
+    exclusive.check_given(config, overrides, stored.generation)
+    full, defaulted = keras_config.completed(config, algorithm, stored.generation)
+    for key in (k for k in defaulted if k not in overrides or full[k] is not None):  # else none is what was said
+        origins[key] = _default(key, full, algorithm, stored, origin.value)
+    if not full.get(addons.CORRECTED, True):
+        algorithm = replace(algorithm, uses_count=False)
+    document = stored.optimizer_config or hint
+    for key, found in wrappers.origins(document, stored.optimizer_config is not None).items():
+        if key not in overrides:
+            full[key], origins[key] = found.value, found
+    changes = isinstance(full["learning_rate"], Mapping) or bool(full.get("decay"))
+    wrappers.check_nested(document, full, algorithm.uses_count or changes)
+    open_options = [
+        *_open(stored, sides, full, algorithm, origins),
+        *_hidden(origin, stored.generation, {**full, **overrides}),
+        *_unfound(stored, sides, overrides),
+    ]
+    changing = addons.rate_doubt(str(origin.value), full["learning_rate"])
+    if changing and origins["learning_rate"].kind != SET:
+        open_options.append(Origin("learning_rate", full["learning_rate"], DEFAULT, doubt=changing))
+    open_options += [Origin(n, None, UNINTERPRETED, doubt=text) for n, text in wrappers.doubts(document).items()]
+    around = wrappers.unwrapped(document)[1]
+    hinted = next((_typed(side, told, stored.generation) for side in sides if side.kind == HINT), {})
+    notes = wrappers.idle_limits(document) if document is not None else ()
+    stated = (origin, *open_options)
+    return Configuration(algorithm, full, origins, around, overrides, stated, hinted, tuple(notes))
+
+
+def _kept(stored: Stored, algorithm: Algorithm, called: str, config: Mapping[str, Any]) -> dict[str, float]:
+    """Hyperparameters that the source keeps as variables and no config says. Others may hang on them, as `nesterov`
+    does on `momentum`."""
+    decayed = {addons.PER_STEP: 0.0} if called.rpartition(">")[2] in addons.DECAYED else {}
+    found: dict[str, float] = {}
+    for name, array in (*stored.scalars.items(), *_beside_counter(stored)):
+        key = "learning_rate" if name in RATES else addons.setting(name.lstrip("_"), {**config, **decayed})
+        if array.shape == () and key not in config and key in keras_config.kept_as_variables(algorithm):
+            found[key] = array.number()
+    return found
+
+
+def _beside_counter(stored: Stored) -> list[tuple[str, LazyArray]]:
+    """Variables of a list that are named as its counter is, `training/SGD/iter`: they are no slots of scalars."""
+    weights = {name.removesuffix(":0"): array for name, array in stored.weights or ()}
+    counter = next((name for name in weights if name.rpartition("/")[2] in COUNTERS), "")
+    scope = counter.rpartition("/")[0]
+    return [(n.rpartition("/")[2], array) for n, array in weights.items() if scope and n.rpartition("/")[0] == scope]
+
+
+def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: bool) -> list[_Said]:
+    """`told`: the class that the user says besides; it is that of a config which names none."""
+    named: tuple[tuple[Mapping[str, Any] | None, str, str], ...] = (
+        (stored.optimizer_config, FILE, "the optimizer's config in the source"),
+        (stored.graph_config, GRAPH, "the source's graph"),
+        (hint, HINT, "--optimizer-config"),
+        ({"config": {}} if told else None, SET, f"--set class_name={told}"),
+    )
+    sides, names = [], [v.name for v in stored.variables]
+    for document, kind, where in named:
+        if document is None:
+            continue
+        inner = addons.as_registered(wrappers.innermost(document))
+        if kind in (FILE, HINT) and not own_rule:
+            says_package = kind == FILE and stored.format in ("h5", "saved_model")  # .keras may have `adam` alone
+            layers = wrappers.layers(document)
+            for around in layers[:-1]:
+                if wrappers.plain(str(around.get(CLASS))) in wrappers.LOSS_SCALE:  # none of Keras's has a package
+                    builtin_classes.check(around, None)
+            builtin_classes.check(inner, stored.generation if says_package else None)
+            keras_packages.check_wrappers(layers)
+        held = inner.get("config")
+        raw = held if isinstance(held, Mapping) else {}
+        class_name, config = str(inner.get(CLASS) or ""), wrappers.with_limits(document, raw)
+        called, generation, doubt = class_name.rpartition(".")[2], stored.generation or "", ""
+        if not own_rule:
+            doubt = keras_packages.doubt(called, config, generation)
+            packaged = keras_packages.as_keras(called, config, generation, names)
+            given, config = packaged or addons.as_keras(class_name or told, config, generation, kind == FILE, told)
+            if generation == "tf1":
+                given, config = tf_train.keras_style(given, config)
+            class_name = given if class_name else ""
+        if "lr" in config:
+            _check_one_rate(config, where)
+            config.setdefault("learning_rate", config.pop("lr"))
+        config = _as_stored(config, class_name, stored.generation)
+        sides.append(_Said(class_name, called, config, kind, where, raw, doubt))
+    return sides
+
+
+def _typed(side: _Said, told: str, generation: str) -> dict[str, Any]:
+    """What a side says, without the options for which its class stands."""
+    added = addons.implied(side.called or told, side.class_name == told, generation)
+    return {key: value for key, value in side.config.items() if key not in added}
+
+
+def _as_stored(config: dict[str, Any], class_name: str, generation: str | None) -> dict[str, Any]:
+    """With Nadam's `schedule_decay` under the name by which OptimizerV2's config and variable have it: `decay`."""
+    if generation != "optimizer_v2" or "schedule_decay" not in config or _plain(class_name) != "Nadam":
+        return config
+    if not same(config["schedule_decay"], config.get("decay", config["schedule_decay"])):
+        raise ContradictionError(
+            f"schedule_decay is {config['schedule_decay']!r} and decay is {config['decay']!r}, which are the same"
+            " setting in Nadam of these releases. Remove the wrong one"
+        )
+    rest = {key: value for key, value in config.items() if key != "schedule_decay"}
+    return {**rest, "decay": config["schedule_decay"]}
+
+
+def _check_one_rate(config: Mapping[str, Any], where: str) -> None:
+    """Keras called the learning rate `lr` before 2.3; no release writes both names."""
+    if not same(config["lr"], config.get("learning_rate", config["lr"])):
+        raise ContradictionError(
+            f"lr is {config['lr']!r} and learning_rate is {config['learning_rate']!r} in {where}; remove the wrong"
+            " one, or save the source again if it has both"
+        )
+
+
+def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> tuple[str, Origin]:
+    if CLASS in overrides:
+        called = str(overrides[CLASS])
+        generation = stored.generation or ""
+        name = keras_packages.inner(called, generation) or addons.as_keras(called, {}, generation)[0]
+        if stored.generation == "tf1":
+            name, _ = tf_train.keras_style(name, {})
+        if not overrides.get(foreign.OWN_RULE):
+            _check_known(sides, name, called)
+        others = ", ".join(f"{side.where} has {side.class_name}" for side in sides if side.class_name)
+        return name, Origin("optimizer", called, SET, others)
+    said = [side for side in sides if side.class_name]
+    first = said[0]
+    doubt, confirm = addons.doubt(first.called, stored.generation or "", first.kind == FILE, first.class_name)
+    if first.doubt:
+        doubt, confirm = first.doubt, confirming(CLASS, first.called)
+    for other in said[1:]:
+        own_rule = {addons.BERT} & {first.called, other.called}  # Keras's Adam by name, and by nothing else
+        if _plain(first.class_name) != _plain(other.class_name) or (own_rule and first.called != other.called):
+            names = (first.called, other.called) if own_rule else (first.class_name, other.class_name)
+            raise ContradictionError(
+                f"{first.where} specifies {names[0]}, and {other.where} specifies {names[1]}. Remove the wrong one,"
+                f" or override with {confirming(CLASS, names[0] if own_rule else _plain(names[0]))}; for a new"
+                " optimizer add --weights-only"
+            )
+    if first.kind == GRAPH and stored.generation == "keras1" and len(said) == 1:
+        doubt = f"updates in the graph read the same variables as {first.called}, which a custom class may do, too"
+        confirm = confirming(CLASS, first.called)
+    return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
+
+
+def _check_known(sides: Sequence[_Said], name: str, called: str) -> None:
+    """Refuse to take the slots of one class whose rule is known for those of another, whose slots hold other things."""
+    known_sides = (
+        side for side in sides if side.kind in (FILE, GRAPH) and algorithms.is_known(_plain(side.class_name))
+    )
+    own = next(known_sides, None)
+    if own is not None and algorithms.is_known(_plain(name)) and _plain(name) != _plain(own.class_name):
+        raise ContradictionError(
+            f"{own.where} specifies {own.called}, and {confirming(CLASS, called)} is another class, whose slots hold"
+            " other values. Remove it, or reset the optimizer with --weights-only"
+        )
+
+
+def _checked(origin: Origin, sides: Sequence[_Said], algorithm: Algorithm, generation: str) -> Origin:
+    """The class, in doubt where its config says what no class of Keras by that name has ever said."""
+    if origin.kind != FILE or origin.doubt:
+        return origin
+    strange = keras_config.unheard_of(sides[0].raw, sides[0].config, algorithm, generation)
+    if not strange:
+        return origin
+    doubt = (
+        f"the config has {some(strange)}, which {origin.value} has in no release: it may be another class of that name"
+    )
+    return replace(origin, doubt=doubt, confirm=confirming(CLASS, str(origin.value)))
+
+
+def _plain(class_name: str) -> str:
+    """Without package; `algorithms.find` knows the rest."""
+    plain = class_name.rpartition(">")[2]
+    try:
+        return algorithms.find(plain).name
+    except UnsupportedError:
+        return plain
+
+
+def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[str, Origin]]:
+    """Everything that any side says, the file's own words first; `names` are those of the variables."""
+    config: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for side in sides:
+        for key, value in side.config.items():
+            if key not in config:
+                config[key], origins[key] = value, Origin(key, value, side.kind, side.where)
+            elif key == addons.EXCLUDED and patterns.choose_alike(config[key], value, names):
+                continue
+            elif key == "epsilon" and value is None and origins[key].kind == GRAPH:
+                continue  # None stands for the backend's, and the graph has its number
+            elif key not in keras_config.NO_EFFECT and not _agree(config[key], value):
+                decide = confirming(key, config[key])
+                raise ContradictionError(
+                    f"{key} is {brief(config[key])} in {origins[key].where} and {brief(value)} in {side.where}."
+                    " Remove the wrong one, or override with"
+                    f" {decide if len(decide) < BRIEF else f'--set {key}=VALUE'}"
+                )
+    return config, origins
+
+
+def _agree(said: Any, other: Any) -> bool:
+    """Whether two sides say one thing: a number may be what a schedule begins with."""
+    for schedule, number in ((said, other), (other, said)):
+        if isinstance(schedule, Mapping) and isinstance(number, (int, float)):
+            inner = schedule.get("config")
+            return isinstance(inner, Mapping) and same(inner.get("initial_learning_rate"), number)
+    return same(said, other)
+
+
+def _denied(origin: Origin | None, value: Any) -> str:
+    """What was overridden, in words."""
+    if origin is None or same(origin.value, value):
+        return ""
+    return f"overrides {origin.value!r} of {origin.where}"
+
+
+def _default(key: str, config: Mapping[str, Any], algorithm: Algorithm, stored: Stored, class_name: str) -> Origin:
+    value, generation = config[key], stored.generation or ""
+    why = keras_config.only_value(key, algorithm, generation, class_name, config)
+    if why:
+        return Origin(key, value, RELEASE, why)
+    where = f"the default of {algorithm.name} in generation {generation}"
+    if key in stored.outside:
+        doubt = f"{key}: {stored.outside[key]}, which dtopt does not understand; it assumes {value!r}, {where}"
+        return Origin(key, value, DEFAULT, where, doubt=doubt, confirm=confirms(key, MOVING + key in stored.outside))
+    return Origin(key, value, DEFAULT, where, confirm=confirming(key, value))
+
+
+def confirms(key: str, moving: bool) -> str:
+    """How to say a hyperparameter that the graph makes; where steps change it, no number is right."""
+    return f"--set {key}=VALUE" if not moving else SCHEDULE if key == "learning_rate" else ""
+
+
+def _open(
+    stored: Stored, sides: list[_Said], config: Mapping[str, Any], algorithm: Algorithm, origins: Mapping[str, Origin]
+) -> list[Origin]:
+    """Options that nobody named: off where a whole config would have named them, else assumed to be."""
+    generation = stored.generation or ""
+    said = {*config, *origins}
+    every = all if generation in generations.NEW else any  # configs from 2.9 on name all three
+    named = (said - set(LIMITS)) | ({LIMITS[0]} if every(k in said for k in LIMITS) or _decided(origins) else set())
+    named |= set() if stored.outside.keys().isdisjoint(ON_THEIR_WAY) else {LIMITS[0]}  # said there
+    known = [n for n in keras_config.options(generation) if n != "decay" or algorithm.time_decay]
+    missing = [name for name in known if name not in named]
+    whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)
+    if generation == "tf1" and stored.graph_seen:
+        return [Origin(n, None, GRAPH, "the graph has nothing before the optimizer") for n in missing]
+    if whole is not None and generation not in (*generations.NEW, "tf1"):
+        missing = ["decay"] if "decay" in missing and keras_config.always_says_decay(algorithm, generation) else []
+        named_elsewhere = [name for name in known if name not in named and name not in missing]
+        off = [Origin(name, None, whole.kind, f"{whole.where} names it where it is used") for name in named_elsewhere]
+        return [*off, *(_unsaid(name) for name in missing)]
+    return [_unsaid(name) for name in missing]
+
+
+def _decided(origins: Mapping[str, Origin]) -> bool:
+    """Whether the user has said on purpose how gradients are clipped."""
+    return any(key in origins and origins[key].kind in (SET, GRAPH) for key in LIMITS)
+
+
+def _unsaid(name: str) -> Origin:
+    text = f"the source does not show whether {OPTIONS[name]}; dtopt assumes not"
+    return Origin(name, None, DEFAULT, doubt=text, confirm=confirming(name, None))
+
+
+def _hidden(origin: Origin, generation: str, config: Mapping[str, Any]) -> list[Origin]:
+    """Options of a class that no source of it holds."""
+    found = addons.hidden(str(origin.value), generation).items()
+    open_ones = {n: text for n, text in found if not {n, *(LIMITS if n in LIMITS else ())} & config.keys()}
+    return [Origin(n, None, DEFAULT, doubt=text, confirm=confirming(n, None)) for n, text in open_ones.items()]
+
+
+def _unfound(stored: Stored, sides: Sequence[_Said], overrides: Mapping[str, Any]) -> list[Origin]:
+    """Weights that a config lets decay by name, and that the source has under another one."""
+    variables = [v.name for v in stored.variables]
+    names = list(dict.fromkeys(name for side in sides for name in keras_packages.unfound(side.raw, variables)))
+    if not names or keras_config.EXCLUDED in overrides:
+        return []
+    text = f"weight_decays names {some(names)}, and no variable is called so"
+    confirm = confirming(keras_config.EXCLUDED, [])
+    return [Origin(keras_config.EXCLUDED, None, UNINTERPRETED, doubt=text, confirm=confirm)]
+
+
+def _is_whole(side: _Said, algorithm: Algorithm, generation: str, config: Mapping[str, Any]) -> bool:
+    """Whether it is what `get_config()` gives, and not only a part of it."""
+    wanted = [
+        key
+        for key in algorithm.defaults(generation)
+        if key not in PROVEN_BY_SLOTS and not keras_config.only_value(key, algorithm, generation, side.called, config)
+    ]
+    return bool(side.config) and all(key in side.config for key in wanted)

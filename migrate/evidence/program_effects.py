@@ -1,0 +1,198 @@
+"""What the program did around the optimizer, with numbers that nothing shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from migrate import generations
+from migrate.algorithms import keras_packages, nadam, tf_train, wrappers
+from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.configuration import Configuration
+from migrate.bytes.arrays import LazyArray
+from migrate.claims import DEFAULT, FILE, GRAPH, SET, UNINTERPRETED, Origin, confirming
+from migrate.evidence.configuration import RATES, confirms
+from migrate.evidence.user_input import settings
+from migrate.facts.steps import LATE, READS
+from migrate.models import loss_scale, normalized_config
+from migrate.releases.narrowing import candidates
+from migrate.rules.comparison import same
+from migrate.state import (
+    CHANGED,
+    GATHERED,
+    LATE_READ,
+    LOST,
+    MOVING,
+    NO_KERNEL,
+    ON_THEIR_WAY,
+    OTHER_COMPILE,
+    OTHERS_GRAPH,
+    SPARSE_CLIPPING,
+    Stored,
+)
+from optim.errors import HyperparameterError
+
+WHOLE = (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST, NO_KERNEL)
+"""What is said of these is a whole sentence."""
+_OF_PROGRAM = f"{confirming(CHANGED, settings.OF_PROGRAM)}, if the program continues to do it"
+CONFIRMS = {
+    "learning_rate": "--set learning_rate=VALUE",
+    GATHERED: confirming(GATHERED, None),
+    CHANGED: _OF_PROGRAM,
+    "clipping": "--set clipnorm=VALUE, if it limits the norm of each gradient by that and does nothing more, or"
+    f" --set global_clipnorm=VALUE, if one norm over all gradients, or {_OF_PROGRAM}",
+}
+
+
+def origins(
+    stored: Stored, configuration: Configuration, known: Mapping[str, Origin], unmapped: Mapping[str, LazyArray]
+) -> list[Origin]:
+    """Doubts about what neither graph nor config says in numbers, and what dtopt doubted when it wrote the source.
+
+    Args:
+      known: origins of the hyperparameters.
+      unmapped: what the source holds besides slots and variables.
+
+    Raises:
+      HyperparameterError: another word for what is done to gradients than `program`, or for what is gathered of them
+        than none.
+    """
+    _check_words(configuration.overrides)
+    outside = {**_of_model(stored), **stored.outside}
+    effects = {what: how for what, how in outside.items() if what != NO_KERNEL or _is_known_rule(stored, configuration)}
+    found = (_doubt(what, effects, configuration, known) for what in effects)
+    beside = (*_scaled(stored, configuration, unmapped), *_of_rates(stored, known))
+    return [*(origin for origin in found if origin is not None), *beside, *stored.doubts]
+
+
+def _of_model(stored: Stored) -> dict[str, str]:
+    """A doubt where the compiled model is of a class that a program made of Sequential or of a graph of layers. Keras
+    needs none for layers in a row or in a graph: such a class is there for its `train_step`."""
+    name = None if stored.model is None else normalized_config.own_class(stored.model.config)
+    return {} if name is None else {CHANGED: f"the train_step of the model's class {name!r} may change them"}
+
+
+def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:
+    """What Keras 3 does inside of a LossScaleOptimizer, and no target does.
+
+    Each optimizer divides gradients by its `loss_scale_factor`, and what is around it multiplies the loss by its own
+    scale alone, until 3.10 took the factor off. On JAX Nadam's product is no variable that a step could change
+    (`loss_scale_optimizer.py`, `nadam.py` of Keras 3.0 to 3.15).
+    """
+    is_wrapped = not {*map(wrappers.plain, configuration.wrappers)}.isdisjoint(wrappers.LOSS_SCALE)
+    if stored.generation != "keras3" or not (is_wrapped or loss_scale.kept(unmapped)):
+        return []
+    found, factor = [], configuration.config.get("loss_scale_factor")
+    scales = [name for name in map(wrappers.plain, configuration.wrappers) if name in wrappers.LOSS_SCALE]
+    if len(scales) > 1:
+        doubt = "gradients: a LossScaleOptimizer in another divides them by its scale, by which no loss was multiplied"
+        found.append(Origin("loss scale", None, UNINTERPRETED, doubt=doubt))
+    if factor and factor != 1 and CHANGED not in configuration.overrides:
+        doubt = (
+            "gradients: inside of a LossScaleOptimizer Keras before 3.10 divides them by loss_scale_factor ="
+            f" {factor!r}, and multiplies no loss by it; the target does not divide them"
+        )
+        found.append(Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED]))
+    if configuration.algorithm.name == nadam.ALGORITHM.name and stored.versions.backend == "jax":
+        doubt = (
+            "on JAX, inside of a LossScaleOptimizer, Keras restarts the product of Nadam's momenta at each step, and"
+            " no target does"
+        )
+        found.append(Origin(nadam.PRODUCT, None, UNINTERPRETED, doubt=doubt))
+    return found
+
+
+def _check_words(overrides: Mapping[str, object]) -> None:
+    if overrides.get(CHANGED, settings.OF_PROGRAM) != settings.OF_PROGRAM:
+        raise HyperparameterError(
+            f"{CHANGED} is {overrides[CHANGED]!r}; it takes {settings.OF_PROGRAM}: the program continues to change"
+            " gradients before it gives them to the optimizer"
+        )
+    if overrides.get(GATHERED) is not None:
+        raise HyperparameterError(
+            f"{GATHERED} is {overrides[GATHERED]!r}; it takes only none: the program clears the gradients that it has"
+            " gathered before the next step"
+        )
+
+
+def _is_known_rule(stored: Stored, configuration: Configuration) -> bool:
+    """Whether a graph that moves variables by the class taken would show it."""
+    known = keras_packages.is_plain if stored.generation in generations.NATIVE else tf_train.has_kernel
+    return known(configuration.algorithm, configuration.config)
+
+
+def _doubt(
+    what: str, outside: Mapping[str, str], configuration: Configuration, known: Mapping[str, Origin]
+) -> Origin | None:
+    """None if the user or the source has resolved it."""
+    how = outside[what]
+    if what.startswith(MOVING):
+        return _moving(what.removeprefix(MOVING), how, known)
+    own = known.get(what)
+    limit = next((known[key] for key in LIMITS if key in known and known[key].value), None)
+    said_there = MOVING + what in outside and own is not None and own.kind != DEFAULT
+    if said_there or _is_settled(what, configuration, own, limit):
+        return None
+    doubt = how if what in WHOLE else f"{what}: {how}, which dtopt does not understand"
+    confirm = CONFIRMS.get(what, "")
+    if own is not None and (what != "learning_rate" or own.kind in (GRAPH, FILE)):
+        confirm = confirming(what, own.value)
+    if what == SPARSE_CLIPPING and limit is not None:
+        doubt, confirm = f"clipping: {how}", confirming(limit.subject, limit.value)
+    return Origin(what, None, UNINTERPRETED, doubt=doubt, confirm=confirm)
+
+
+def _moving(key: str, how: str, known: Mapping[str, Origin]) -> Origin | None:
+    """None if the user gives a schedule, or the value is a default, which has its own doubt."""
+    own = known.get(key)
+    if own is None or own.kind == DEFAULT or isinstance(own.value, Mapping):
+        return None
+    return Origin(
+        key,
+        own.value,
+        UNINTERPRETED,
+        doubt=f"{how}; steps change what it is made of, and {own.value!r} is one number",
+        confirm=confirms(key, True),
+    )
+
+
+def _is_settled(what: str, configuration: Configuration, own: Origin | None, limit: Origin | None) -> bool:
+    """Whether the user or the source shows it after all, or another doubt does, or it does not come into play."""
+    if what == "clipping" and limit is not None and limit.kind in (SET, GRAPH, FILE):
+        return True
+    if what == SPARSE_CLIPPING and (limit is None or limit.kind == SET):
+        return True
+    if (CHANGED if what in ON_THEIR_WAY else what) in {CHANGED, GATHERED} & configuration.overrides.keys():
+        return True
+    if own is None:
+        return False
+    said = own.kind == DEFAULT and bool(own.doubt)
+    return said or what == "trust_coefficient" or own.kind == SET
+
+
+def late_reads(stored: Stored, values: Mapping[str, object]) -> tuple[str, ...]:
+    """A note where steps of the source may have been made from weights that they had moved already.
+
+    One norm of all gradients waits for all.
+    """
+    releases = candidates(stored.generation or "", stored.versions)
+    if not stored.versions.keras or values.get("global_clipnorm") or not READS.may_be(LATE, releases):
+        return ()
+    return (
+        "Keras of that time on TensorFlow 1 may have made the gradient of a layer from weights that the same step had"
+        " moved already, by chance; the target takes all weights as they were before the step",
+    )
+
+
+def _of_rates(stored: Stored, known: Mapping[str, Origin]) -> list[Origin]:
+    """A doubt where a variable is called as a learning rate is, holds another one, and no graph says what it is for."""
+    rate = known.get("learning_rate")
+    if stored.generation != "tf1" or stored.graph_config is not None or rate is None or rate.kind == SET:
+        return []
+    called = (v for v in stored.variables if v.shape == () and v.name.rpartition("/")[2] in RATES)
+    numbers = ((v.name, v.array.number()) for v in called if v.array is not None)
+    other = next(((name, number) for name, number in numbers if not same(number, rate.value)), None)
+    if other is None or isinstance(rate.value, Mapping):
+        return []
+    text = f"learning_rate is {rate.value!r}, and no graph shows the use of {other[0]!r}, which is {other[1]:.9g}"
+    which = f"{confirming('learning_rate', other[1])} or {confirming('learning_rate', rate.value)}"
+    return [Origin("learning_rate", rate.value, UNINTERPRETED, doubt=text, confirm=which)]

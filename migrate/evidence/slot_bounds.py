@@ -1,0 +1,216 @@
+"""What slots of one run cannot be: bounds that every history of gradients keeps.
+
+With m = (1-b1)·Σ b1^i·g_i and v = (1-b2)·Σ b2^i·g_i² over the same gradients, from zero, Cauchy and Schwarz give
+m² <= v·(1-b1)²/(1-b2)·Σ (b1²/b2)^i, where the sum has a term for each step taken. With u = max(b2·u, |g|) also
+|m| <= u·(1-b1)·Σ (b1/b2)^i. The mean of gradients squared is at most the mean of their squares (Jensen). Slots that a
+failed restore has left at zero, of another run, or of other betas break these; they prove nothing where they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from migrate.algorithms import lazy_rows, repeated_rows
+from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW
+from migrate.bytes.messages import some
+from migrate.claims import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
+from migrate.facts import counter as facts
+from migrate.generations import NATIVE
+from migrate.releases.narrowing import candidates
+from migrate.state import OptimizerState
+from optim.errors import HyperparameterError
+from optim.slot_layout import ACCUMULATED_STEPS
+
+MOMENTS = ("Adam", "AdamW", "Nadam", "Lamb", "RectifiedAdam", "Muon")
+"""Algorithms whose m and v are averages of the same gradients and their squares."""
+SLACK = 1.02
+"""Times the bound: float32 rounds in each of thousands of steps."""
+LOST = 1e-34
+"""Squares below are flushed to zero by some devices, or lose their digits."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """`is_broken(slot, by)` of flat arrays shows whether the first is more than the second allows, `text` says so."""
+
+    slot: str
+    by: str
+    text: str
+    is_broken: Callable[[np.ndarray, np.ndarray], bool]
+
+
+def of(state: OptimizerState) -> list[Limit]:
+    """The bounds between slots of one variable that this algorithm keeps."""
+    if not is_wide(state):
+        return []
+    settings, steps = state.hyperparameters, _counted(state)
+    b1, b2 = (settings.get(name, settings.get(f"adam_{name}")) for name in ("beta_1", "beta_2"))
+    found = []
+    if isinstance(b1, float) and isinstance(b2, float) and 0 < b1 < 1 and 0 < b2 < 1:
+        with_betas = f"with beta_1 {b1:g} and beta_2 {b2:g}" + (f" in {steps} steps" if steps else "")
+        if state.algorithm in MOMENTS and b1 * b1 < b2:
+            factor = (1 - b1) ** 2 / (1 - b2) * _sum(b1 * b1 / b2, steps)
+            text = f"slot m is larger than any gradients make it whose squares make v, {with_betas}"
+            found.append(Limit("m", "v", text, _square_above(factor)))
+        if state.algorithm == "Adamax" and b1 < b2:
+            factor = ((1 - b1) * _sum(b1 / b2, steps)) ** 2
+            text = f"slot m is larger than any gradients make it whose maximum is u, {with_betas}"
+            found.append(Limit("m", "u", text, lambda m, u: _square_above(factor)(m, np.square(u))))
+    if state.algorithm == "RMSprop":
+        text = "slot average_gradient is larger than any gradients make it whose mean square is velocity"
+        found.append(Limit("average_gradient", "velocity", text, _square_above(1.0)))
+    return found
+
+
+def _sum(ratio: float, steps: int) -> float:
+    """Of a ratio's powers, one for each step; of all where nothing counts steps."""
+    return (1 - (ratio**steps if steps else 0.0)) / (1 - ratio)
+
+
+def _counted(state: OptimizerState) -> int:
+    """Steps that the source counts; 0 where it counts none, or its counter is doubted."""
+    count = next((o for o in state.origins if o.subject == "iterations"), None)
+    is_told = count is not None and count.kind in (FILE, GRAPH, HINT) and count.certain
+    return state.iterations if is_told else 0
+
+
+def is_wide(state: OptimizerState) -> bool:
+    """Whether slots are of dtypes in which squares of small gradients do not vanish."""
+    return {a.dtype for owners in state.slots.values() for a in owners.values()} <= {"float32", "float64"}
+
+
+def _square_above(factor: float) -> Callable[[np.ndarray, np.ndarray], bool]:
+    def is_broken(values: np.ndarray, squares: np.ndarray) -> bool:
+        with np.errstate(all="ignore"):  # NaN and infinities are said on their own
+            return bool(np.any(np.square(values) > squares * (factor * SLACK) + LOST))
+
+    return is_broken
+
+
+def is_apart(state: OptimizerState, name: str) -> bool:
+    """Whether a variable may keep no bounds: Keras 3 squares gradients of a repeated row of a table one by one."""
+    generation = state.source.generation if state.source else None
+    squares = generation == "keras3" or repeated_rows.SQUARE in (
+        state.hyperparameters.get(repeated_rows.REPEATED) or ()
+    )
+    return squares and not lazy_rows.is_dense(name)
+
+
+def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) -> Iterator[Origin]:
+    """What contradicts the step counter, or shows that slots were lost.
+
+    Args:
+      sizes: variable -> slot -> the largest absolute value in it.
+    """
+    moved: dict[str, bool] = {}
+    for held in sizes.values():
+        moved |= {slot: size != 0 or moved.get(slot, False) for slot, size in held.items()}
+    settings = state.hyperparameters
+    count = next((o for o in state.origins if o.subject == "iterations"), None)
+    counted = count is not None and count.kind in (FILE, GRAPH, HINT)
+    steps, generation = state.iterations, state.source.generation if state.source else None
+    own = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
+    used = {slot: m for slot, m in own.items() if settings.get(IDLE.get((state.algorithm, slot), ""), 1)}
+    zero = [slot for slot, is_moved in used.items() if not is_moved]
+    counts = _counts_each(state)
+    said = (zero if steps else list(used) if counts else []) if counted else []
+    yield from _still(state, sizes, [slot for slot in used if slot not in said])
+    if count is None or not counted:
+        return
+    gathered = state.scalars.get(ACCUMULATED_STEPS)
+    if (
+        gathered is not None
+        and generation == "keras3"
+        and bool(gathered) != moved.get(ACCUMULATED.name, bool(gathered))
+    ):
+        are = "and gradients are gathered" if moved[ACCUMULATED.name] else "and no gradients are gathered"
+        text = (
+            f"iterations is {count.value}, {gathered} batches after a step, {are}: one of the two is from another run"
+        )
+        yield Origin("iterations", count.value, UNINTERPRETED, doubt=text, confirm=f"--set iterations={count.value}")
+    if steps and zero:
+        others = "and the others are not" if len(zero) < len(used) else "as before the first"
+        text = f"slot {' and slot '.join(zero)}: all zero after {steps} steps, {others}; lost, or never restored"
+        yield Origin(f"slot {zero[0]}", None, UNINTERPRETED, doubt=text, confirm=f"--set iterations={steps}")
+    starts = [slot for slot in used if not _is_new(slot, sizes, generation, settings)]
+    if not steps and starts and not settings.get("gradient_accumulation_steps") and counts:
+        text = f"iterations is 0, and slot {' and slot '.join(starts)} is not as it is before the first step"
+        yield Origin("iterations", 0, UNINTERPRETED, doubt=text, confirm="--set iterations=0")
+
+
+def _counts_each(state: OptimizerState) -> bool:
+    """Whether the source's release counts each step of that algorithm."""
+    source = state.source
+    if source is None or source.generation is None:
+        return True
+    return facts.counted(state.algorithm).assumed(candidates(source.generation, source.versions)) == facts.ALWAYS
+
+
+def _is_new(
+    slot: str, sizes: Mapping[str, Mapping[str, float]], generation: str | None, settings: Mapping[str, Any]
+) -> bool:
+    """Whether a slot may be as it is before the first step."""
+    start = settings.get("initial_accumulator_value") if slot == "accumulator" and generation not in NATIVE else 0.0
+    if not isinstance(start, (int, float)) or slot not in (*FROM_ZERO, *STARTS):
+        return True
+    return all(abs(held[slot] - start) <= 1e-6 * start for held in sizes.values() if slot in held)
+
+
+def _still(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]], used: Sequence[str]) -> Iterator[Origin]:
+    """Slots that are zero throughout, and not those of other variables, or not the others of their variable.
+
+    Raises:
+      HyperparameterError: what was said of them is none of what can be said.
+    """
+    said = next((o for o in state.origins if o.subject == STILL and o.kind == SET), None)
+    if said is not None and said.value != AS_STORED:
+        raise HyperparameterError(f"{STILL} is {said.value!r}; it takes {AS_STORED}, as the optimizer left them")
+    if said is not None or not is_wide(state):
+        return
+    found: dict[str, list[str]] = {}
+    moved, copies = any(held.get(slot) for held in sizes.values() for slot in used), _copies(state)
+    for name, held in sizes.items():
+        still = [slot for slot in copies if held.get(slot) == 0 and held.get(VARIABLE)]
+        if moved and not 0 < max((held.get(slot, 0.0) for slot in used), default=0.0) < VISIBLE:
+            still += [slot for slot in used if held.get(slot) == 0]
+        if still:
+            found.setdefault(" and slot ".join(still), []).append(name)
+    for slots, names in found.items():
+        text = f"{some(names, 4)}: only zeros in slot {slots}, and not so in others; lost, or no gradient came"
+        confirm = confirming(STILL, AS_STORED)
+        yield Origin(f"slot {slots}", names, UNINTERPRETED, doubt=text, confirm=confirm)
+
+
+def _copies(state: OptimizerState) -> list[str]:
+    """Slots that steps have filled with what variables were."""
+    period = (state.hyperparameters.get("lookahead") or {}).get("sync_period")
+    steps = state.iterations or 0
+    found = ((AVERAGE.name, steps), (SLOW.name, period and steps >= period), (UNAVERAGED, steps))
+    return [slot for slot, is_filled in found if is_filled]
+
+
+UNAVERAGED = "z"
+"""Of ScheduleFreeAdamW: the weights of which the variables are averages."""
+
+
+VARIABLE = ""
+"""Among the arrays of a variable, the variable."""
+STILL, AS_STORED = "zero_slots", "source"
+"""An override that confirms slots that are zero for some variables alone."""
+VISIBLE = 1e-12
+"""Where a slot is less, squares of its gradients may vanish in another."""
+IDLE = {("SGD", "m"): "momentum", ("RMSprop", "momentum"): "momentum"}
+"""Slots that nothing moves where an option is 0."""
+FROM_ZERO = (
+    *("m", "v", "vhat", "u", "average_gradient", "momentum", "accumulated_grad", "accumulated_delta_var"),
+    *("gradient_norm_sum", "gradient_sum", "linear", "r", "c"),
+)
+"""Slots that every release starts at zero."""
+SQUARES = ("velocity", "accumulator", "largest_gradient")
+"""Slots that start at zero, or above."""
+STARTS = ("velocity", "accumulator")
+"""Those of which it is known, but of tf.train: at zero, or where a config says."""

@@ -1,0 +1,33 @@
+"""Ask a list of questions about a source, each with what the earlier answers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+KnownT = TypeVar("KnownT")
+
+
+@dataclass(frozen=True)
+class Step(Generic[KnownT]):
+    """One question.
+
+    Attributes:
+      question: in a line.
+      answer: takes what is known and returns the answer, a new value; raises what the source is refused with.
+      gives: the attribute of what is known that holds the answer; empty for a check, which only refuses.
+    """
+
+    question: str
+    answer: Callable[[KnownT], Any] = field(repr=False)
+    gives: str = ""
+
+
+def run(steps: Iterable[Step[KnownT]], known: KnownT) -> KnownT:
+    """Ask each question in turn. Raises what a step raises."""
+    for step in steps:
+        answer = step.answer(known)
+        if step.gives:
+            setattr(known, step.gives, answer)
+    return known

@@ -1,0 +1,140 @@
+"""Check what --optimizer-config says.
+
+A config that a release wrote also names options that are off, and what they would be: these confirm what is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from migrate import generations
+from migrate.algorithms import addons, wrappers
+from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.keras_config import NO_EFFECT, SHARED
+from migrate.algorithms.spec import number, whole
+from migrate.bytes.messages import some
+from migrate.errors import ContradictionError
+from migrate.evidence.value_checks import OPTIONS
+from optim.errors import HyperparameterError
+
+WHERE = "--optimizer-config"
+AROUND_CONFIG = {"module", "registered_name", "build_config", "compile_config", "shared_object_id", "name"}
+"""What Keras writes next to class and config, which say all."""
+LEGACY = "is_legacy_optimizer"
+"""From TF 2.11 on configs say with it which generation of Keras 2 they are of."""
+LEGACY_IS = {"optimizer": False, "optimizer_v2": True}
+SWITCHES = ("jit_compile", LEGACY, "foreach", "fused")
+OFF = {"use_ema": False, "ema_momentum": 0.99, "learning_rate": 0.0}
+"""What options of every optimizer are in the config of a LossScaleOptimizer that Keras 3 wrote; the others are none."""
+OF_WRAPPERS: Mapping[str, Collection[str]] = {
+    wrappers.AVERAGING: ("average_decay", "num_updates", "start_step", "dynamic_decay", *LIMITS),
+    wrappers.LOOKAHEAD: ("sync_period", "slow_step_size", *LIMITS),
+    wrappers.STOCHASTIC: ("start_averaging", "average_period", *LIMITS),
+    **dict.fromkeys(wrappers.LOSS_SCALE, ("initial_scale", "dynamic", "dynamic_growth_steps", "loss_scale", *SHARED)),
+}
+"""Members of the configs of wrappers, other than the optimizer in them."""
+RANGES = {key: kind for key, kind in OPTIONS.items() if key in (*LIMITS, "ema_momentum")}
+DECAYING = (*addons.OWNERS[addons.PER_STEP], *addons.OWNERS[addons.PER_RATE])
+SHOWN = 12
+"""Names in a message."""
+
+
+def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any] | None) -> None:
+    """Refuse members that nothing reads, and a wrapper that the source's own config contradicts.
+
+    Args:
+      document: the hint, if there is one.
+      stored: what the source shows, if it says anything.
+
+    Raises:
+      HyperparameterError: with what there may be. ContradictionError: with both.
+    """
+    hinted = wrappers.unwrapped(document)[1]
+    stored_wrappers = wrappers.unwrapped(stored)[1] if stored else hinted
+    if hinted and [*map(wrappers.plain, hinted)] != [*map(wrappers.plain, stored_wrappers)]:
+        has = f"has {' of '.join(stored_wrappers)} around it" if stored_wrappers else "has no wrapper"
+        raise ContradictionError(
+            f"{WHERE} has the optimizer in {' of '.join(hinted)}, and the optimizer's config in the source {has}."
+            " Remove the wrong wrapper from the hint"
+        )
+    layers = wrappers.layers(document)
+    for each in layers:
+        _check_members(each)
+    for each, name in zip(layers, hinted, strict=False):  # all but the optimizer itself
+        _check_wrapper(wrappers.plain(name), each["config"])
+
+
+def _check_members(document: Mapping[str, Any]) -> None:
+    strange = document.keys() - {"class_name", "config", *AROUND_CONFIG}
+    if strange:
+        key = min(strange)
+        raise HyperparameterError(
+            f"{WHERE} has {key!r} next to class_name and config, where nothing reads it. Arguments of the optimizer's"
+            " constructor belong in config"
+        )
+
+
+def _check_wrapper(name: str, config: Mapping[str, Any]) -> None:
+    known = OF_WRAPPERS.get(name)
+    if known is None:
+        return  # what it does is not known, and said to be
+    for key, value in config.items():
+        if key in (*wrappers.KEYS, *NO_EFFECT):
+            check_without_effect(key, value)
+        elif key not in known:
+            raise refused(key, value, f"{name} has no {key}; it has {some(sorted(known), SHOWN)}")
+        elif key in SHARED and name in wrappers.LOSS_SCALE:
+            if value is not None and value != OFF.get(key):
+                raise refused(key, value, f"{name} ignores it. Remove it")
+        elif key != "loss_scale" and value is not None and not isinstance(value, (int, float)):
+            raise refused(key, value, f"{name} takes a number, or true or false, for it")
+
+
+def check_legacy(value: Any, generation: str) -> None:
+    """Raises: ContradictionError: it is of the other generation of Keras 2."""
+    if isinstance(value, bool) and generation in LEGACY_IS and value != LEGACY_IS[generation]:
+        raise ContradictionError(
+            f"{LEGACY} is {value!r} in {WHERE}, and the source is of generation {generation}: one of the two is from"
+            " another run"
+        )
+
+
+def is_written(key: str, called: str, generation: str, config: Mapping[str, Any]) -> bool:
+    """Whether a release writes it into a config also where it does nothing, as that config says."""
+    if key in LIMITS or (key == "decay" and generation == "keras3"):
+        return True  # and it is said what they did
+    if key == addons.EXCLUDED:
+        return called in DECAYING  # with how much they decay, which is asked for
+    if key == "gradient_accumulation_steps":
+        return generation == "keras3" and config[key] == 1
+    return key in ("ema_momentum", "ema_overwrite_frequency") and generation in generations.NEW and "use_ema" in config
+
+
+def check_without_effect(key: str, value: Any) -> None:
+    """Of another kind than any release writes, it is another thing that was meant."""
+    fits = {
+        **dict.fromkeys(SWITCHES, value is None or isinstance(value, bool) or value == "auto"),
+        "name": value is None or isinstance(value, str),
+        "loss_scale_factor": value is None or (isinstance(value, (int, float)) and value > 0),
+    }
+    if not fits.get(key, True):
+        raise refused(key, value, "no release writes that value")
+
+
+def check_number(key: str, value: Any) -> None:
+    """Of options that may be off, and would not be looked at.
+
+    Raises:
+      UnsupportedError, HyperparameterError: no number, or none in its range.
+    """
+    if value is None or value is False:
+        return
+    if key == "ema_overwrite_frequency":
+        whole({key: value}, key)
+    if key in RANGES:
+        RANGES[key].check(f"{key} in {WHERE}", number({key: value}, key))
+
+
+def refused(key: str, value: Any, why: str) -> HyperparameterError:
+    return HyperparameterError(f"{key} = {value!r} in {WHERE} has no effect: {why}")

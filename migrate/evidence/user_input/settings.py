@@ -1,0 +1,133 @@
+"""Settings that --set may give, and what they are called in configs and in `optim`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cache
+from typing import Any
+
+from migrate import generations
+from migrate.algorithms import ALGORITHMS, addons, foreign
+from migrate.algorithms.clipping import LIMITS
+from migrate.algorithms.keras_config import LAZY_ROWS, SHARED
+from migrate.algorithms.repeated_rows import REPEATED
+from migrate.algorithms.spec import Algorithm
+from migrate.algorithms.wrappers import AROUND
+from migrate.bytes.messages import some
+from migrate.claims import confirming
+from migrate.errors import ContradictionError
+from migrate.evidence.configuration import CLASS, GENERATION
+from migrate.evidence.value_checks import OPTIONS
+from migrate.rules.comparison import same
+from migrate.state import CHANGED, GATHERED
+from optim import rules
+from optim.arguments import Choice, Hyperparameter
+from optim.errors import HyperparameterError
+from optim.rule import arguments
+
+OPTIM_ONLY = ("learning_rate_in_linear", "new_delta_in_step")
+"""Arguments of rules of `optim` that no config has, and that --set may give."""
+CLIP_ORDER = "clip_order"
+"""One of every optimizer."""
+OF_PROGRAM = "program"
+"""What `gradients` is set to where the program itself continues doing what it did to them."""
+OF_THE_SOURCE = {
+    *(CLASS, GENERATION, foreign.OWN_RULE, REPEATED, CHANGED, GATHERED),
+    *("iterations", "untrained", "slot_order", "zero_slots"),
+}
+"""Names of what is no hyperparameter; whoever reads one checks its value."""
+BECOMES = {
+    "clipnorm": ("global_clipnorm",),
+    addons.AVERAGED: ("ema_momentum",),
+    addons.PER_STEP: ("weight_decay",),
+    addons.PER_RATE: ("weight_decay",),
+    addons.LAZY: (LAZY_ROWS,),
+}
+"""Names in configs -> those in `optim` under which generations before Keras 2.9 are migrated."""
+
+
+def with_one_rate(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides with the learning rate under its newer name: Keras called it `lr` before 2.3.
+
+    Raises:
+      ContradictionError: both names, and two values.
+    """
+    given = dict(overrides)
+    if "lr" not in given:
+        return given
+    rate = given.pop("lr")
+    if not same(given.setdefault("learning_rate", rate), rate):
+        raise ContradictionError(
+            f"--set has lr={rate!r} and learning_rate={given['learning_rate']!r}, which are the same setting. Remove"
+            " the wrong one"
+        )
+    return given
+
+
+def is_carried(key: str, algorithm: Algorithm, values: Collection[str]) -> bool:
+    """Whether a state has an argument of that name, or --set may give it one. `values` are those that it has."""
+    rule = rules.of(algorithm.name)
+    own = OPTIM_ONLY if rule is not None and key in arguments(rule) else ()
+    return key in values or key in (CLIP_ORDER, *own)
+
+
+def as_declared(key: str, value: Any, algorithm: Algorithm) -> Any:
+    """A whole number as a real one if the setting is real: Keras refuses `learning_rate=1`."""
+    rule = rules.of(algorithm.name)
+    declared = OPTIONS.get(key) or (arguments(rule).get(key) if rule is not None else None)
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_whole and isinstance(declared, Hyperparameter) else value
+
+
+def needs_value(key: str, algorithm: Algorithm, generation: str) -> bool:
+    """Whether an option always has a value: None would neither switch it off nor be a default of Keras."""
+    defaults, rule = algorithm.defaults(generation), rules.of(algorithm.name)
+    if key in defaults:
+        default = defaults[key]
+        return bool(default) and type(default) in (int, float) and key != "epsilon"
+    declared = arguments(rule).get(key) if rule is not None else None
+    return key == CLIP_ORDER or (isinstance(declared, Choice) and declared.default not in (None, ()))
+
+
+def acts(key: str, value: Any, algorithm: Algorithm, generation: str, names: Collection[str]) -> bool:
+    """Whether a hyperparameter is one of those that are migrated, or rightly says that something is off.
+
+    Args:
+      carried: names of the hyperparameters and scalars of the state.
+    """
+    acting = {*names, *algorithm.defaults(generation)}
+    acting |= {"decay"} if generation == "optimizer_v2" and "schedule_decay" in names else set()  # its name in Nadam
+    becomes = {} if generation in generations.NEW else BECOMES
+    if key in acting or acting.intersection(becomes.get(key, ())):
+        return True
+    return key in known() and (value is None or value is False or value == 0 or value in ([], ()))
+
+
+def check_owner(text: str, key: str, value: Any, algorithm: Algorithm, called: str, generation: str) -> None:
+    """Refuse an option that only other classes have: it would make another rule of this one.
+
+    Args:
+      said: option and value as the user gives them.
+      called: the class as the source or a hint calls it.
+
+    Raises:
+      HyperparameterError: with these classes.
+    """
+    owners = addons.OWNERS.get(key, ())
+    if not owners or key in algorithm.defaults(generation) or algorithm.is_foreign:
+        return
+    if called.rpartition(">")[2].rpartition(".")[2] in owners or same(value, key == addons.CORRECTED):
+        return
+    has = f"{some(owners)} {'have' if len(owners) > 1 else 'has'} it"
+    how = f"; if it is one of these, add {confirming('class_name', owners[0])}"
+    raise HyperparameterError(
+        f"{text}: {called} of generation {generation} has no {key}; {has}"
+        + (how if generation in addons.GENERATIONS else ", which no program of that generation had")
+    )
+
+
+@cache
+def known() -> frozenset[str]:
+    """Names of all hyperparameters of all generations."""
+    own = {key for a in ALGORITHMS for generation in a.generations for key in a.defaults(generation)}
+    return frozenset({*own, *SHARED, *LIMITS, *BECOMES, *OPTIM_ONLY, CLIP_ORDER, *AROUND, LAZY_ROWS, addons.EXCLUDED})

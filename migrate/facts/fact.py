@@ -1,0 +1,104 @@
+"""A question to which releases have different answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from migrate.releases.table import KERAS_3, STANDALONE, TENSORFLOWS, TF_KERASES, Package, Release
+
+ORDER = {package: place for place, package in enumerate((*TENSORFLOWS, *TF_KERASES, *STANDALONE, *KERAS_3))}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One row.
+
+    Attributes:
+      subject: the hyperparameter or value that depends on it.
+      question: in full.
+      way: a release -> its answer, None if the question does not arise there.
+      answers: answer -> what a release did that gives it, such as `limited the norm of each gradient`. If releases
+        disagree, the last of their answers in this order is assumed.
+      source: where the answers are from: files that were read, releases that were run.
+    """
+
+    subject: str
+    question: str
+    way: Callable[[Release], str | None]
+    answers: Mapping[str, str]
+    source: str
+
+    def among(self, releases: Iterable[Release]) -> dict[str, list[Release]]:
+        """Answer -> the releases that give it, in the order of `answers`."""
+        found: dict[str, list[Release]] = {}
+        for release in releases:
+            found.setdefault(self.way(release) or "", []).append(release)
+        return {answer: found[answer] for answer in self.answers if answer in found}
+
+    def of(self, releases: Iterable[Release]) -> str | None:
+        """The answer in which releases agree, None if they disagree or the question does not arise."""
+        found = self.among(releases)
+        return next(iter(found)) if len(found) == 1 else None
+
+    def may_be(self, answer: str, releases: Iterable[Release]) -> bool:
+        """Whether one of the releases gives an answer."""
+        return any(self.way(release) == answer for release in releases)
+
+    def assumed(self, releases: Iterable[Release]) -> str | None:
+        """The answer in which they agree, else the last that one of them gives; None if no release gives one."""
+        return next(reversed(self.among(releases)), None)
+
+    def warning(self, releases: Sequence[Release]) -> str:
+        """Why the answer is uncertain, empty if releases agree."""
+        found = self.among(releases)
+        if len(found) < 2:
+            return ""
+        named = _named(list(found.values()))
+        parts = [f"{names} {self.answers[answer]}" for answer, names in zip(found, named, strict=True)]
+        fits, last = ("both", "the latter") if len(parts) == 2 else ("all of them", "the last")
+        return f"{', '.join(parts)}; the source fits {fits}, and dtopt assumes {last}"
+
+
+def _named(groups: Sequence[Sequence[Release]]) -> list[str]:
+    """Names of groups of releases, by what distinguishes them: the package, else TensorFlow, else the backend."""
+    if _are_separate([{r.package for r in group} for group in groups]):
+        return [spans([r.package for r in group]) for group in groups]
+    known = {package.minor: package for package in TENSORFLOWS}
+    if _are_separate([{r.tensorflow for r in group} for group in groups]):
+        return [
+            f"{spans([r.package for r in group])} on {spans([known[r.tensorflow] for r in group if r.tensorflow])}"
+            for group in groups
+        ]
+    return [
+        f"{spans([r.package for r in group])} ({' or '.join(sorted({r.mode or r.backend for r in group}))})"
+        for group in groups
+    ]
+
+
+def _are_separate(groups: Sequence[set[object]]) -> bool:
+    return len(set().union(*groups)) == sum(map(len, groups))
+
+
+FAMILIES = {"tensorflow": "TF", "keras": "Keras", "tf_keras": "tf_keras"}
+
+
+def spans(packages: Iterable[Package]) -> str:
+    """Releases in words, neighbours as a span: `TF 1.4 to 1.9 and 1.12`."""
+    texts: dict[str, list[str]] = {}
+    places = sorted({ORDER[package]: package for package in packages}.items())
+    for _, run in groupby(enumerate(places), key=lambda item: (item[1][1].name, item[1][0] - item[0])):
+        found = [package for _, (_, package) in run]
+        first, last = (".".join(package.version.split(".")[: _digits(package)]) for package in (found[0], found[-1]))
+        texts.setdefault(FAMILIES[found[0].name], []).append(first if first == last else f"{first} to {last}")
+    return ", ".join(f"{family} {_joined(runs)}" for family, runs in texts.items())
+
+
+def _digits(package: Package) -> int:
+    """How many numbers of a version name it: patches count in Keras 1 and 2 alone."""
+    return 3 if package in STANDALONE else 2
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))

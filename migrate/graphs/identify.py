@@ -1,0 +1,128 @@
+"""Find the rule of `optim` that computes the same new values as a graph, with its slots and hyperparameters.
+
+Both are evaluated, so that neither names nor the order of ops matter. Each hyperparameter is a constant or a variable
+of the graph, or a number that it computes from these. What isn't evaluated here are orders of ops that TensorFlow
+leaves open: callers check them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from migrate.graphs.evaluate import UnknownError, Writes, rows_of
+from migrate.graphs.fit import Fit, Probe, Scalar, probe_of, variants
+from migrate.graphs.nodes import Nodes
+from migrate.graphs.updates import Update
+from optim.rule import Rule
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A rule that computes the same numbers as a graph.
+
+    Attributes:
+      rules: its variants that do so. slots: variables by slot. hyper: hyperparameters and state of the whole optimizer
+        that matter. gradient: the outputs that the rule takes for the gradient: one, or several that are equal.
+      powers: variables that hold powers of hyperparameters, by these.
+      step: the counter, and what is added to it to get the number of the step; the counter is empty for powers of betas
+        in variables, and None is for a rule that doesn't need the number.
+      decays: whether weights decay before the step, by hyper["weight_decay"] times the learning rate (`decays` is
+        "rate") or alone ("step"); empty if they don't.
+    """
+
+    rules: tuple[Rule, ...]
+    slots: Mapping[str, str]
+    hyper: Mapping[str, Scalar]
+    gradient: tuple[str, ...]
+    step: tuple[str, float] | None = None
+    decays: str = ""
+    powers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rule(self) -> type[Rule]:
+        return type(self.rules[0])
+
+
+class Identifier:
+    """The rules that the variables of a graph move by. Updates that are alike are evaluated once."""
+
+    def __init__(self, nodes: Nodes, writes: Writes, *, rows: bool = False) -> None:
+        """Args:
+        writes: all assignments of each variable in one step.
+        rows: whether ops may change rows only, and what they do to those counts.
+        """
+        self._nodes, self._writes, self._rows = nodes, writes, rows
+        self._known: dict[Any, tuple[list[str], list[Identity]]] = {}
+        """By what an update computes: its outputs, and the rules."""
+
+    def of(self, variable: str, moved: str = "") -> list[Identity]:
+        """The rules that a variable moves by: one, several that can't be told apart, or none.
+
+        Args:
+          moved: the node that gives its new value, if something follows that isn't part of the rule.
+        """
+        try:
+            update = Update(self._nodes, variable, self._writes, moved)
+            if len(rows_of(self._nodes, update.traced)) > self._rows:
+                return []
+            outputs, key = list(update.traced), update.form()
+            if key not in self._known:
+                found = (_identified(update, cut) for cut in update.cuts())
+                self._known[key] = outputs, next(filter(None, found), [])
+        except (UnknownError, LookupError, ValueError, AttributeError):
+            return []
+        before, known = self._known[key]
+        return [_renamed(identity, dict(zip(before, outputs, strict=True))) for identity in known]
+
+
+def _renamed(identity: Identity, names: Mapping[str, str]) -> Identity:
+    return replace(
+        identity,
+        slots={slot: names[each] for slot, each in identity.slots.items()},
+        hyper={key: replace(each, output=names.get(each.output, "")) for key, each in identity.hyper.items()},
+        gradient=tuple(names[each] for each in identity.gradient),
+        step=identity.step and (names.get(identity.step[0], ""), identity.step[1]),
+        powers={key: names[each] for key, each in identity.powers.items()},
+    )
+
+
+def _identified(update: Update, cut: tuple[str, ...]) -> list[Identity]:
+    """The simplest rules that fit: those whose hyperparameters are computed from the fewest nodes."""
+    probe = probe_of(update, cut)
+    if probe is None:
+        return []
+    found: dict[Any, tuple[int, Identity]] = {}
+    for rule in variants(len(update.slots)):
+        for variables in permutations(update.slots):
+            slots = dict(zip((slot.name for slot in rule.slots), variables, strict=True))
+            fit = Fit(rule, slots, update.variable, probe).solved()
+            if fit is None:
+                continue
+            hyper, step, decays = fit
+            cost = sum(_cost(probe, each) for each in hyper.values())
+            key = (type(rule), variables, tuple(hyper.items()), step, decays)
+            before = found[key][1].rules if key in found else ()
+            powers = _powers(probe, hyper) if step is not None and not step[0] else {}
+            found[key] = (cost, Identity((*before, rule), slots, hyper, cut, step, decays, powers))
+    least = min((cost for cost, _ in found.values()), default=0)
+    return [identity for cost, identity in found.values() if cost == least]
+
+
+def _powers(probe: Probe, hyper: Mapping[str, Scalar]) -> dict[str, str]:
+    """The variables that hold powers of hyperparameters."""
+    values = {key: value for key, each in hyper.items() for scalar, value in probe.scalars if scalar == each}
+    return {
+        key: name
+        for name, factor in probe.factors.items()
+        for key, value in values.items()
+        if np.allclose(factor, value)
+    }
+
+
+def _cost(probe: Probe, scalar: Scalar) -> int:
+    return 1000 if not scalar.output else 10 * scalar.is_derived + probe.sizes[scalar.output]

@@ -1,0 +1,252 @@
+"""What a graph says of an optimizer that a program of TensorFlow 1 builds of plain ops, without a kernel.
+
+google-research/bert's AdamWeightDecayOptimizer is one (`optimization.py`), and so is an Adam that a program writes with
+`tf.assign`. Each variable must move by one rule of `optim`, with the same numbers; otherwise nothing is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from migrate.algorithms.addons import BERT
+from migrate.algorithms.tf_train import CLASSES, OBJECT_SLOTS
+from migrate.graphs import schedules
+from migrate.graphs.fit import DECAY, RATE, Scalar
+from migrate.graphs.gradients import ROWS_ADDED, Gradients
+from migrate.graphs.identify import Identifier, Identity
+from migrate.graphs.late_reads import late_read
+from migrate.graphs.nodes import Nodes
+from migrate.graphs.rule_configs import carried
+from migrate.graphs.sparse_rows import rows_apart
+from migrate.graphs.tf_train import Trained
+from migrate.graphs.writers import alone_written, changers, other_writer
+from migrate.state import LATE_READ
+from optim.rules.adam import AdamRule
+
+BERTS_SLOTS = {"m": "adam_m", "v": "adam_v"}
+_BERTS_RULE = AdamRule(bias_correction=False)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """An optimizer of plain ops.
+
+    Attributes:
+      trained: as kernels have it. owners: the variables that it trains. slots: variables by owner, by the names that
+        the class has for slots.
+      counter: the variable that counts the steps, empty if none does. ahead: what it is more than the steps taken.
+      needs_count: whether the rule reads it.
+      powers: variables that hold powers, by hyperparameter. multiplies_first: whether a step multiplies them before it
+        reads them.
+    """
+
+    trained: Trained
+    owners: frozenset[str] = frozenset()
+    slots: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    counter: str = ""
+    ahead: float = 0.0
+    needs_count: bool = False
+    powers: Mapping[str, str] = field(default_factory=dict)
+    multiplies_first: bool = False
+
+
+def of_bert(nodes: Nodes, owners: Collection[str]) -> Trained:
+    """What the updates of BERT's optimizer say.
+
+    Args:
+      owners: the variables that have its slots.
+    """
+    known = _identified(nodes, owners)
+    strange = next((name for name in owners if name not in known or not _is_berts(name, known[name])), None)
+    if strange is not None or not owners:
+        return Trained(outside={"optimizer": f"{strange} is not updated as by BERT's {BERT}"} if strange else {})
+    return _described(nodes, known, BERT, {}, ())
+
+
+def of_program(nodes: Nodes, owners: Collection[str]) -> Plain | None:
+    """What the updates of a program's own optimizer say, None unless they are those of a rule that is carried.
+
+    Args:
+      owners: the variables that may be trained.
+    """
+    by_variable = changers(nodes)
+    written = alone_written(nodes, by_variable)
+    moved = [name for name, ops in by_variable.items() if any(_is_of_gradients(nodes, op) for op in ops)]
+    known = _identified(nodes, [name for name in owners if name in written and name in moved])
+    first = next(iter(known.values()), None)
+    kept = {slot for each in known.values() for slot in each.slots.values()}
+    others = by_variable.keys() & set(owners) | set(moved)
+    if first is None or others - kept != known.keys() or any(not _is_alike(first, each) for each in known.values()):
+        return None
+    found = carried([first], "tf1", with_choices=True)
+    if found is None or found[0] not in CLASSES.values() or first.decays:
+        return None
+    names = {slot: called for called, slot in reversed(OBJECT_SLOTS[found[0]].items())}
+    class_name = "GradientDescentOptimizer" if not first.slots else _CALLED.get(found[0], f"{found[0]}Optimizer")
+    slots = {names[slot]: {owner: each.slots[slot] for owner, each in known.items()} for slot in first.slots}
+    ends = [written[each].op for owner, one in known.items() for each in (owner, *one.slots.values())]
+    counter = nodes.source(first.step[0]) if first.step is not None and first.step[0] else _counter(nodes, ends)
+    nodes.counter = counter
+    trained = _described(nodes, known, class_name, found[1], ends)
+    state = [
+        *(v for each in slots.values() for v in each.values()),
+        *first.powers.values(),
+        *([counter] if counter else []),
+    ]
+    text = _disorder(nodes, [*known, *state])
+    more = {"updates": text} if text else {}
+    late = late_read(nodes, {written[owner].op: owner for owner in known}, {})
+    more |= {LATE_READ: late} if late is not None else {}
+    outside = {**trained.outside, **more}
+    whole = replace(trained, sparse=frozenset(), outside=outside, seen=trained.seen and not text)  # rows move as others
+    needs_count = first.step is not None and bool(first.step[0])
+    more_than = first.step[1] if first.step is not None else 0.0
+    ahead = 1.0 - more_than if needs_count else 0.0
+    return Plain(
+        whole, frozenset(known), slots, counter, ahead, needs_count, first.powers, not needs_count and more_than == 1.0
+    )
+
+
+_CALLED = {"SGD": "MomentumOptimizer", "RMSprop": "RMSPropOptimizer", "Adamax": "AdaMaxOptimizer"}
+
+
+def _is_of_gradients(nodes: Nodes, op: str) -> bool:
+    return any(map(nodes.is_gradient, nodes.behind(op, to_gradients=True)))
+
+
+def _identified(nodes: Nodes, owners: Collection[str]) -> dict[str, Identity]:
+    identifier = Identifier(nodes, {name: [write] for name, write in alone_written(nodes).items()})
+    found = {name: identifier.of(name) for name in owners}
+    known = {name: each[0] for name, each in found.items() if len(each) == 1}
+    return {name: each for name, each in known.items() if each.hyper[RATE].output or each.slots}
+
+
+def _is_alike(one: Identity, other: Identity) -> bool:
+    return (one.rules, one.slots.keys(), one.hyper.keys(), one.step, one.decays, dict(one.powers)) == (
+        other.rules,
+        other.slots.keys(),
+        other.hyper.keys(),
+        other.step,
+        other.decays,
+        dict(other.powers),
+    )
+
+
+def _is_berts(name: str, identity: Identity) -> bool:
+    slots = {slot: f"{name}/{key}" for slot, key in BERTS_SLOTS.items()}
+    is_complete = identity.hyper.keys() >= {"epsilon", "beta_1", "beta_2"}
+    is_complete &= bool(identity.hyper[RATE].output)
+    return _BERTS_RULE in identity.rules and identity.decays != "step" and dict(identity.slots) == slots and is_complete
+
+
+def _counter(nodes: Nodes, ops: Collection[str]) -> str:
+    """The variable that the step raises by one, empty if that is none or not one."""
+    raised = [
+        write.target
+        for write in alone_written(nodes).values()
+        if nodes.op(write.op).startswith("AssignAdd") and nodes.constant(write.value) == 1.0
+    ]
+    return raised[0] if len(raised) == 1 else ""
+
+
+def _disorder(nodes: Nodes, variables: Collection[str]) -> str:
+    """What is said of ops that may run in another order, or not in every step; empty if there are none.
+
+    Args:
+      variables: all that a step changes.
+    """
+    written = alone_written(nodes)
+    strange = next((name for name in variables if name not in written), None)
+    if strange is not None:
+        return f"not one op alone changes {strange!r} in each step"
+    ends = {written[name].op for name in variables}
+    step = next((name for name in nodes.by_name if ends <= {name, *nodes.waits_for(name)}), None)
+    if step is None:
+        return f"nothing in the graph waits for all of {', '.join(sorted(ends)[:3])}: they may not run in one step"
+    if len({nodes.branches.get(each) for each in ends}) > 1:
+        return "some ops of a step are on one side of a condition, others aren't"
+    done = nodes.waits_for(step) | {step}
+    for name in variables:
+        op = written[name].op
+        todo, seen = [name], set[str]()
+        while todo:
+            for reader in nodes.readers.get(todo.pop(), ()):
+                if reader in seen or reader == op or reader not in done:
+                    continue
+                seen.add(reader)
+                if nodes.op(reader) == "Identity" and nodes.op(name) != "VarHandleOp":
+                    todo.append(reader)  # it reads the variable where it lies
+                elif not (nodes.is_backward(reader) or reader in nodes.waits_for(op) or op in nodes.waits_for(reader)):
+                    return f"{reader!r} reads {name!r} before or after {op!r} changes it"
+    return ""
+
+
+def _described(
+    nodes: Nodes, known: Mapping[str, Identity], class_name: str, flags: Mapping[str, Any], steps: Collection[str]
+) -> Trained:
+    """Numbers, rate, clipping and tables of variables that move by one rule.
+
+    Args:
+      steps: ops that a counter must wait for if the rate depends on it.
+    """
+    numbers = [_numbers(nodes, each) for each in known.values()]
+    decays = {name: each.hyper[DECAY].number for name, each in known.items() if DECAY in each.hyper}
+    taken = {name: each.gradient[0] for name, each in known.items()}
+    outside: dict[str, str] = {}
+    gradients = Gradients(nodes, known)
+    limits = {gradients.clipping(name, _slices(nodes, each), outside) for name, each in taken.items()}
+    rates = {_place(nodes, each.hyper[RATE]): each.hyper[RATE] for each in known.values()}
+    same = all(each == numbers[0] and None not in each.values() for each in numbers)
+    if not same or max(len(set(decays.values())), len(limits), len(rates)) > 1 or None in decays.values():
+        return Trained(outside={**outside, "optimizer": "variables are not all updated with the same settings"})
+    config: dict[str, Any] = {**numbers[0], **flags}
+    if class_name == BERT:
+        config["weight_decay_rate"] = next(iter(decays.values()), 0.0)
+        config["exclude_from_weight_decay"] = [f"^{re.escape(name)}(:0)?$" for name in known if name not in decays]
+    config |= _rate(nodes, next(iter(rates.values())), steps, outside)
+    limit = limits.pop()
+    config |= {limit[0]: limit[1]} if limit is not None else {}
+    own = {write.op for name, write in alone_written(nodes).items() if name in known}
+    other = other_writer(nodes, frozenset(known), own)
+    if other is not None:
+        outside["updates"] = other
+    sparse = frozenset(name for name, each in taken.items() if nodes.op(each) == ROWS_ADDED)
+    seen = not outside
+    config |= rows_apart(config, sparse, gradients.added, outside)
+    return Trained(class_name, config, sparse, outside, seen, frozenset(gradients.gathered))
+
+
+def _numbers(nodes: Nodes, identity: Identity) -> dict[str, float | None]:
+    """The hyperparameters but for the rate: constants, or variables that no step changes; None for others."""
+    found: dict[str, float | None] = {}
+    for key, scalar in identity.hyper.items():
+        number = scalar.number
+        if number is None and (number := nodes.constant(scalar.output)) is not None and scalar.is_derived:
+            number = 1 - number
+        found[key] = number
+    ordered = sorted(found, key=lambda key: key != "epsilon")
+    return {key: found[key] for key in ordered if key not in (RATE, DECAY)}
+
+
+def _place(nodes: Nodes, scalar: Scalar) -> str | float:
+    """One value for numbers that are the same in each step."""
+    return nodes.source(scalar.output) if scalar.number is None else scalar.number
+
+
+def _rate(nodes: Nodes, scalar: Scalar, steps: Collection[str], outside: dict[str, str]) -> Mapping[str, Any]:
+    name, number = nodes.source(scalar.output), scalar.number if scalar.is_derived or not scalar.output else None
+    number = nodes.constant(name) if number is None and not scalar.is_derived else number
+    found = schedules.read(nodes, name) if number is None else number
+    text = f"{name!r} ({nodes.op(name)}) in the graph makes it" if found is None else ""
+    text = text or (schedules.never_counts(nodes, steps) if number is None else "")
+    if text:
+        outside[RATE] = text
+    return {} if text else {RATE: found}
+
+
+def _slices(nodes: Nodes, gradient: str) -> str:
+    """The values of a sparse gradient, which are clipped before it is made dense; of others the gradient itself."""
+    return nodes.parents(gradient)[0] if nodes.op(gradient) == ROWS_ADDED else gradient

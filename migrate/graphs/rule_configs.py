@@ -1,0 +1,68 @@
+"""The Keras class and config of a rule that a graph computes, if the migration makes the same rule of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from migrate.algorithms import ALGORITHMS
+from migrate.algorithms.keras_config import PROGRAMS_OWN, lacks
+from migrate.algorithms.spec import Algorithm
+from migrate.graphs.fit import DECAY, RATE
+from migrate.graphs.identify import Identity
+from optim import rules
+from optim.arguments import Choice
+from optim.rule import Rule, arguments
+
+_ANY = 0.5
+"""In place of a hyperparameter whose number the graph doesn't contain."""
+
+
+def carried(
+    found: list[Identity], generation: str, *, with_choices: bool = False
+) -> tuple[str, dict[str, Any], Identity] | None:
+    """The class, its flags and the identity, None unless one class alone of that generation has such a rule.
+
+    Args:
+      with_choices: whether the flags may have choices of the rule that the class of that generation hasn't.
+    """
+    if len(found) != 1:
+        return None
+    identity = found[0]
+    for algorithm in ALGORITHMS:
+        own = generation in algorithm.generations - algorithm.elsewhere
+        flags = (
+            _flags(algorithm, identity, generation, with_choices)
+            if own and rules.of(algorithm.name) is identity.rule
+            else None
+        )
+        if flags is not None:
+            return algorithm.name, flags, identity
+    return None
+
+
+def _flags(algorithm: Algorithm, identity: Identity, generation: str, with_choices: bool) -> dict[str, Any] | None:
+    """The flags of the class, None if no config makes one of these rules."""
+    numbers = {
+        name: _ANY if scalar.number is None else scalar.number
+        for name, scalar in identity.hyper.items()
+        if name not in (RATE, DECAY, *identity.rules[0].scalars)
+    }
+    defaults, found = algorithm.defaults(generation), list[dict[str, Any]]()
+    for rule in identity.rules:
+        choices = _choices(rule)
+        known = [name for name in choices if name in defaults and not lacks(name, algorithm, generation)]
+        flags = {name: choices[name] for name in known}
+        made = algorithm.arguments({**defaults, **numbers, **flags}, generation)
+        declared = arguments(type(rule))
+        more = {name: v for name, v in choices.items() if made.get(name, declared[name].default) != v}
+        allowed = set(PROGRAMS_OWN) if with_choices else set()
+        if more.keys() <= allowed and all(made.get(name) == number for name, number in numbers.items()):
+            found.append({**flags, **more})
+    return min(found, key=len, default=None)
+
+
+def _choices(rule: Rule) -> Mapping[str, Any]:
+    own = arguments(type(rule)).items()
+    flags = [name for name, each in own if isinstance(each, Choice) and isinstance(each.default, bool)]
+    return {name: getattr(rule, name) for name in flags}

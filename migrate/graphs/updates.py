@@ -1,0 +1,151 @@
+"""The part of a graph that computes the new values of one variable and its slots in a step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from migrate.graphs.evaluate import UnknownError, Writes, last, number_of, trace
+from migrate.graphs.gradients import ROWS_ADDED
+from migrate.graphs.nodes import INT32, INT64, Nodes, node_of
+
+_MOST_SLOTS, _MOST_CUTS = 4, 12
+_OF_NUMBERS = (
+    "Const Floor Ceil FloorDiv FloorMod Mod Cos Sin Sigmoid Switch RefSwitch Merge Cast Max Min Sum OneHot Pack Range"
+    " PlaceholderWithDefault Add AddV2 Sub Mul RealDiv Div Pow Maximum Minimum Exp Log Sqrt Rsqrt Neg Abs Square Select"
+    " SelectV2 Less LessEqual Greater GreaterEqual Equal NotEqual LogicalAnd LogicalOr LogicalNot Identity"
+    " ReadVariableOp StopGradient Snapshot Reshape Squeeze"
+)
+"""Ops that make one number of others."""
+_CHOICES = (
+    *("Select", "SelectV2", "Minimum", "Maximum", "ClipByValue", "Abs", "Sign"),
+    *("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual"),
+)
+
+
+class Update:
+    """The new values of one variable and its slots, as the graph computes them."""
+
+    def __init__(self, nodes: Nodes, variable: str, writes: Writes, moved: str = "") -> None:
+        self.nodes, self.variable, self.writes = nodes, variable, writes
+        self.ends = {variable: moved or self._end(variable)}
+        self.traced = self._trace()
+        while more := [each for each in self.traced if each not in self.ends and self._is_slot(each)]:
+            if len(self.ends) + len(more) > _MOST_SLOTS + 1:
+                raise UnknownError(variable)
+            self.ends |= {each: self._end(each) for each in more}
+            self.traced = self._trace()
+        self.slots = tuple(each for each in self.ends if each != variable)
+        self.counters = [each for each in self.traced if self._is_counter(each)]
+        self.own = self._dependent(set(self.ends))
+        self.leaves = [each for each, inputs in self.traced.items() if not inputs and self._is_array(each)]
+        self.others = self._dependent(set(self.leaves))
+        for output in self.traced.keys() - self.own - self.others:
+            if self._chooses(output):
+                self.traced[output] = []  # a number of its own: what it is at a few steps says nothing of others
+
+    def _end(self, variable: str) -> str:
+        found = last(self.nodes, [write.op for write in self.writes.get(variable, ())])
+        if not found:
+            raise UnknownError(variable)
+        return found
+
+    def _trace(self) -> dict[str, list[str]]:
+        return trace(self.nodes, list(self.ends.values()), self.is_gradient, self.writes)
+
+    def is_gradient(self, output: str) -> bool:
+        return self.nodes.is_gradient(node_of(output))
+
+    def _is_slot(self, name: str) -> bool:
+        """Whether a variable of this shape gets a value that depends on an array besides itself."""
+        nodes = self.nodes
+        if name not in nodes.variables or not self.writes.get(name) or nodes.shape(name) != nodes.shape(self.variable):
+            return False
+        if nodes.shape(name) != ():
+            return True
+        return any(map(nodes.is_gradient, nodes.behind(self._end(name), to_gradients=True)))
+
+    def _is_counter(self, name: str) -> bool:
+        if name not in self.nodes.variables or self.nodes.shape(name) != () or name in self.ends:
+            return False
+        dtype = self.nodes.attribute(name, "dtype")
+        raised = [w.op for w in self.writes.get(name, ()) if self.nodes.op(w.op).startswith("AssignAdd")]
+        return (dtype is not None and dtype.type in (INT32, INT64)) or len(raised) == 1
+
+    def _is_array(self, output: str) -> bool:
+        """Whether an output where the evaluation starts is neither a number nor the variable nor a slot."""
+        nodes = self.nodes
+        if output in self.ends:
+            return False
+        if output in nodes.variables:
+            return nodes.shape(output) != ()
+        if nodes.op(output) == "Const":
+            return nodes.held(output) is None or len(set(nodes.held(output).numbers)) > 1  # type: ignore[union-attr]
+        return not self._is_number(output)
+
+    def _is_number(self, output: str) -> bool:
+        """Whether an output is made of numbers alone, by ops that give one number."""
+        nodes = self.nodes
+        for each in nodes.behind(node_of(output), to_gradients=True):
+            if nodes.is_gradient(each):
+                return False
+            scalar = nodes.shape(each) == () if each in nodes.variables or nodes.op(each) == "Placeholder" else None
+            if scalar is False or (scalar is None and nodes.op(each) not in _OF_NUMBERS.split()):
+                return False
+        return True
+
+    def _chooses(self, output: str) -> bool:
+        """Whether a number is chosen by comparing; limits of 0 and infinity, as Keras puts below a root, choose
+        nothing."""
+        if self.nodes.op(output) not in _CHOICES:
+            return False
+        limits = [number_of(self.nodes, each) for each in self.traced[output]]
+        return sum(limit is not None and float(limit) in (0.0, math.inf) for limit in limits) < len(limits) - 1
+
+    def _dependent(self, on: set[str]) -> set[str]:
+        """The outputs that are computed from some of these, and these."""
+        found = set(on)
+        for output, inputs in self.traced.items():
+            if not found.isdisjoint(inputs):
+                found.add(output)
+        return found & self.traced.keys()
+
+    def form(self) -> tuple[Any, ...]:
+        """What is computed, whatever the variable, its slots and its gradient are called."""
+        places = {output: place for place, output in enumerate(self.traced)}
+        groups = list(dict.fromkeys(self._groups().values()))
+        found: list[Any] = []
+        for output, inputs in self.traced.items():
+            if output in self.leaves:
+                found.append(next(place for place, group in enumerate(groups) if output in group))
+            elif output in self.ends:
+                found.append(("own", places[self.ends[output]]))
+            elif self.nodes.op(output) == "Const":
+                number = number_of(self.nodes, output)
+                found.append(("const", None if number is None else float(number)))
+            else:
+                found.append((self.nodes.op(output), *(places[i] for i in inputs)) if inputs else output)
+        return (places[self.variable], *found)
+
+    def _groups(self) -> dict[str, tuple[str, ...]]:
+        """For each array where the evaluation starts those that are equal."""
+        alike: dict[Any, list[str]] = {}
+        for each in self.leaves:
+            rows = self.nodes.op(each) == ROWS_ADDED  # added up again wherever they are used
+            alike.setdefault(tuple(self.nodes.parents(each)[:2]) if rows else each, []).append(each)
+        return {each: tuple(members) for members in alike.values() for each in members}
+
+    def cuts(self) -> list[tuple[str, ...]]:
+        """The outputs that could be the gradient: everything that isn't the variable, a slot or a number reaches the
+        new values through this one alone. Those come first that leave most of the graph to be evaluated."""
+        group = self._groups()
+        open_: set[tuple[str, ...]] = {(end,) for end in self.ends.values() if end in self.others}
+        found: list[tuple[str, ...]] = []
+        for output in reversed(self.traced):
+            cut = group.get(output, (output,))
+            if len(open_) == 1 and self.own.isdisjoint(alone := next(iter(open_))) and alone not in found:
+                found.append(alone)
+            if cut in open_ and output not in group:
+                open_.discard(cut)
+                open_ |= {group.get(each, (each,)) for each in self.traced[output] if each in self.others}
+        return found[:_MOST_CUTS][::-1]

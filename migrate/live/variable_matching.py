@@ -1,0 +1,402 @@
+"""Which stored variable a live one is: by name, else by shape, else by position, and never by guess."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from migrate import generations
+from migrate.errors import AmbiguousError
+from migrate.live.current_values import Held
+from migrate.live.mapped import Order
+from migrate.matching.strategies import is_statistic, plain
+from migrate.state import OptimizerState, StoredVariable
+from optim import slot_layout
+from optim.errors import MismatchError
+
+SHOWN = 8
+
+
+class LeftOverError(MismatchError):
+    """Live variables are other ones than those of the source; `names` are theirs, and may start fresh."""
+
+    names: tuple[str, ...] = ()
+    are_grown: bool = False
+    """Whether each of them has only become larger."""
+
+
+def _left_over(text: str, live: Sequence[Given], are_grown: bool = False) -> LeftOverError:
+    error = LeftOverError(text)
+    error.names, error.are_grown = tuple(g.name for g in live), are_grown
+    return error
+
+
+@dataclass(frozen=True)
+class Part:
+    """What of the live variables is not the source's: the names of those that start `fresh`, which are not matched, and
+    of those that have `grown`. What the source has beyond the others is dropped. `with_all`: whether what is not
+    trained is matched by shape and position, too."""
+
+    fresh: Collection[str] = ()
+    grown: Collection[str] = ()
+    with_all: bool = False
+
+    def fits(self, live: Given, stored: StoredVariable) -> bool:
+        """Whether a live variable can have the numbers of a stored one."""
+        is_grown = live.name in self.grown and slot_layout.is_grown(stored.shape, live.shape)
+        return live.shape == stored.shape or is_grown
+
+
+@dataclass(frozen=True)
+class Given:
+    """A live variable: `variable` as the caller gave it, `name` without `:0`."""
+
+    name: str
+    variable: Any
+    shape: tuple[int, ...]
+    trainable: bool
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A live variable, the stored one that it is, and how that was found: `name`, `shape` or `position`, which is
+    proven if it has the value of the stored one already."""
+
+    live: Given
+    stored: StoredVariable
+    how: str
+    proven: bool = True
+
+
+def given(variables: Sequence[Any] | Mapping[str, Any]) -> list[Given]:
+    """The live variables as they are matched. Raises GradientsError for what is none."""
+    from optim.state.tracked import plain_name, unwrap
+
+    named = variables.items() if isinstance(variables, Mapping) else [(plain_name(v), v) for v in variables]
+    found = []
+    for name, variable in named:
+        inner = unwrap(variable)
+        shape = tuple(int(n) for n in inner.shape)
+        found.append(Given(str(name), variable, shape, bool(getattr(variable, "trainable", True))))
+    return found
+
+
+def pairs(
+    state: OptimizerState, live: Sequence[Given], ordered: bool, with_values: bool, part: Part | None = None
+) -> list[Pair]:
+    """Live and stored variables that belong together; none are needed where there are no slots and no values."""
+    owners = {name for per in state.slots.values() for name in per}
+    if not owners and not with_values:
+        ordered = False
+    stored = _in_model_order(state)
+    layers = state.source.layers if part is not None and part.with_all and state.source is not None else None
+    try:
+        return match(
+            live,
+            stored,
+            needed=lambda v: v.name in owners,
+            ordered=ordered,
+            equal=_equal,
+            part=part,
+            has_places=layers is None,
+        )
+    except ValueError:
+        if owners or with_values:
+            raise
+        return []
+
+
+def trained(live: Sequence[Given], stored: Sequence[StoredVariable], ordered: bool) -> list[StoredVariable] | None:
+    """The stored variables that the live model trains, for a source that does not store which those are; None if no
+    live variable is known to be one of them."""
+    every = [replace(g, trainable=True) for g in live]
+    flags = {g.name: g.trainable for g in live}
+    for needed in (True, False):
+        wanted = [replace(v, trainable=needed) for v in stored]
+        try:
+            found = match(every, wanted, needed=lambda v: bool(v.trainable), ordered=ordered, equal=lambda *_: False)
+        except ValueError:
+            continue
+        return [p.stored for p in found if flags[p.live.name]]
+    return None
+
+
+def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
+    """Stored variables as the model has them. From 2.9 on an optimizer is built in that order; older ones had others,
+    and what they saved with has the model's."""
+    stored = state.source
+    if stored is None or stored.generation in generations.NEW:
+        return state.variables
+    order = {v.name: i for i, v in enumerate(stored.variables)}
+    return sorted(state.variables, key=lambda v: order.get(v.name, len(order)))
+
+
+def held(pair: Pair) -> Held:
+    """What the live variable of a pair has."""
+    from optim.layouts import placement
+    from optim.state.tracked import unwrap
+
+    def value() -> np.ndarray:
+        return np.asarray(placement.to_host(unwrap(pair.live.variable)), np.float64)
+
+    return Held(pair.stored, value, Order(tuple(range(len(pair.stored.shape)))))
+
+
+def _equal(live: Given, stored: StoredVariable) -> bool:
+    """Whether a live variable has the value of a stored one, bit for bit."""
+    from optim.layouts import placement
+    from optim.state.tracked import unwrap
+
+    variable = unwrap(live.variable)
+    if stored.array is None or stored.dtype != variable.dtype.name or stored.shape != live.shape:
+        return False
+    return bool(np.asarray(placement.to_host(variable)).tobytes() == np.asarray(stored.array.load()).tobytes())
+
+
+def match(
+    live: Sequence[Given],
+    stored: Sequence[StoredVariable],
+    *,
+    needed: Callable[[StoredVariable], bool],
+    ordered: bool,
+    equal: Callable[[Given, StoredVariable], bool],
+    part: Part | None = None,
+    has_places: bool = True,
+) -> list[Pair]:
+    """A stored variable for every live one that is trained, and for each other one that has one of its name.
+
+    Args:
+      live: in the order of the model. stored: in the order of the source's model.
+      needed: whether a stored variable must find its live one, as it has slots.
+      ordered: whether the order of `live` means anything, so that position may decide.
+      equal: whether a live variable has the value of a stored one; used where position decides.
+      part: where only a part of each side belongs to the other one.
+      has_places: whether the order of `stored` is known.
+
+    Raises:
+      MismatchError: a name fits and its shape does not; or some are left over, all of them listed.
+      AmbiguousError: only position is left to decide, and order or values speak against it.
+    """
+    aside = [g for g in live if part is not None and g.name in part.fresh]
+    live = [g for g in live if part is None or g.name not in part.fresh]
+    pairs = _by_name(live, stored, aside, part or Part(), _telling_of(ordered, part))
+    _check_shapes(pairs, part or Part())
+    done = {id(p.live) for p in pairs}
+    free_live = [g for g in live if g.trainable and id(g) not in done]
+    taken = {p.stored.name for p in pairs}
+    free = [v for v in stored if v.name not in taken and (needed(v) or _is_trained(v, part))]
+    ordered = ordered and has_places
+    pairs += _by_rest(free_live, free, needed, ordered, equal, part)
+    if part is not None and part.with_all:
+        done, taken = {id(p.live) for p in pairs}, {p.stored.name for p in pairs}
+        free_live = [g for g in live if not g.trainable and id(g) not in done]
+        free = [v for v in stored if v.name not in taken and not _is_trained(v, part)]
+        pairs += _by_rest(free_live, free, lambda _: False, ordered, equal, part)
+    place = {id(g): i for i, g in enumerate(live)}
+    return sorted(pairs, key=lambda p: place[id(p.live)])
+
+
+def _is_trained(variable: StoredVariable, part: Part | None) -> bool:
+    """By its flag; where a part is wanted of a source that has none, by its name."""
+    if part is None or variable.trainable is not None:
+        return bool(variable.trainable)
+    return not is_statistic(variable.name)
+
+
+def _by_rest(
+    live: list[Given],
+    stored: list[StoredVariable],
+    needed: Callable[[StoredVariable], bool],
+    ordered: bool,
+    equal: Callable[[Given, StoredVariable], bool],
+    part: Part | None,
+) -> list[Pair]:
+    """Pairs of variables with names that tell nothing."""
+    pairs, live, stored = _by_shape(live, stored)
+    if part is not None:
+        grown, live, stored = _by_growth(live, stored, part)
+        pairs += grown
+        shapes = {g.shape for g in live}
+        stored = [v for v in stored if v.shape in shapes]
+    return [*pairs, *_by_position(live, stored, needed, ordered, equal)]
+
+
+Telling = Callable[[Collection[str], Collection[str], Collection[str]], list[str]]
+
+
+def _by_name(
+    live: Sequence[Given],
+    stored: Sequence[StoredVariable],
+    aside: Sequence[Given],
+    part: Part,
+    telling: Telling,
+) -> list[Pair]:
+    """Same names, then names with the same end, longest first, as far as each is the only one on both sides.
+
+    Args:
+      aside: live ones that are not matched. telling: those of the live names that say anything, compared with the
+        stored ones and those aside.
+    """
+    pairs: list[Pair] = []
+    depth = max((n.count("/") + 1 for n in [g.name for g in live] + [plain(v.name) for v in stored]), default=0)
+    for parts in (0, *range(depth, 1, -1)):
+        done = {id(p.live) for p in pairs}
+        taken = {p.stored.name for p in pairs}
+        ours = _unique((_end(g.name, parts), g) for g in live if id(g) not in done)
+        theirs = _unique((_end(plain(v.name), parts), v) for v in stored if v.name not in taken)
+        others = {_end(g.name, parts) for g in aside}
+        same = [key for key in telling(ours, theirs, others) if key and key in theirs]
+        if parts:  # the end of a name proves less, so there the shape has to be right, too
+            same = [key for key in same if part.fits(ours[key], theirs[key])]
+        pairs += [Pair(ours[key], theirs[key], "name") for key in same]
+    return pairs
+
+
+def _telling_of(ordered: bool, part: Part | None) -> Telling:
+    if not ordered:
+        return lambda ours, _, __: list(ours)
+    return partial(_telling, begins_alike=part is not None)
+
+
+def _telling(ours: Collection[str], theirs: Collection[str], aside: Collection[str], begins_alike: bool) -> list[str]:
+    """Names of live variables that say which stored one each is.
+
+    Keras numbers layers in the order in which a process makes them: `dense_1` of a model that was saved is `dense_2` of
+    the same one made later. So numbers tell only where one side has none that the other has not; and, where something
+    may be left over on both sides, where both have the same first one.
+    """
+    sides: list[dict[str, set[str]]] = [{}, {}]
+    for found, keys in zip(sides, ((*ours, *aside), theirs), strict=True):
+        for key in keys:
+            found.setdefault(_numberless(key), set()).add(key)
+    mine, other = sides
+    kept = (group for kind, group in mine.items() if _tells(group, other.get(kind, set()), begins_alike))
+    return [key for group in kept for key in sorted(group) if key in ours]
+
+
+def _tells(group: set[str], rest: set[str], begins_alike: bool) -> bool:
+    if not (group <= rest or rest <= group):
+        return False
+    return not (begins_alike and rest) or min(group, key=_numbers) == min(rest, key=_numbers)
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    """The numbers of layers in a name, in which `dense` comes before `dense_1`."""
+    return tuple(int(number or -1) for number in re.findall(r"_?(\d*)(?=[_/]|$)", name))
+
+
+def _numberless(name: str) -> str:
+    """`dense_2/kernel` and `dense/kernel` are alike but for a number."""
+    return re.sub(r"_?\d+(?=[_/]|$)", "", name)
+
+
+def _end(name: str, parts: int) -> str:
+    """The last parts of a name, the whole one for 0; empty if it has fewer."""
+    if not parts:
+        return name
+    pieces = name.split("/")
+    return "/".join(pieces[-parts:]) if len(pieces) >= parts else ""
+
+
+def _unique(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Those whose key occurs once."""
+    found: dict[str, list[Any]] = {}
+    for key, item in items:
+        found.setdefault(key, []).append(item)
+    return {key: members[0] for key, members in found.items() if len(members) == 1}
+
+
+def _check_shapes(pairs: Sequence[Pair], part: Part) -> None:
+    other = [p for p in pairs if not part.fits(p.live, p.stored)]
+    if other:
+        wrong = [f"{p.live.name!r} has shape {list(p.live.shape)}, in the source {list(p.stored.shape)}" for p in other]
+        raise _left_over(
+            f"the live variables are not those of the source: {'; '.join(wrong[:SHOWN])}",
+            [p.live for p in other],
+            all(slot_layout.is_grown(p.stored.shape, p.live.shape) for p in other),
+        )
+
+
+def _by_shape(
+    live: Sequence[Given], stored: Sequence[StoredVariable]
+) -> tuple[list[Pair], list[Given], list[StoredVariable]]:
+    """Pairs of shapes that occur once on both sides, and what is left."""
+    ours = _unique((str(g.shape), g) for g in live)
+    theirs = _unique((str(v.shape), v) for v in stored)
+    pairs = [Pair(ours[key], theirs[key], "shape") for key in ours if key in theirs]
+    done, taken = {id(p.live) for p in pairs}, {p.stored.name for p in pairs}
+    return pairs, [g for g in live if id(g) not in done], [v for v in stored if v.name not in taken]
+
+
+def _by_growth(
+    live: Sequence[Given], stored: Sequence[StoredVariable], part: Part
+) -> tuple[list[Pair], list[Given], list[StoredVariable]]:
+    """Pairs of grown variables and the only stored ones that can be their first part, and what is left."""
+    pairs = []
+    for g in (g for g in live if g.name in part.grown):
+        fitting = [v for v in stored if part.fits(g, v)]
+        rivals = [h for h in live if h is not g and any(part.fits(h, v) for v in fitting)]
+        if len(fitting) == 1 and not rivals:
+            pairs.append(Pair(g, fitting[0], "shape"))
+    done, taken = {id(p.live) for p in pairs}, {p.stored.name for p in pairs}
+    return pairs, [g for g in live if id(g) not in done], [v for v in stored if v.name not in taken]
+
+
+def _by_position(
+    live: Sequence[Given],
+    stored: Sequence[StoredVariable],
+    needed: Callable[[StoredVariable], bool],
+    ordered: bool,
+    equal: Callable[[Given, StoredVariable], bool],
+) -> list[Pair]:
+    if len(live) != len(stored):
+        stored = [v for v in stored if needed(v)]
+    if not live and not any(map(needed, stored)):
+        return []
+    if sorted(g.shape for g in live) != sorted(v.shape for v in stored):
+        raise _left_over(
+            f"the live variables are not those of the source: left over are {_shown(live)} live, and in the source"
+            f" {_shown(stored)}; give all trainable variables of the model that was saved, or a mapping of the"
+            " source's names to variables",
+            live,
+            all(any(slot_layout.is_grown(v.shape, g.shape) for v in stored) for g in live),
+        )
+    if not ordered or [g.shape for g in live] != [v.shape for v in stored]:
+        raise AmbiguousError(_candidates(live, stored, "their names differ and their shapes are not unique"))
+    pairs = [Pair(g, v, "position", equal(g, v)) for g, v in zip(live, stored, strict=True)]
+    _check_values(pairs, equal)
+    return pairs
+
+
+def _check_values(pairs: Sequence[Pair], equal: Callable[[Given, StoredVariable], bool]) -> None:
+    """Where the live variables have the values of stored ones already, these must be the ones at their positions."""
+    for pair in pairs:
+        if pair.proven:
+            continue
+        others = [p.stored for p in pairs if p is not pair and p.stored.shape == pair.stored.shape]
+        found = next((v for v in others if equal(pair.live, v)), None)
+        if found is not None:
+            raise AmbiguousError(
+                f"by position {pair.live.name!r} would be {pair.stored.name!r} of the source, but it has the value of"
+                f" {found.name!r}: give a mapping of the source's names to variables"
+            )
+
+
+def _candidates(live: Sequence[Given], stored: Sequence[StoredVariable], why: str) -> str:
+    lines = [
+        f"{g.name!r} may be {' or '.join(repr(v.name) for v in stored if v.shape == g.shape)}" for g in live[:SHOWN]
+    ]
+    return (
+        f"live variables could not be matched to stored ones, as {why}: {'; '.join(lines)}. Give a mapping of the"
+        " source's names to variables"
+    )
+
+
+def _shown(items: Sequence[Any]) -> str:
+    names = ", ".join(f"{x.name}{list(x.shape)}" for x in items[:SHOWN])
+    return f"{names}, ... ({len(items)} in all)" if len(items) > SHOWN else names or "none"

@@ -1,0 +1,66 @@
+"""Lists in which only some variables have the last slot, as Muon's: whose it is, names and shapes say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from migrate.algorithms.spec import Algorithm
+from migrate.errors import AmbiguousError, ContradictionError
+from migrate.lists.orders import Owners
+from migrate.matching import strategies
+from migrate.state import Stored
+
+
+def owners(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], where: str) -> Owners | None:
+    """Who has the last slot, for an algorithm that keeps it of some variables only, else None.
+
+    Raises:
+      AmbiguousError: names do not show it, or show it of an order that the source does not show.
+    """
+    blocks = [b for blocks in algorithm.blocks(stored.generation or "", config) for b in blocks]
+    slot = next((b.slots[-1] for b in blocks if not isinstance(b, str) and b.last_of_some), None)
+    if slot is None:
+        return None
+    trained = [v for v in strategies.usable(stored.variables) if v.trainable is not False]
+    check(algorithm, config, slot, {v.name: v.shape for v in trained})
+    said = [bool(algorithm.has(config, slot, v.shape, v.name)) for v in trained]
+    if stored.layers is None:
+        return Owners(len(trained), lambda i, shape: said[i])
+    by_shape: dict[tuple[int, ...], set[bool]] = {}
+    for variable, has in zip(trained, said, strict=True):
+        by_shape.setdefault(variable.shape, set()).add(has)
+    mixed = next((shape for shape, has in by_shape.items() if len(has) > 1), None)
+    if mixed is not None:
+        raise AmbiguousError(
+            f"{where}: the source does not contain the order of its layers, and only some variables of shape"
+            f" {list(mixed)} have the slot {slot}: name the trained variables, in order, in --variables"
+        )
+    return Owners(len(trained), lambda i, shape: by_shape.get(shape) == {True})
+
+
+def check(
+    algorithm: Algorithm,
+    config: Mapping[str, Any],
+    slot: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    having: Collection[str] = (),
+) -> None:
+    """Whether none of those that have a slot, `having`, should not, by its name, its shape and the config.
+
+    Raises:
+      AmbiguousError: the names do not show it. ContradictionError: one has it, and should not.
+    """
+    for name, shape in shapes.items():
+        has = algorithm.has(config, slot, shape, name)
+        if has is None:
+            raise AmbiguousError(
+                f"whether {algorithm.name} keeps the slot {slot} of {name!r} depends on how much of that name its"
+                " path had in Keras, which the source does not contain: exclude_layers or exclude_embeddings match"
+                " only a part of it. Give patterns that match the layer's own name, with --set exclude_layers=VALUE"
+            )
+        if name in having and not has:
+            raise ContradictionError(
+                f"the source keeps the slot {slot} of {name!r}, and by its shape, its name and the config"
+                f" {algorithm.name} does not: one of them is of another run"
+            )

@@ -1,0 +1,153 @@
+"""What of a model its files do not hold, Keras 3's above all.
+
+Found by calling `get_config` of every class of Keras 3.0 to 3.15 and comparing with its arguments. What nothing shows
+and only few models have is in docs/exact.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from migrate.bytes.messages import some
+from migrate.generations import KERAS3
+from migrate.readers.keras.left_out import PADDING, SCALING, TRANSPOSED
+from migrate.readers.keras.model import objects
+from migrate.state import Stored, StoredModel
+
+LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
+"""Losses -> what their `get_config` leaves out (`losses.py` of Keras 3.0 to 3.15)."""
+
+
+def of_model(model: StoredModel, by_keras3: bool) -> list[str]:
+    """Say why a model may train differently from what its file says."""
+    own = _of_keras3(model) if by_keras3 else []
+    return [*own, *_lost(model.config, STATES)]
+
+
+def _of_keras3(model: StoredModel) -> list[str]:
+    own = [*losses(model.training), *weights(model)]
+    return [*own, *paddings(model.config), *scalings(model.config), *adapted(model)]
+
+
+def weights(model: StoredModel) -> list[str]:
+    """One loss with one weight, where there are several outputs."""
+    training, inside = model.training or {}, model.config.get("config")
+    loss, given = training.get("loss"), training.get("loss_weights")
+    alone = (
+        loss is not None and not isinstance(loss, list) and not (isinstance(loss, Mapping) and "class_name" not in loss)
+    )
+    outputs = inside.get("output_layers") if isinstance(inside, Mapping) else None
+    several = isinstance(outputs, Mapping) or (isinstance(outputs, list) and isinstance(next(iter(outputs), 0), list))
+    if not alone or not several or len(outputs or ()) < 2:
+        return []
+    if not isinstance(given, float) and not (isinstance(given, (list, Mapping)) and len(given) == 1):
+        return []
+    return [f"loss_weights {given!r}: releases of Keras 3 weigh one output with it, or all of them"]
+
+
+def adapted(model: StoredModel | None) -> list[str]:
+    """Name the layers with LoRA factors."""
+    return [] if model is None else _lost(model.config, ADAPTED)
+
+
+def quantized(model: StoredModel | None) -> list[str]:
+    """Layers whose kernel `quantize` has made one of whole numbers, which nothing trains."""
+    names = [] if model is None else _names(model.config, _quantized)
+    return [f"{some(names)}: quantized after training, which leaves no kernel to train"] if names else []
+
+
+def _quantized(config: Mapping[str, Any]) -> str | None:
+    policy = config.get("dtype")
+    is_so = isinstance(policy, Mapping) and str(policy.get("class_name")).startswith("Quantized")
+    return str(config.get("name")) if is_so else None
+
+
+def _names(config: Any, named: Callable[[Mapping[str, Any]], str | None]) -> list[str]:
+    """What `named` calls the objects in a config that it means, each once."""
+    return list(dict.fromkeys(name for each in objects(config) if (name := named(each)) is not None))
+
+
+def losses(training: Any) -> list[str]:
+    """Losses that are objects with an argument that no Keras 3 saves."""
+    if isinstance(training, list):
+        return [reason for each in training for reason in losses(each)]
+    if not isinstance(training, Mapping):
+        return []
+    name, config = str(training.get("class_name")), training.get("config")
+    key = LOSSES.get(name)
+    if key is None or not isinstance(config, Mapping):
+        inside = training.get("loss") if "loss" in training else list(training.values())
+        return list(dict.fromkeys(losses(inside)))
+    return [] if key in config else [f"the loss {name}: Keras 3 does not save its {key}, and the default is taken"]
+
+
+def paddings(config: Any) -> list[str]:
+    """Transposed convolutions whose `output_padding` could be another than the default, and nothing shows."""
+    names = _names(config, _unpadded)
+    if not names:
+        return []
+    return [
+        f"{some(names)}: Keras before 3.14 does not save {PADDING}, and the source does not show the shape of the"
+        " layer's output; right if your program does not set it"
+    ]
+
+
+def scalings(config: Any) -> list[str]:
+    """Layers that have one weight, which does not show how it is used."""
+    names = _names(config, _unscaled)
+    if not names:
+        return []
+    return [f"{some(names)}: Keras before 3.4 does not save {SCALING}; right if your program does not set it"]
+
+
+def _unscaled(layer: Mapping[str, Any]) -> str | None:
+    config = layer.get("config")
+    if layer.get("class_name") != "LayerNormalization" or not isinstance(config, Mapping):
+        return None
+    is_open = SCALING not in config and config.get("center") != config.get("scale")
+    return str(config.get("name")) if is_open else None
+
+
+ADAPTED = (
+    "lora_rank",
+    "Keras 3 saves the kernel with its LoRA factors (lora_rank) added to it, and starts new factors",
+)
+
+
+def adapted_kernels(stored: Stored) -> list[str]:
+    """The same of a file without a config, as `save_weights` writes it: slots of two factors of a kernel fit no
+    variable there (`enable_lora` of `dense.py` and `base_conv.py`, Keras 3)."""
+    shapes = {v.shape for v in stored.variables}
+    strange = {array.shape for _, array in stored.weights or () if len(array.shape) > 1} - shapes
+    factors = [(one, other) for one in strange for other in strange if len(other) == 2 and one[-1] == other[0]]
+    kernels = {(*one[:-1], other[-1]) for one, other in factors}
+    names = [v.name for v in stored.variables if v.shape in kernels and stored.generation == KERAS3]
+    return [f"{some(names)}: {ADAPTED[1]}"] if names else []
+
+
+STATES = ("stateful", "no file holds the states of a stateful layer; right if your program resets them first")
+"""An argument, and what becomes of a layer where it is set (`save_own_variables` of `dense.py`, `rnn.py`)."""
+
+
+def _lost(config: Any, argument: tuple[str, str]) -> list[str]:
+    key, what = argument
+    names = _names(config, lambda each: each["name"] if each.get(key) and isinstance(each.get("name"), str) else None)
+    return [f"{some(names)}: {what}"] if names else []
+
+
+def _unpadded(layer: Mapping[str, Any]) -> str | None:
+    config = layer.get("config")
+    if layer.get("class_name") not in TRANSPOSED or not isinstance(config, Mapping):
+        return None
+    return str(config.get("name")) if PADDING not in config and _is_open(config) else None
+
+
+def _is_open(config: Mapping[str, Any]) -> bool:
+    """Whether there is a choice: a padding is below the stride, and with a stride of 1 as good as none for a kernel
+    that reaches over an odd number of steps."""
+    settings = [config.get(key) for key in ("kernel_size", "strides", "dilation_rate")]
+    if not all(isinstance(each, list) for each in settings):
+        return True
+    even = any((kernel - 1) * dilation % 2 for kernel, _, dilation in zip(*settings, strict=True))
+    return any(stride != 1 for stride in settings[1] or ()) or (config.get("padding") == "same" and even)

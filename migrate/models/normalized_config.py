@@ -1,0 +1,213 @@
+"""A model's config of any Keras in one form: that of Keras 2's `model_config`, without what serialization adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from migrate.generations import KERAS1, KERAS3
+from migrate.models import operators
+from migrate.models.layers import ADVICE, KINDS, MODELS, OPERATORS, SAID, is_stock, of_another_module
+from optim.errors import UnsupportedError
+
+SERIALIZED = {"module", "registered_name", "build_config", "shared_object_id", "compile_config"}
+RENAMED_CLASSES = {
+    "Model": "Functional",
+    "Convolution1D": "Conv1D",
+    "Convolution2D": "Conv2D",
+    "Convolution3D": "Conv3D",
+}
+Layer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A layer that is no model. `path`: names of the models it is in, without the outermost, then its own.
+
+    `frozen`: whether it, or a model around it, has `trainable` off.
+    """
+
+    path: tuple[str, ...]
+    class_name: str
+    config: dict[str, Any]
+    frozen: bool
+
+
+def canonical(config: Mapping[str, Any], generation: str | None) -> dict[str, Any]:
+    """A model's config in Keras 2's terms.
+
+    Args:
+      config: `{"class_name", "config"}` as a source has it.
+      generation: of the source.
+
+    Raises:
+      UnsupportedError: it holds layers that are not Keras's own, or is no Sequential and no graph of layers.
+    """
+    plain = _plain(config)
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("class_name"), str):
+        raise UnsupportedError(f"the source's description of its model is not readable; {ADVICE}")
+    if generation == KERAS1:
+        from migrate.models import keras1
+
+        plain = keras1.modern(plain)
+    elif generation == KERAS3:
+        from migrate.models import from_keras3
+
+        plain = from_keras3.older(plain)
+    document = _model(plain, "")
+    _freeze(document, False)
+    return document
+
+
+def _freeze(model: Layer, frozen: bool) -> None:
+    """Write down in each layer of a frozen model that it is frozen, as today's Keras and tf_keras go by that alone."""
+    for layer in model["config"]["layers"]:
+        if layer["class_name"] in MODELS:
+            _freeze(layer, frozen or layer["config"].get("trainable") is False)
+        else:
+            freeze_layer(layer, frozen)
+
+
+def freeze_layer(layer: Layer, frozen: bool, within: bool = False) -> None:
+    """As `_freeze`, and in layers `within` a layer, which Keras 3 trains otherwise."""
+    config = layer["config"]
+    if frozen and config.get("trainable", within) is True:
+        if layer["class_name"] == "BatchNormalization":
+            raise UnsupportedError(
+                f"the layer {layer_name(layer)!r} is not frozen, in a model or layer that is: it normalizes by the"
+                f" batch and is not trained, which no target can express; {ADVICE}"
+            )
+        config["trainable"] = False
+    for inner in held(layer):
+        freeze_layer(inner, frozen or config.get("trainable") is False, within=True)
+
+
+def held(layer: Layer) -> list[Layer]:
+    """The layers in a layer that is no model."""
+    given = [layer["config"].get(key) for key in KINDS[layer["class_name"]].inner]
+    return [each for item in given if item for each in (item if isinstance(item, list) else [item])]
+
+
+def _plain(item: Any) -> Any:
+    """Without tuples' and shared objects' marks, modules and Policy objects."""
+    if isinstance(item, list):
+        return [_plain(x) for x in item]
+    if not isinstance(item, Mapping):
+        return item
+    name, config = item.get("class_name"), item.get("config")
+    if name == "__tuple__":
+        return [_plain(x) for x in item.get("items", [])]
+    if isinstance(config, Mapping) and name in ("Policy", "PolicyV1", "DTypePolicy"):
+        return config.get("name")
+    registered = item.get("registered_name")
+    if isinstance(registered, str) and ">" in registered and not registered.startswith("Custom>"):
+        return {"class_name": registered, "config": _plain(config)}
+    if "module" in item and isinstance(name, str) and name != "function" and of_another_module(item):
+        return {"class_name": f"{item['module'] or 'Custom'}>{name}", "config": _plain(config)}
+    return {key: _plain(value) for key, value in item.items() if key not in SERIALIZED}
+
+
+def own_class(model: Mapping[str, Any]) -> str | None:
+    """The class of a Sequential or a graph of layers that is a program's own; None if it is Keras's."""
+    config, name = model.get("config"), str(model.get("class_name"))
+    if not isinstance(config, Mapping) or not isinstance(config.get("layers"), list):
+        return None
+    foreign = "module" in model and of_another_module(model)
+    return name if foreign or RENAMED_CLASSES.get(name, name) not in MODELS else None
+
+
+def _model(model: Mapping[str, Any], where: str) -> dict[str, Any]:
+    name = RENAMED_CLASSES.get(str(model.get("class_name")), str(model.get("class_name")))
+    config = model.get("config")
+    if isinstance(config, Sequence) and not isinstance(config, str):
+        config = {"name": str(model.get("name") or "sequential"), "layers": config}  # Keras up to 2.2.2
+    if name not in MODELS or not isinstance(config, Mapping) or not isinstance(config.get("layers"), list):
+        raise UnsupportedError(f"the model{where} is a {name}, and not Sequential nor a graph of layers; {ADVICE}")
+    layers = [_layer(layer) for layer in config["layers"]]
+    return {**model, "class_name": name, "config": {**config, "layers": layers}}
+
+
+def _layer(layer: Any) -> dict[str, Any]:
+    if not isinstance(layer, Mapping) or not isinstance(layer.get("class_name"), str):
+        raise UnsupportedError(f"the source's description of its model is not readable; {ADVICE}")
+    name = RENAMED_CLASSES.get(layer["class_name"], layer["class_name"])
+    config = layer.get("config")
+    if name in MODELS:
+        return _model(layer, f" {layer.get('name', '')!r} in it")
+    shown = layer.get("name") or (config or {}).get("name")
+    if isinstance(config, Mapping) and name in KINDS and not is_stock(name, config):
+        raise UnsupportedError(
+            f"the layer {shown!r} is a {name} without {SAID[name]}, which Keras's own has, so it is another class of"
+            f" that name; {ADVICE}"
+        )
+    if name not in KINDS or not isinstance(config, Mapping):
+        raise UnsupportedError(
+            f"the layer {shown!r} is a {name}, which is not a Keras layer that this dtopt translates; {ADVICE}"
+        )
+    if name == "GRU":  # which Keras before 2.1.4 could not say, and later ones take for granted
+        config = {"reset_after": False, **config}
+    if name == "Embedding":
+        config = _embedding(config)
+    if name == "MultiHeadAttention":  # which TF 2.4 does not say, and tf_keras asks for
+        config = {**dict.fromkeys(("query_shape", "key_shape", "value_shape")), **config}
+    if name in OPERATORS:
+        operators.operator(layer)
+    inner = {key: _inner(config[key], str(shown)) for key in KINDS[name].inner if config.get(key)}
+    return {**layer, "class_name": name, "config": {**config, **inner}}
+
+
+def _embedding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """As later Keras takes it: Keras 2.0.0 and TF 1.2 say the dtype of what it looks up, and TF 1 draws floats below 1
+    where it says no maximum."""
+    initializer = config.get("embeddings_initializer")
+    if isinstance(initializer, Mapping) and "maxval" in (settings := initializer.get("config") or {}):
+        maximum = 1.0 if settings["maxval"] is None else settings["maxval"]
+        config = {**config, "embeddings_initializer": {**initializer, "config": {**settings, "maxval": maximum}}}
+    is_of_rows = str(config.get("dtype")).startswith(("int", "uint"))
+    return {**config, "dtype": "float32"} if is_of_rows else {**config}
+
+
+def _inner(layer: Any, around: str) -> Any:
+    """A layer within another one, or several."""
+    if isinstance(layer, list):
+        return [_inner(each, around) for each in layer]
+    found = _layer(layer)
+    if found["class_name"] in MODELS:
+        raise UnsupportedError(f"the layer {around!r} wraps a model, which this dtopt does not translate; {ADVICE}")
+    return found
+
+
+def layer_name(layer: Layer) -> str:
+    return str(layer.get("name") or layer["config"].get("name"))
+
+
+def output_names(model: Layer) -> list[str]:
+    """The layers whose outputs a graph of layers has; none of a Sequential."""
+    return [str(end[0]) for end in operators.ends(model["config"].get("output_layers") or [])]
+
+
+def node_shifts(config: Mapping[str, Any]) -> dict[str, int]:
+    """By how much Keras 2 numbers the calls of a nested model higher: it counts the making of the model as one."""
+    layers = config["layers"]
+    counts = {layer_name(layer): len(layer.get("inbound_nodes") or []) for layer in layers}
+    models = [layer_name(layer) for layer in layers if layer["class_name"] in MODELS]
+    used = [end for layer in layers for end in operators.ends(layer.get("inbound_nodes") or [])]
+    used += operators.ends(config["output_layers"])
+    shifts = {}
+    for name in models:
+        indices = [end[1] for end in used if end[0] == name]
+        shifts[name] = 1 if not indices or min(indices) >= 1 or max(indices) >= counts[name] else 0
+    return shifts
+
+
+def leaves(model: Layer, path: tuple[str, ...] = (), frozen: bool = False) -> Iterator[Leaf]:
+    """Every layer in the order of `model.layers`, models opened."""
+    for layer in model["config"]["layers"]:
+        config = layer["config"]
+        below = frozen or config.get("trainable") is False
+        here = (*path, layer_name(layer))
+        if layer["class_name"] in MODELS:
+            yield from leaves(layer, here, below)
+        else:
+            yield Leaf(here, layer["class_name"], config, below)

@@ -1,0 +1,146 @@
+"""A model of tf.keras as tf_keras loads it again: with its own description and under its own weights' names.
+
+tf_keras is tf.keras under another name, so that nothing of the model has to be understood: layers that no other Keras
+has, operators and layers of the user's own are passed on. What has to be known is only which weights are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from migrate.algorithms import patterns
+from migrate.generations import OPTIMIZER, OPTIMIZER_V2
+from migrate.models.frozen import WITHIN
+from migrate.models.layers import ADVICE, KINDS, MODELS, is_stock, of_another_module
+from migrate.models.to_keras3 import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, REGULARIZERS
+from migrate.readers.keras.model import objects
+from migrate.rules.keras_targets import KERAS3
+from migrate.state import OptimizerState, StoredModel
+from optim.errors import UnsupportedError
+
+GENERATIONS = (OPTIMIZER_V2, OPTIMIZER)
+ONLY_TF_KERAS = (
+    *("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceProperty", "TensorFlowOpLayer"),
+    *("StackedRNNCells", "ThresholdedReLU", "LocallyConnected1D", "LocallyConnected2D", "DenseFeatures"),
+    *("RandomHeight", "RandomWidth", "Discretization", "Hashing", "HashedCrossing", "IntegerLookup", "StringLookup"),
+    *("TextVectorization", "SyncBatchNormalization", "SpectralNormalization"),
+)
+"""Layers of tf_keras itself that no other target takes."""
+ARGUMENTS = {
+    "_initializer": (*INITIALIZERS, "Identity"),
+    "_regularizer": (*REGULARIZERS, "l1", "l2", "l1_l2"),
+    "_constraint": (*CONSTRAINTS, "RadialConstraint"),
+    "activation": (*ACTIVATIONS, *KINDS),
+}
+"""End of an argument's name -> what tf_keras knows for it."""
+
+
+def possible(state: OptimizerState, families: Sequence[str]) -> bool:
+    """Whether source and target are tf.keras's, and the source lists the weights of each layer by name."""
+    source = state.source
+    return (
+        KERAS3 not in families
+        and source is not None
+        and source.format == "h5"
+        and source.generation in GENERATIONS
+        and source.model is not None
+        and source.model.groups is not None
+    )
+
+
+def check_code(model: StoredModel) -> None:
+    """Raises UnsupportedError for code that only the Python that wrote it runs."""
+    if any(item.get("function_type") == "lambda" for item in objects(model.config)):
+        raise UnsupportedError(
+            "the model has a Lambda layer that holds the bytecode of a Python function, which no other release of"
+            f" Python runs; {ADVICE}"
+        )
+
+
+def own_classes(config: Mapping[str, Any], activations: Sequence[str] = ()) -> list[str]:
+    """Why a model that is passed on with classes and functions of the user's own cannot be called exact; empty if it
+    has none.
+
+    Args:
+      activations: what the target's Keras has besides those of every Keras.
+    """
+    if any(item.get("class_name") == "__lambda__" for item in objects(config)):
+        return [
+            "a Lambda layer holds the bytecode of a Python function, so that the target cannot be loaded back here;"
+            " load_model needs safe_mode=False, and the release of Python that wrote it"
+        ]
+    arguments = (name for name in _own_arguments(config) if name not in activations)
+    names = ", ".join(sorted({name.rsplit(">", 1)[-1] for name in (*_own_layers(config), *arguments)}))
+    if not names:
+        return []
+    return [
+        f"{names}: not Keras's own, so that the target cannot be loaded back here; load_model needs them in"
+        " custom_objects"
+    ]
+
+
+def _own_layers(config: Mapping[str, Any]) -> Iterator[str]:
+    """Class names of layers, and of all that says its module."""
+    for item in objects(config):
+        name = item.get("config" if item.get("class_name") == "function" else "class_name")
+        foreign = "module" in item and (item["class_name"] == "function" or of_another_module(item))
+        if isinstance(name, str) and foreign:
+            yield name
+    for name, settings in _classes(config):
+        if not is_stock(name, settings) and name not in (*MODELS, *ONLY_TF_KERAS, "Model"):
+            yield name
+
+
+def _own_arguments(config: Mapping[str, Any]) -> Iterator[str]:
+    """What layers have for an initializer, activation and the like that Keras does not know."""
+    for item in objects(config):
+        for key, value in item.items():
+            known = next((each for end, each in ARGUMENTS.items() if key.endswith(end)), None)
+            if known is None or value is None or (isinstance(value, Mapping) and "module" in value):
+                continue
+            name = value.get("class_name") if isinstance(value, Mapping) else value
+            if name == "function":
+                name = value.get("config")
+            if isinstance(name, str) and name not in known:
+                yield name
+
+
+def _classes(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Class names and configs of layers that do not say their module: of what has a class and a config with a name, or
+    stands where layers do; and of models."""
+    for each in objects(item):
+        config = each.get("config")
+        named = isinstance(config, Mapping) and "name" in config and not config.keys().isdisjoint(("dtype", "layers"))
+        if named and isinstance(each.get("class_name"), str) and "module" not in each:
+            yield str(each["class_name"]), config or {}
+        for key in WITHIN:
+            inside = each.get(key)
+            for layer in inside if isinstance(inside, list) else [inside]:
+                if isinstance(layer, Mapping) and isinstance(layer.get("class_name"), str) and "module" not in layer:
+                    yield str(layer["class_name"]), layer.get("config") or {}
+
+
+def trained(state: OptimizerState) -> list[str]:
+    """Names of the variables that tf_keras will train, in its order: layer after layer, as the groups list them.
+
+    Raises:
+      UnsupportedError: the source does not show whether something without slots is trained, or its config does not
+        train what its optimizer does.
+    """
+    assert state.source is not None
+    assert state.source.model is not None
+    assert state.source.model.groups is not None
+    flags = {v.name: v.trainable for v in state.source.variables}
+    owners = {name for per in state.slots.values() for name in per}
+    listed = [name for members in state.source.model.groups.values() for _, name in members]
+    listed = list(dict.fromkeys(listed))
+    if not owners:
+        return [name for name in listed if flags[name] is not False]
+    doubtful = [name for name in listed if flags[name] is not False and name not in owners]
+    if doubtful:
+        raise UnsupportedError(
+            "some variables have no slots, and nothing shows whether the model trains them; if it does not, add"
+            f" {patterns.naming(patterns.UNTRAINED, doubtful, listed)}; if it does, migrate to slots"
+        )
+    return [name for name in listed if name in owners]

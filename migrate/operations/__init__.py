@@ -1,1 +1,0 @@
-"""Read, inspect, interpret, write: what the public functions do."""

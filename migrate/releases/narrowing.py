@@ -1,0 +1,52 @@
+"""Which releases can have written a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from migrate.generations import EXPERIMENTAL
+from migrate.releases.table import DTENSOR, GRAPH, RELEASES, Release
+from migrate.releases.versions import PERHAPS, UNKNOWN, YES, Number, Versions, version_tuple
+
+
+@lru_cache(maxsize=4096)
+def candidates(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, ...]:
+    """The releases of a generation that fit what a source shows; at least one.
+
+    A version that is not in the table means the last one before it. What no release fits is ignored.
+    """
+    after, before = version_tuple(versions.tensorflow_after), version_tuple(versions.tensorflow_before)
+    left = [r for r in RELEASES if r.generation == generation and _has_mode(r, versions)]
+    left = _nearest(left, versions.tensorflow_number, lambda r: r.tensorflow, 2)
+    left = _nearest(left, versions.keras_number, lambda r: r.keras_number, 3)
+    for fits in (
+        lambda r: not versions.backend or r.backend in versions.backend.split(" or "),
+        lambda r: not versions.graph_mode or r.mode == GRAPH,
+        lambda r: after is None or r.tensorflow > after[:2],
+        lambda r: before is None or r.tensorflow < before[:2],
+    ):
+        left = list(filter(fits, left)) or left
+    return tuple(left)
+
+
+def _has_mode(release: Release, versions: Versions) -> bool:
+    if release.mode == DTENSOR:
+        return versions.dtensor in (YES, PERHAPS)
+    return versions.dtensor != YES or release.generation != EXPERIMENTAL
+
+
+def _nearest(
+    releases: list[Release], number: Number | None, of: Callable[[Release], Number], digits: int
+) -> list[Release]:
+    """Those with a number, or the nearest to it; all if there is no number to look for.
+
+    Args:
+      of: the number of a release. digits: how many of them count.
+    """
+    numbers = sorted({of(release) for release in releases} - {()})
+    if number is None or not numbers:
+        return releases
+    same = [each for each in numbers if each[:2] == number[:2]] or numbers
+    nearest = max((each for each in same if each <= number[:digits]), default=same[0])
+    return [release for release in releases if of(release) == nearest]

@@ -1,0 +1,64 @@
+"""The gradients of an eager step on one GPU, of which the host learns nothing before the step is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from optim.executors.shard_gradients import Tensors
+from optim.native import direct
+from optim.native.direct import Held
+
+
+@dataclass
+class LaunchedGradients:
+    """Gradients for `optim.options.clipping` and for dtopt's own kernel.
+
+    What they are multiplied by, and whether one of them is not finite, so that there is no step, the GPU finds out and
+    keeps: the launches of the step read it there.
+
+    Attributes:
+      scale: what they are multiplied by anyway. checks: whether there is no step if one is not finite.
+      norm: the limit of norms, and whether that is of the joint norm. limit: then each element is clipped to ±limit.
+    """
+
+    tensors: Tensors
+    count: int
+    scale: float
+    checks: bool
+    norm: tuple[float, bool] | None = None
+    limit: float | None = None
+    made: Held | None = None
+
+    def clip_values(self, limit: float) -> LaunchedGradients:
+        return replace(self, limit=limit)
+
+    def clip_norms(self, limit: float, is_joint: bool) -> LaunchedGradients:
+        assert self.limit is None, "norms are taken of what is not clipped yet"
+        return replace(self, norm=(limit, is_joint))
+
+    @property
+    def factors(self) -> list[float]:
+        """Of each its place in what is made."""
+        return [float(1 + i) for i in range(self.count)]
+
+    @property
+    def held(self) -> Held:
+        return self.tensors.held
+
+    @property
+    def rows(self) -> dict[int, int]:
+        """Where in what is held the rows of a gradient are, by position of its variable."""
+        return {i: self.count + n for n, i in enumerate(self.tensors.rows)}
+
+    def control(self, group: int) -> Held:
+        """What is made, launched on the GPU of a group at the first call."""
+        if self.made is None:
+            limit, is_joint = self.norm or (0.0, False)
+            numbers = (self.scale, limit, float(is_joint), float(self.checks))
+            self.made = direct.control(group, self.held, range(self.count), numbers)
+        return self.made
+
+    def was_left_out(self) -> bool:
+        """Whether there was no step after all (waits)."""
+        assert self.made is not None, "it was launched"
+        return direct.is_left_out(self.made)

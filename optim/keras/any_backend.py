@@ -1,0 +1,729 @@
+"""What the optimizers of Keras 3 do on JAX and PyTorch, by the rule and the options of an optimizer of `optim`.
+
+A step is a pure function of arrays: those of all variables before it in, those after it out. Keras's variables hold
+them in between, so that whatever Keras does with an optimizer (a stateless call in a compiled function, donated
+buffers, meshes, files) it does with this one.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from optim import recipe, schedules, slot_layout
+from optim.algorithm import Algorithm
+from optim.errors import CheckpointError, HyperparameterError, UnknownVariableError, UnsupportedError
+from optim.hyperparameters import to_number
+from optim.keras import listing
+from optim.keras.backends import BACKENDS, Backend, check_rule
+from optim.keras.behaviour import Behaviour
+from optim.keras.configured import Configured
+from optim.keras_differences import KERAS_3
+from optim.lazy import is_tensor
+from optim.native.trace import unknown_function
+from optim.options import rate as rates
+from optim.options.clipping import by_norms, clip
+from optim.options.loss_scale import DYNAMIC
+from optim.options.master_copies import LOW_PRECISION
+from optim.options.settings import OPTIONS, Settings
+from optim.rule import AS_VARIABLE, Slot
+from optim.state.names import plain_name
+from optim.step.reports import MemoryReport
+from optim.step.scalars import StepScalars
+
+Arrays = dict[str, Any]
+"""Arrays by key: `slot.index` for slots, `variable.index` for model variables, and names of scalars."""
+VARIABLE = "variable"
+OTHER_NAMES = ("lr", "loss_scale_factor")
+"""Options that are other names of one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tracked:
+    """One model variable that an optimizer was built on."""
+
+    index: int
+    name: str
+    variable: Any
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What regular expressions of options look at."""
+        return self.name, plain_name(self.variable)
+
+    @property
+    def wide(self) -> str:
+        """The dtype in which it is updated."""
+        return wide(self.variable.dtype)
+
+    def __str__(self) -> str:
+        return repr(self.name)
+
+
+def wide(dtype: str) -> str:
+    """At least float32, or 0.999 would round to 1 in bfloat16."""
+    return "float32" if dtype in LOW_PRECISION else dtype
+
+
+class Gradients:
+    """All gradients of one step for `optim.options.clipping`."""
+
+    def __init__(self, xp: Backend, arrays: Sequence[Any]):
+        self._xp = xp
+        self.arrays = list(arrays)
+
+    def clip_values(self, limit: float) -> Gradients:
+        xp = self._xp
+        return Gradients(xp, [xp.maximum(xp.minimum(g, limit), -limit) for g in self.arrays])
+
+    def clip_norms(self, limit: float, is_joint: bool) -> Gradients:
+        return by_norms(self, limit, is_joint)  # type: ignore[return-value]
+
+    def squared_norms(self) -> list[Any]:
+        return [self._xp.reduce_sum(self._xp.square(g)) for g in self.arrays]
+
+    def scale(self, factors: list[Any]) -> Gradients:
+        pairs = zip(self.arrays, factors, strict=True)
+        return Gradients(self._xp, [g * self._xp.cast(factor, dtype_of(g)) for g, factor in pairs])
+
+    def sqrt(self, scalar: Any) -> Any:
+        return self._xp.sqrt(scalar)
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        return self._xp.maximum(a, b)
+
+
+def dtype_of(array: Any) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
+class AnyBackend(Configured):
+    """An optimizer of Keras 3 on JAX or PyTorch, with the rule and the options of `inner`.
+
+    `making` puts it before Keras's `Optimizer`.
+    """
+
+    _keras: ModuleType
+
+    def __init__(self, optimizer: Any):
+        backend = BACKENDS[self._keras.backend.backend()]()
+        own = vars(self)
+        own["_behaviour"] = behaviour = Behaviour(optimizer, self._keras, KERAS_3, backend.name, True)
+        behaviour.warn(behaviour.unlike, 3)
+        own["_xp"], own["_state"] = backend, recipe.State()
+        own["_settings"] = settings = _settings_of(optimizer, own["_state"])
+        own["_algorithm"] = settings.algorithm()
+        _check(settings, own["_algorithm"], optimizer, backend)
+        own["_slots"], own["_by_id"], own["_exact_rate"] = {}, {}, None
+        rate = settings.rate.source
+        if isinstance(rate, float):
+            own["_exact_rate"] = rate
+        self._keras.optimizers.Optimizer.__init__(self, learning_rate=rate, name=optimizer.name)
+        for option in [name for name in vars(self) if name in OPTIONS]:
+            del own[option]  # Keras's own, all unused
+        own["inner"] = optimizer
+        own["_scalars"] = {slot_layout.ITERATIONS: self._iterations}
+        if isinstance(rate, float):
+            own["_scalars"][slot_layout.LEARNING_RATE] = self._learning_rate
+        if settings.accumulation.is_used:
+            self._add_scalar(slot_layout.ACCUMULATED_STEPS, 0, "int32")
+        for name, value in own["_algorithm"].scalars.items():
+            self._add_scalar(name, value, backend.scalar_dtype)
+
+    def _add_scalar(self, name: str, value: Any, dtype: str) -> None:
+        initializer = self._keras.initializers.Constant(value)
+        self._scalars[name] = self.add_variable((), initializer, dtype, name=name)
+
+    def __repr__(self) -> str:
+        return f"for_keras({self.inner!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        own = vars(self)
+        if name in listing.ATTRIBUTES and own.get("_slots"):
+            slot = next((slot for slot in listing.ATTRIBUTES[name] if slot in own["_slots"]), None)
+            if slot is not None:
+                return [own["_slots"][slot].get(tracked.index) for tracked in own["_state"].tracked]
+        if name in OPTIONS and "_settings" in own:
+            return own["_settings"].get("loss_scale" if name == "loss_scale_factor" else name)
+        if not name.startswith("_") and "inner" in own:
+            return getattr(own["inner"], name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "inner" in vars(self) and (name in OPTIONS or name in self.inner._hyper.values):
+            if name not in OTHER_NAMES:
+                raise UnsupportedError(
+                    f"{name} is fixed when the optimizer is made, as compiled steps hold it; make another one"
+                )
+            if name == "loss_scale_factor":
+                self._set_loss_scale(value)
+                return
+            name = "learning_rate"
+        super().__setattr__(name, value)
+
+    def _set_loss_scale(self, value: float | None) -> None:
+        """LossScaleOptimizer of Keras sets None: it scales and unscales."""
+        scale = self._settings.loss_scale.loss_scale
+        if value is None and scale is not None:
+            warnings.warn(
+                f"Keras's LossScaleOptimizer scales the loss: loss_scale={scale!r} of {type(self.inner).__name__} is"
+                " switched off; compile(..., auto_scale_loss=False) keeps it",
+                UserWarning,
+                stacklevel=4,
+            )
+        self._settings.change("loss_scale", value)
+
+    # State.
+
+    @property
+    def iterations(self) -> Any:
+        """How many steps were taken."""
+        return self._iterations
+
+    def _live_rate(self) -> Any:
+        return self._learning_rate
+
+    def _get_current_learning_rate(self) -> Any:
+        rate = self._learning_rate
+        if schedules.is_schedule(rate):
+            now = {name: variable.value for name, variable in self._scalars.items()}
+            return self._scheduled(rate, self._count_now(now))
+        return rate() if callable(rate) else rate
+
+    def _count_now(self, now: Mapping[str, Any]) -> Any:
+        """What a schedule is given by the next call."""
+        accumulation, iterations = self._settings.accumulation, now[slot_layout.ITERATIONS]
+        if not accumulation.goes_by_calls:
+            return iterations
+        return iterations * accumulation.steps + now[slot_layout.ACCUMULATED_STEPS]
+
+    @property
+    def learning_rate(self) -> Any:
+        """The variable of a constant rate, or what a schedule gives now. Setting a number assigns the variable."""
+        return self._get_current_learning_rate()
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        own, before = vars(self), self._learning_rate
+        if schedules.is_schedule(value) or (callable(value) and not hasattr(value, "dtype")):
+            parsed = rates.parse(value)
+            _check_rate(parsed, self._xp)
+            own["_learning_rate"], own["_exact_rate"] = parsed, None
+            if own["_scalars"].pop(slot_layout.LEARNING_RATE, None) is not None:
+                self._untrack_variable(before)
+            return
+        if schedules.is_schedule(before) or callable(before):
+            raise TypeError(
+                "This optimizer was created with a LearningRateSchedule, which a number cannot replace; set another"
+                " schedule"
+            )
+        own["_exact_rate"] = value if isinstance(value, float) else None
+        before.assign(value)
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make the slots of model variables; those of variables known already are left as they are."""
+        own, known = vars(self), self._state.tracked
+        names = {tracked.name for tracked in known}
+        new = []
+        for variable in variables:
+            if id(variable) in self._by_id:
+                continue
+            tracked = Tracked(len(known), _unique(plain_name(variable), names), variable)
+            names.add(tracked.name)
+            known.append(tracked)
+            self._by_id[id(variable)] = tracked
+            new.append(tracked)
+        own["_trainable_variables"] = [tracked.variable for tracked in known]
+        own["_trainable_variables_indices"] = {key: tracked.index for key, tracked in self._by_id.items()}
+        stepped = [t for t in new if not self._overwrite_variable_with_gradient(t.variable)]
+        self._settings.multipliers.add(stepped)
+        plan = {slot.name: slot for slot in self._slots_wanted()}
+        for group in listing.order(list(plan), [slot.name for slot in self._algorithm.slots]):
+            for tracked in stepped:
+                for name in group:
+                    self._add_slot(plan[name], tracked)
+        own["built"] = True
+        if "_read_before" in own:
+            self._load(own.pop("_read_before"))
+
+    def _slots_wanted(self) -> list[Slot]:
+        """Those of the algorithm and of the options, as the former are declared."""
+        settings = self._settings
+        slots = list(self._algorithm.slots)
+        if settings.averages.is_used:
+            slots.append(Slot(slot_layout.AVERAGE, unit="variable", initial=AS_VARIABLE))
+        if settings.masters.master_copies:
+            slots.append(Slot(slot_layout.MASTER, unit="variable", initial=AS_VARIABLE))
+        if settings.accumulation.is_used:
+            slots.append(Slot(slot_layout.ACCUMULATED_GRADIENT, unit="gradient"))
+            slots.append(Slot(slot_layout.GATHERED, unit="", like="scalar"))
+        return slots
+
+    def _add_slot(self, slot: Slot, tracked: Tracked) -> None:
+        variable, xp, name = tracked.variable, self._xp, slot.name
+        shape = tuple(variable.shape)
+        dtype = tracked.wide if self._settings.masters.master_copies else variable.dtype
+        dims: tuple[int, ...] | None = tuple(range(len(shape)))
+        if name == slot_layout.MASTER and variable.dtype not in LOW_PRECISION:
+            return
+        if name == slot_layout.ACCUMULATED_GRADIENT:
+            dtype = tracked.wide
+        elif name == slot_layout.GATHERED:
+            dims, dtype = (), "int32"
+        elif name in {own.name for own in self._algorithm.slots}:
+            dims = self._algorithm.rule.slot_dims(slot, shape, tracked.names)
+        if dims is None:
+            return
+        layout = xp.slot_layout(self._settings.placement.slot_placement, variable, name)
+        if dims != tuple(range(len(shape))):
+            layout = xp.only_dims(xp.slot_layout("like_variable", variable, name), dims)
+        fill = 0.0 if slot.initial == AS_VARIABLE else float(slot.initial)
+        called = f"{tracked.name.replace('/', '_')}_{listing.NAMES.get(name, name)}"
+        made = self.add_variable(
+            tuple(shape[d] for d in dims), self._keras.initializers.Constant(fill), dtype, layout=layout, name=called
+        )
+        if slot.initial == AS_VARIABLE:
+            made.assign(xp.copied(xp.cast(variable.value, dtype)))
+        self._slots.setdefault(name, {})[tracked.index] = made
+
+    @property
+    def slot_names(self) -> list[str]:
+        """Names of the slots that exist; before `build`, those that the algorithm will have."""
+        return list(self._slots) or [slot.name for slot in self._algorithm.slots]
+
+    def get_slot(self, variable: Any, name: str) -> Any:
+        """The slot `name` of a model variable. Raises UnknownVariableError (a KeyError)."""
+        tracked = self._by_id.get(id(variable))
+        found = None if tracked is None else self._slots.get(name, {}).get(tracked.index)
+        if found is None:
+            raise UnknownVariableError(
+                f"variable {plain_name(variable)!r} has no slot {name!r} here; the slots are"
+                f" {', '.join(self.slot_names) or 'none'}, of the variables that the optimizer was built on"
+            )
+        return found
+
+    def memory_report(self) -> MemoryReport:
+        """Bytes on each device, of the variables that the optimizer was built on and of their slots."""
+        variables: dict[str, int] = {}
+        slots: dict[str, dict[str, int]] = {}
+        whole: dict[str, dict[str, int]] = {}
+        for tracked in self._state.tracked:
+            _add(variables, self._xp.bytes_by_device(tracked.variable))
+        for name, of_variables in self._slots.items():
+            for variable in of_variables.values():
+                mine = self._xp.bytes_by_device(variable)
+                full = int(np.prod(variable.shape, dtype=np.int64)) * variable.value.dtype.itemsize
+                _add(slots.setdefault(name, {}), mine)
+                _add(whole.setdefault(name, {}), dict.fromkeys(mine, full))
+        return MemoryReport(variables, slots, whole)
+
+    def _variables_by_key(self) -> dict[str, Any]:
+        slots = {f"{name}.{i}": v for name, of in self._slots.items() for i, v in of.items()}
+        return {**self._scalars, **slots}
+
+    # Steps.
+
+    def scale_loss(self, loss: Any) -> Any:
+        scale = self._settings.loss_scale.loss_scale
+        return loss if scale is None else loss * scale
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
+        """Refused: a step is one of all variables. Raises UnsupportedError."""
+        raise UnsupportedError("update_step of a single variable is for TensorFlow; call apply")
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Take one step: without `trainable_variables`, gradients are in build order."""
+        grads = list(grads)
+        if not grads:
+            return
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if trainable_variables is not None and not self.built:
+            self.build(variables)
+        if len(grads) != len(variables):
+            raise HyperparameterError(
+                f"{len(grads)} gradients for the {len(variables)} variables that the optimizer was built on; pass"
+                " trainable_variables"
+            )
+        self._check_variables_are_known(variables)
+        self._behaviour.warn(self._behaviour.look_at(grads), 3)
+        grads, variables = self._filter_empty_gradients(grads, variables)
+        grads, variables = self._overwrite_variables_directly_with_gradients(grads, variables)
+        with self._xp.without_gradients():
+            mine = [self._by_id[id(variable)] for variable in variables]
+            gradients = {tracked.index: gradient for tracked, gradient in zip(mine, grads, strict=True)}
+            keys = self._variables_by_key()
+            keys |= {f"{VARIABLE}.{t.index}": t.variable for t in self._state.tracked}
+            before = {key: variable.value for key, variable in keys.items()}
+            changed = {k: v for k, v in self._call(before, gradients).items() if v is not before[k]}
+            for key, value in _apart(self._xp, changed).items():
+                keys[key].assign(value)
+
+    def _call(self, now: Arrays, gradients: dict[int, Any]) -> Arrays:
+        """All arrays after one call of `apply`."""
+        xp, accumulation = self._xp, self._settings.accumulation
+        wide_gradients = {i: xp.cast(g, self._state.tracked[i].wide) for i, g in gradients.items()}
+        if not accumulation.is_used:
+            return self._step(now, wide_gradients, {})
+        now = {**now, slot_layout.ACCUMULATED_STEPS: now[slot_layout.ACCUMULATED_STEPS] + 1}
+        for i, gradient in wide_gradients.items():
+            total, mark = f"{slot_layout.ACCUMULATED_GRADIENT}.{i}", f"{slot_layout.GATHERED}.{i}"
+            now |= {total: now[total] + gradient, mark: xp.ones_like(now[mark])}
+        is_complete = now[slot_layout.ACCUMULATED_STEPS] >= accumulation.steps
+        return xp.cond(
+            is_complete, lambda: self._window_step(now, gradients), lambda: self._end_without_step(now, gradients)
+        )
+
+    def _window_step(self, now: Arrays, gradients: Mapping[int, Any]) -> Arrays:
+        """The step of the mean of a window's gradients, of which the sums start again at zero."""
+        xp, new = self._xp, dict(now)
+        new[slot_layout.ACCUMULATED_STEPS] = xp.zeros_like(now[slot_layout.ACCUMULATED_STEPS])
+        means, active = {}, {}
+        for tracked in [t for t in self._state.tracked if f"{slot_layout.GATHERED}.{t.index}" in now]:
+            i = tracked.index
+            total, mark = f"{slot_layout.ACCUMULATED_GRADIENT}.{i}", f"{slot_layout.GATHERED}.{i}"
+            is_active = i in gradients or now[mark] > 0
+            if is_active is not True and xp.is_known(is_active):
+                is_active = bool(is_active)
+            new |= {total: xp.zeros_like(now[total]), mark: xp.zeros_like(now[mark])}
+            if is_active is not False:
+                means[i], active[i] = now[total] / self._settings.accumulation.steps, is_active
+        return self._step(new, means, active)
+
+    def _end_without_step(self, now: Arrays, gradients: Mapping[int, Any]) -> Arrays:
+        """What a call does that only gathers gradients."""
+        settings, new = self._settings, dict(now)
+        if settings.accumulation.count_calls and settings.averages.option.use_ema:
+            scalars = self._scalars_of_step(now)
+            for tracked in self._state.tracked:
+                if f"{slot_layout.AVERAGE}.{tracked.index}" in now:
+                    key = self._target(now, tracked)
+                    self._write(now, new, tracked, self._average(now, new, tracked, now[key], True, scalars))
+        self._constrain(new, gradients)
+        return new
+
+    def _step(self, now: Arrays, gradients: dict[int, Any], active: Mapping[int, Any]) -> Arrays:
+        """All arrays after one real step, in which gradients are in the dtype of updates."""
+        xp, scale = self._xp, self._settings.loss_scale.loss_scale
+        if scale is None:
+            return self._finite_step(now, gradients, active)
+        smaller = {i: g / scale for i, g in gradients.items()}
+        is_finite = [xp.all(xp.isfinite(gradient)) for gradient in smaller.values()]
+        return xp.cond(
+            functools.reduce(xp.logical_and, is_finite),
+            lambda: self._finite_step(now, smaller, active),
+            lambda: dict(now),
+        )
+
+    def _finite_step(self, now: Arrays, gradients: dict[int, Any], active: Mapping[int, Any]) -> Arrays:
+        settings, new = self._settings, dict(now)
+        if settings.clipping.option.active:
+            clipped = clip(Gradients(self._xp, list(gradients.values())), settings.clipping.option)
+            gradients = dict(zip(gradients, clipped.arrays, strict=True))  # type: ignore[attr-defined]
+        scalars = self._scalars_of_step(now)
+        for i, gradient in gradients.items():
+            self._update(now, new, self._state.tracked[i], gradient, active.get(i, True), scalars)
+        self._constrain(new, gradients)
+        new[slot_layout.ITERATIONS] = now[slot_layout.ITERATIONS] + 1
+        return new | scalars.new_scalars(now)
+
+    def _scalars_of_step(self, now: Arrays) -> Scalars:
+        xp, accumulation = self._xp, self._settings.accumulation
+        iterations = now[slot_layout.ITERATIONS]
+        is_known = xp.is_known(iterations)
+        iterations = int(iterations) if is_known else iterations
+        rate = self._rate(now, accumulation.count_of_step(iterations))
+        names = self._algorithm.scalars
+        with xp.float64():
+            if is_known:
+                own = {name: float(now[name]) for name in names}
+            else:
+                own = {name: xp.cast(now[name], "float64") for name in names}
+                rate = xp.cast(rate, "float64")
+            decay = self._settings.rate.decay
+            if decay:
+                rate = rate / (1.0 + decay * (iterations if is_known else xp.cast(iterations, "float64")))
+            made = StepScalars(self._algorithm, self._settings, self._state.tracked, iterations, rate, own, xp)
+            return Scalars(xp, made, self._state.tracked, is_known)
+
+    def _rate(self, now: Arrays, count: Any) -> Any:
+        rate, constant = self._learning_rate, now.get(slot_layout.LEARNING_RATE)
+        if constant is None:
+            found = self._scheduled(rate, count) if schedules.is_schedule(rate) else rate()
+        elif self._xp.is_known(constant) and self._exact_rate is not None:
+            exact = self._exact_rate
+            found = exact if np.asarray(exact, dtype_of(constant)) == float(constant) else float(constant)
+        else:
+            found = constant
+        if not self._xp.is_known(found):
+            return found
+        number = to_number("learning_rate", found if isinstance(found, float) else float(found))
+        return rates.check_rate(number, f" at count {count}") if number is not None else None
+
+    def _constant_rate(self) -> float:
+        return float(self._rate({slot_layout.LEARNING_RATE: self._learning_rate.value}, 0))
+
+    def _scheduled(self, schedule: Any, count: Any) -> Any:
+        xp = self._xp
+        if not isinstance(schedule, schedules.LearningRateSchedule):
+            return schedule(count)
+        if xp.is_known(count):
+            return schedule.at(int(count))
+        with xp.float64():
+            return schedule.on(xp, count) if isinstance(schedule, schedules.Stock) else schedule(count)
+
+    def _target(self, now: Arrays, tracked: Tracked) -> str:
+        """The key of what the rule updates: the float32 copy, or the variable."""
+        master = f"{slot_layout.MASTER}.{tracked.index}"
+        return master if master in now else f"{VARIABLE}.{tracked.index}"
+
+    def _update(self, now: Arrays, new: Arrays, tracked: Tracked, gradient: Any, active: Any, scalars: Scalars) -> None:
+        """Put a variable, its slots and its average as they are after the step into `new`."""
+        xp, rule, i = self._xp, self._algorithm.rule, tracked.index
+        assert rule is not None
+        target = self._target(now, tracked)
+        names = [s.name for s in rule.slots if f"{s.name}.{i}" in now]
+        before = {name: now[f"{name}.{i}"] for name in names}
+        old = xp.cast(now[target], tracked.wide)
+        if rule.elementwise and names:
+            like = self._slots[names[0]][i]
+            gradient, old = (xp.placed(x, like, tracked.variable) for x in (gradient, old))
+        coefficients, decay = scalars.of(tracked)
+        value = old if decay is None else old * decay
+        slots = {name: xp.cast(array, tracked.wide) for name, array in before.items()}
+        change, after = rule.update(xp, value, gradient, slots, coefficients)
+        value = value + change
+        if self._settings.lazy_rows.applies_to(tracked):
+            is_named = xp.reshape(gradient != 0, (gradient.shape[0], -1))
+            is_named = xp.reshape(xp.any(is_named, axis=1), (-1, *[1] * (len(gradient.shape) - 1)))
+            value = xp.where(is_named, value, old)
+            if rule.keeps_lazy_slots:
+                after = {name: xp.where(is_named, after[name], slots[name]) for name in after}
+        for name in names:
+            array = xp.cast(after[name], dtype_of(before[name]))
+            new[f"{name}.{i}"] = array if active is True else xp.where(active, array, before[name])
+        value = xp.cast(value, dtype_of(now[target]))
+        value = value if active is True else xp.where(active, value, now[target])
+        if self._settings.averages.is_used:
+            value = self._average(now, new, tracked, value, active, scalars)
+        self._write(now, new, tracked, value)
+
+    def _average(self, now: Arrays, new: Arrays, tracked: Tracked, value: Any, active: Any, scalars: Scalars) -> Any:
+        """Move the average of a variable towards `value`; return what the variable ends with."""
+        xp, key = self._xp, f"{slot_layout.AVERAGE}.{tracked.index}"
+        before, (momentum, rest) = now[key], scalars.momenta(tracked)
+        mean = momentum * xp.cast(before, tracked.wide) + rest * xp.cast(value, tracked.wide)
+        mean = xp.cast(mean, dtype_of(before))
+        new[key] = mean if active is True else xp.where(active, mean, before)
+        if scalars.overwrite is False:
+            return value
+        if scalars.overwrite is True and active is True:
+            return mean
+        return xp.where(xp.logical_and(scalars.overwrite, active), mean, value)
+
+    def _write(self, now: Arrays, new: Arrays, tracked: Tracked, value: Any) -> None:
+        new[self._target(now, tracked)] = value
+        key = f"{VARIABLE}.{tracked.index}"
+        new[key] = self._xp.cast(value, dtype_of(now[key]))
+
+    def _constrain(self, new: Arrays, members: Mapping[int, Any]) -> None:
+        for tracked in [self._state.tracked[i] for i in members]:
+            if tracked.variable.constraint is not None:
+                target = self._target(new, tracked)
+                value = self._keras.ops.convert_to_tensor(tracked.variable.constraint(new[target]))
+                self._write(new, new, tracked, self._xp.cast(value, dtype_of(new[target])))
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """At the end of `fit`: model variables become their averages, once there are any."""
+        averages = self._settings.averages
+        if not averages.is_used or int(self._iterations) < averages.first_step:
+            return
+        with self._xp.without_gradients():
+            for variable in var_list:
+                tracked = self._by_id[id(variable)]
+                average = self._slots[slot_layout.AVERAGE].get(tracked.index)
+                if average is None:
+                    continue
+                variable.assign(self._xp.copied(average.value))
+                master = self._slots.get(slot_layout.MASTER, {}).get(tracked.index)
+                if master is not None:
+                    master.assign(self._xp.copied(average.value))
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """Leave out variables, and those whose names one of these regular expressions matches."""
+        self._settings.weight_decay.exclude_from_weight_decay(var_list, var_names)
+
+    # Saving.
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        rate = self._learning_rate
+        if slot_layout.LEARNING_RATE in self._scalars:
+            config["learning_rate"] = self._constant_rate()
+        elif not isinstance(config["learning_rate"], Mapping) and schedules.is_schedule(rate):
+            config["learning_rate"] = schedules.to_config(rate)
+        config["weight_decay_exclude"] = self._settings.weight_decay.weight_decay_exclude
+        config["loss_scale"] = self._settings.loss_scale.loss_scale
+        return config
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write the state into a mapping name -> array, slots as `<slot>.<position of the variable>`."""
+        for key, variable in self._variables_by_key().items():
+            if key == slot_layout.LEARNING_RATE:
+                store[key] = np.float64(self._constant_rate())
+            else:
+                store[key] = self._keras.ops.convert_to_numpy(variable.value)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read what `save_own_variables` wrote, on any backend; before `build`, slots wait for it.
+
+        Raises:
+          CheckpointError: other slots, or other shapes. Then nothing was assigned.
+        """
+        values = {key: np.asarray(store[key]) for key in store.keys()}  # noqa: SIM118  a group of h5py
+        if not self.built and any("." in key for key in values):
+            vars(self)["_read_before"] = values
+            values = {key: value for key, value in values.items() if "." not in key}
+        self._load(values)
+
+    def _load(self, values: Mapping[str, Any]) -> None:
+        mine = self._variables_by_key()
+        if not any("." in key for key in values):
+            mine = {key: variable for key, variable in mine.items() if "." not in key}
+        odd = (set(values) ^ set(mine)) - {slot_layout.LEARNING_RATE}
+        odd |= {k for k, v in values.items() if k in mine and v.shape != tuple(mine[k].shape)}
+        if odd:
+            raise CheckpointError(
+                f"the file's state does not fit the optimizer ({type(self.inner).__name__}): {sorted(odd)[:5]} are"
+                " missing, extra or misshapen; compile the model with the optimizer that it was saved with"
+            )
+        for key, variable in mine.items():
+            if key in values:
+                variable.assign(values[key])
+        if slot_layout.LEARNING_RATE in values and slot_layout.LEARNING_RATE in mine:
+            vars(self)["_exact_rate"] = float(values[slot_layout.LEARNING_RATE])
+
+
+class Scalars:
+    """The scalars of one step in the dtype of each variable; made where scalars may be float64."""
+
+    def __init__(self, xp: Backend, made: StepScalars, tracked: Sequence[Tracked], is_known: bool):
+        to: Callable[[Any, str], Any] = (lambda x, dtype: x) if is_known else xp.cast
+        stepped = [t for t in tracked if not getattr(t.variable, "overwrite_with_gradient", False)]
+        groups, decays = made._groups_of(stepped), made._decay_factors(stepped)  # type: ignore[arg-type]
+        kept: dict[Any, Any] = {}
+
+        def coefficients(group: Any, dtype: str) -> Any:
+            if (group, dtype) not in kept:
+                kept[group, dtype] = {n: to(v, dtype) for n, v in made.coefficients[group].items()}
+            return kept[group, dtype]
+
+        self._of = {
+            t.index: (coefficients(group, t.wide), None if decay is None else to(decay, t.wide))
+            for t, group, decay in zip(stepped, groups, decays, strict=True)
+        }
+        mean = made.ema_momentum
+        self._momenta = {dtype: (to(mean, dtype), to(1.0 - mean, dtype)) for dtype in {t.wide for t in stepped}}
+        self.overwrite = made.overwrite
+        self._new, self._xp, self._is_known = made.new_scalars(), xp, is_known
+        if not is_known:
+            self._new = {name: xp.cast(value, xp.scalar_dtype) for name, value in self._new.items()}
+
+    def of(self, tracked: Tracked) -> tuple[Mapping[str, Any], Any]:
+        """The rule's coefficients for a variable, and what weight decay multiplies it with, or None."""
+        return self._of[tracked.index]
+
+    def momenta(self, tracked: Tracked) -> tuple[Any, Any]:
+        """μ and 1 − μ of average ← μ·average + (1 − μ)·variable."""
+        return self._momenta[tracked.wide]
+
+    def new_scalars(self, now: Arrays) -> Arrays:
+        return {name: self._xp.cast(value, dtype_of(now[name])) for name, value in self._new.items()}
+
+
+def _settings_of(optimizer: Any, state: recipe.State) -> Settings:
+    """The options of an optimizer once more, with state of this one. TensorFlow's variables become numbers."""
+    old: Settings = optimizer._settings
+    options = {name: old.get(name) for name in OPTIONS if name not in OTHER_NAMES}
+    rate = old.rate.source
+    if is_tensor(rate):
+        rate = to_number("learning_rate", rate)
+    shared = {"gradients_clip_option": None, "ema_option": None, "learning_rate": rate}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of `decay`, which was warned of before
+        made = Settings(options, shared, old._algorithm, state, old.explicit)  # type: ignore[arg-type]
+    made.weight_decay._variables = list(old.weight_decay._variables)
+    return made
+
+
+def _check(settings: Settings, algorithm: Algorithm, optimizer: Any, backend: Backend) -> None:
+    """Refuse what has no effect, or cannot be done, on this backend."""
+    owner, where = type(optimizer).__name__, f"with Keras on {backend.name}"
+    if algorithm.updating_rule is None:
+        raise UnsupportedError(
+            f"{owner} has its own update_step, which is made of TensorFlow's ops; {where}, write it as an optim.Rule"
+        )
+    if settings.rate.source is None:
+        raise HyperparameterError(f"{owner} was made without a learning_rate")
+    _check_rate(settings.rate.source, backend)
+    for name, value in optimizer._hyper.values.items():
+        if not isinstance(value, float):
+            raise UnsupportedError(
+                f"{name} is a tensor or a callable, which would be read once only {where}; give a number"
+            )
+    if settings.loss_scale.loss_scale == DYNAMIC:
+        raise UnsupportedError(
+            f"loss_scale={DYNAMIC!r} is Keras's to do {where}. Leave it out and wrap the optimizer:\n"
+            f"keras.optimizers.LossScaleOptimizer(optim.for_keras(optim.{owner}(...)))"
+        )
+    for name, why in (
+        ("jit_compile", "call model.compile(..., jit_compile=...)"),
+        ("repeated_rows", "gradients of tables are dense there, and the rows of a batch are summed"),
+    ):
+        if settings.get(name):
+            raise UnsupportedError(f"{name}={settings.get(name)!r} has no effect {where}; leave it out: {why}")
+    if settings.execution.executor != "auto":
+        raise UnsupportedError(f"executor={settings.execution.executor!r} is for TensorFlow; leave it out {where}")
+    backend.check_placement(settings.placement.slot_placement)
+    unknown = unknown_function(algorithm.updating_rule)
+    check_rule(backend, [] if unknown is None else [unknown])
+
+
+def _check_rate(rate: Any, backend: Backend) -> None:
+    if isinstance(rate, schedules.Formula) and backend.name == "jax":
+        raise UnsupportedError(
+            "a schedules.Formula is computed by TensorFlow or NumPy; on JAX, give a schedule of Keras"
+        )
+    if callable(rate) and not schedules.is_schedule(rate) and backend.name == "jax":
+        raise UnsupportedError(
+            "a callable learning_rate would be called once only, when JAX compiles the step; give a schedule, or a"
+            " number and set optimizer.learning_rate"
+        )
+
+
+def _apart(xp: Backend, arrays: Arrays) -> Arrays:
+    """Arrays no two of which are one, as a compiled step could not be given both."""
+    seen: set[int] = set()
+    found = {}
+    for key, array in arrays.items():
+        found[key] = xp.copied(array) if id(array) in seen and xp.is_known(array) else array
+        seen.add(id(array))
+    return found
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    candidate, count = name, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    return candidate
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for device, size in more.items():
+        total[device] = total.get(device, 0) + size

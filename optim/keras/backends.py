@@ -1,0 +1,270 @@
+"""JAX and PyTorch as the `xp` of rules, and what else of them a step needs.
+
+Names and signatures are those of `optim.arrays` and of NumPy. Whatever else a rule calls is looked up in the framework,
+then in `keras.ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from optim.arrays import ELEMENTWISE, allowed
+from optim.errors import HyperparameterError, MismatchError, UnsupportedError
+from optim.layouts import sharding
+from optim.layouts.policies import ZERO1, Placement
+
+Layout = Any
+"""Where the parts of an array are; None for an array that is on one device."""
+
+
+class Backend:
+    """The array namespace of one framework."""
+
+    name: str
+    _modules: Sequence[str]
+    _spelled: Mapping[str, str]
+    """Functions that have another name in the framework."""
+
+    def __init__(self) -> None:
+        self._homes = [import_module(module) for module in (*self._modules, "keras.ops")]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        for home in self._homes:
+            found = getattr(home, self._spelled.get(name, name), None)
+            if found is not None:
+                setattr(self, name, found)  # asked for once
+                return found
+        raise HyperparameterError(
+            f"a rule calls xp.{name}, which Keras on {self.name} does not have; the functions of all backends are"
+            f" {allowed()}"
+        )
+
+    def cast(self, x: Any, dtype: Any) -> Any:
+        """An array, or a Python number as a 0-d array, in a dtype of this name."""
+        raise NotImplementedError
+
+    def is_known(self, value: Any) -> bool:
+        """Whether a value is known now, and not only when a compiled function runs."""
+        return True
+
+    def cond(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        """What one of two functions returns; both return arrays of the same shapes."""
+        return yes() if bool(condition) else no()
+
+    def float64(self) -> AbstractContextManager[Any]:
+        """Let scalars be float64."""
+        return nullcontext()
+
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    @property
+    def scalar_dtype(self) -> str:
+        """The dtype of variables that are one number."""
+        return "float64"
+
+    def copied(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def slot_layout(self, policy: Placement, variable: Any, slot: str) -> Layout:
+        """Where a slot that is shaped like `variable` is. Raises UnsupportedError, MismatchError."""
+        return None
+
+    def only_dims(self, layout: Layout, dims: Sequence[int]) -> Layout:
+        """The layout of what is left of an array when it keeps these dims only."""
+        return None
+
+    def placed(self, x: Any, like: Any, instead_of: Any) -> Any:
+        """An array in the layout of the variable `like`, if that is another one than that of `instead_of`."""
+        return x
+
+    def check_placement(self, policy: Placement) -> None:
+        """Raises UnsupportedError: slots cannot be placed so."""
+        if policy != "like_variable":
+            raise UnsupportedError(
+                f"slot_placement={policy!r} has no effect: on {self.name} Keras places no variables; leave it out"
+            )
+
+    def bytes_by_device(self, variable: Any) -> dict[str, int]:
+        raise NotImplementedError
+
+
+class Jax(Backend):
+    """`jax.numpy`. Scalars are formed in float64 also where JAX has it switched off: 1 − βᵗ needs it."""
+
+    name = "jax"
+    _modules = ("jax.numpy", "jax.lax")
+    _spelled: Mapping[str, str] = {
+        "reduce_sum": "sum",
+        "reduce_mean": "mean",
+        "concat": "concatenate",
+        "gather": "take",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._jax = import_module("jax")
+
+    def cast(self, x: Any, dtype: Any) -> Any:
+        return self.asarray(x, dtype)
+
+    def is_known(self, value: Any) -> bool:
+        return not isinstance(value, self._jax.core.Tracer)
+
+    def cond(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        return super().cond(condition, yes, no) if self.is_known(condition) else self._jax.lax.cond(condition, yes, no)
+
+    def constant(self, value: Any, dtype: Any) -> Any:
+        return self.asarray(value, dtype)
+
+    def float64(self) -> AbstractContextManager[Any]:
+        home = self._jax if hasattr(self._jax, "enable_x64") else import_module("jax.experimental")
+        context: AbstractContextManager[Any] = home.enable_x64(True)
+        return context
+
+    @property
+    def scalar_dtype(self) -> str:
+        return "float64" if self._jax.config.jax_enable_x64 else "float32"
+
+    def copied(self, x: Any) -> Any:
+        return self.array(x, copy=True)  # a buffer of its own, as a compiled step may be given both
+
+    # On a mesh of `keras.distribution`.
+
+    def slot_layout(self, policy: Placement, variable: Any, slot: str) -> Layout:
+        own = _sharding_of(variable)
+        if own is None or policy == "like_variable":
+            return own
+        if policy == ZERO1:
+            return self._zero1(own, variable.shape)
+        assert callable(policy)
+        chosen = policy(variable, slot)
+        chosen = getattr(chosen, "backend_layout", chosen)
+        if not isinstance(chosen, self._jax.sharding.NamedSharding):
+            raise MismatchError(
+                f"slot_placement for slot {slot!r} of variable {variable.path!r} must return a"
+                f" keras.distribution.TensorLayout or a jax.sharding.NamedSharding, got {chosen!r}"
+            )
+        return chosen
+
+    def only_dims(self, layout: Layout, dims: Sequence[int]) -> Layout:
+        if layout is None:
+            return None
+        specs = _padded(layout.spec, max(dims, default=-1) + 1)
+        return self._layout(layout, [specs[d] for d in dims])
+
+    def _zero1(self, own: Layout, shape: Sequence[int]) -> Layout:
+        """See `sharding.zero1_axes`; JAX divides a dim over several axes, too."""
+        taken = [
+            spec if isinstance(spec, tuple) else () if spec is None else (spec,)
+            for spec in _padded(own.spec, len(shape))
+        ]
+        found = sharding.zero1_axes(taken, own.mesh.shape, list(shape))
+        return self._layout(own, [dim if len(dim) > 1 else dim[0] if dim else None for dim in found])
+
+    def _layout(self, like: Layout, specs: Sequence[Any]) -> Layout:
+        return self._jax.sharding.NamedSharding(like.mesh, self._jax.sharding.PartitionSpec(*specs))
+
+    def placed(self, x: Any, like: Any, instead_of: Any) -> Any:
+        layout, own = _sharding_of(like), _sharding_of(instead_of)
+        if layout is None or len(like.shape) != len(x.shape) or layout == own:
+            return x
+        return self._jax.lax.with_sharding_constraint(x, layout)
+
+    def check_placement(self, policy: Placement) -> None:
+        if policy != "like_variable" and import_module("keras").distribution.distribution() is None:
+            raise UnsupportedError(
+                f"slot_placement={policy!r} has no effect without a mesh; call keras.distribution.set_distribution(...)"
+                " before the optimizer is made"
+            )
+
+    def bytes_by_device(self, variable: Any) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for shard in variable.value.addressable_shards:
+            device = f"{shard.device.platform.upper()}:{shard.device.id}"
+            found[device] = found.get(device, 0) + shard.data.nbytes
+        return found
+
+
+def _sharding_of(variable: Any) -> Any:
+    """The `NamedSharding` of a variable of Keras, None without a distribution."""
+    layout = getattr(variable, "_layout", None)
+    return getattr(layout, "backend_layout", layout)
+
+
+def _padded(spec: Any, rank: int) -> list[Any]:
+    return [*spec, *[None] * (rank - len(spec))]
+
+
+class Torch(Backend):
+    """`torch`, whose steps are eager: scalars are Python floats."""
+
+    name = "torch"
+    _modules = ("torch",)
+    _spelled: Mapping[str, str] = {"equal": "eq", "not_equal": "ne", "concat": "cat", "power": "pow"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._torch = import_module("torch")
+
+    def cast(self, x: Any, dtype: Any) -> Any:
+        dtype = getattr(self._torch, str(dtype))
+        return x.to(dtype) if isinstance(x, self._torch.Tensor) else self._torch.tensor(x, dtype=dtype)
+
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._torch.no_grad()
+        return context
+
+    def copied(self, x: Any) -> Any:
+        return x.detach().clone()
+
+    def bytes_by_device(self, variable: Any) -> dict[str, int]:
+        value = variable.value
+        device = value.device
+        return {f"{device.type.upper()}:{device.index or 0}": value.numel() * value.element_size()}
+
+    # What takes numbers, or is called otherwise.
+
+    def maximum(self, x: Any, y: Any) -> Any:
+        return self._extreme(x, y, "maximum", "min")
+
+    def minimum(self, x: Any, y: Any) -> Any:
+        return self._extreme(x, y, "minimum", "max")
+
+    def _extreme(self, x: Any, y: Any, name: str, bound: str) -> Any:
+        if not isinstance(x, self._torch.Tensor):
+            x, y = y, x
+        if not isinstance(x, self._torch.Tensor):
+            return getattr(np, name)(x, y)
+        if isinstance(y, self._torch.Tensor):
+            return getattr(self._torch, name)(x, y)
+        return self._torch.clamp(x, **{bound: y})
+
+    def reduce_sum(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        return self._torch.sum(x, dim=axis, keepdim=keepdims)
+
+    def reduce_mean(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        return self._torch.mean(x, dim=axis, keepdim=keepdims)
+
+    def expand_dims(self, x: Any, axis: int) -> Any:
+        return self._torch.unsqueeze(x, axis)
+
+    def transpose(self, x: Any, axes: Sequence[int] | None = None) -> Any:
+        return self._torch.permute(x, tuple(reversed(range(x.ndim))) if axes is None else tuple(axes))
+
+
+BACKENDS: Mapping[str, type[Backend]] = {kind.name: kind for kind in (Jax, Torch)}
+
+
+def check_rule(backend: Backend, functions: Sequence[str]) -> None:
+    """Raises HyperparameterError: the backend lacks one of these functions that a rule calls."""
+    for name in functions:
+        if name not in ELEMENTWISE:
+            getattr(backend, name)

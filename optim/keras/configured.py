@@ -1,0 +1,99 @@
+"""How Keras saves and loads the configuration of an optimizer of `for_keras`, on any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import optim
+from optim.errors import HyperparameterError
+from optim.lazy import uses_tensorflow
+
+PACKAGE = "dtopt"
+NAME = "KerasOptimizer"
+ORDER, BY_VARIABLE = "variables", "by variable"
+"""The order of lists of weights in a config. Earlier configs have no such key: their lists are slot by slot."""
+
+
+class Configured:
+    """`get_config` and `from_config`, of an optimizer with `inner`."""
+
+    inner: Any
+    _keras: ModuleType
+    _around: Callable[[Any], Any]
+    """`for_keras` with `_keras`."""
+
+    def _live_rate(self) -> Any:
+        """The schedule of the learning rate, if there is one."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration of `inner`, and its class as `algorithm`. A schedule of this Keras is as Keras saves it."""
+        config = {**self.inner.get_config(), "algorithm": name_of(type(self.inner), self._keras), ORDER: BY_VARIABLE}
+        theirs, rate = self._keras.optimizers.schedules, self._live_rate()
+        if isinstance(rate, theirs.LearningRateSchedule):
+            config["learning_rate"] = theirs.serialize(rate)
+        return config
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
+        arguments = dict(config)
+        name, order = arguments.pop("algorithm", None), arguments.pop(ORDER, None)
+        found = class_of(str(name)) or cls._keras.saving.get_registered_object(str(name), custom_objects)
+        if not is_ours(found):
+            raise HyperparameterError(
+                f"the model was saved with an optimizer of class {name!r}; register that class with"
+                " keras.saving.register_keras_serializable, or load the model with compile=False"
+            )
+        rate = arguments.get("learning_rate")
+        if isinstance(rate, Mapping) and "registered_name" in rate:  # Keras's own form
+            deserialize = cls._keras.optimizers.schedules.deserialize
+            arguments["learning_rate"] = deserialize(dict(rate), custom_objects=custom_objects)
+        made = cls._around(found.from_config(arguments))
+        vars(made)["_is_of_before"] = order is None
+        return made
+
+
+def is_ours(cls: Any) -> bool:
+    """Whether something is a class of optimizers that `for_keras` takes."""
+    return isinstance(cls, type) and issubclass(cls, bases())
+
+
+def bases() -> tuple[type, ...]:
+    """The classes of optimizers that `for_keras` takes."""
+    if not uses_tensorflow():
+        return (optim.Optimizer,)
+    from optim.legacy._base import LegacyOptimizer
+
+    return (optim.Optimizer, LegacyOptimizer)
+
+
+def _places() -> dict[str, Any]:
+    """Where classes are public: `""` for `optim`, `"legacy.v2"`, ..."""
+    if not uses_tensorflow():
+        return {"": optim}
+    from optim.legacy import v1, v2
+
+    return {"": optim, "legacy.v1": v1, "legacy.v2": v2}
+
+
+def class_of(name: str) -> Any:
+    """The class that `name_of` called so; None if it is none of ours."""
+    home, _, plain = name.rpartition(".")
+    found = getattr(_places().get(home), plain, None)
+    return found if found is not None and _home(found) == home else None
+
+
+def _home(cls: Any) -> str | None:
+    """Where a class is public; None for a user's."""
+    name = getattr(cls, "__name__", "")
+    return next((home for home, place in _places().items() if getattr(place, name, None) is cls), None)
+
+
+def name_of(cls: type, keras: ModuleType) -> str:
+    """A class by its public place in `optim`, or by the name under which Keras knows it."""
+    home = _home(cls)
+    if home is None:
+        return str(keras.saving.get_registered_name(cls))
+    return f"{home}.{cls.__name__}" if home else cls.__name__

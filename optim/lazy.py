@@ -1,0 +1,52 @@
+"""TensorFlow, and what needs it, loaded when it is first used: with Keras on JAX or PyTorch it never is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class Lazy(ModuleType):
+    """A module that is imported when one of its attributes is first asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(import_module(self.__name__), name)
+        if self.__name__.startswith("tensorflow"):
+            setattr(self, name, found)  # no attribute of TensorFlow is replaced later
+        return found
+
+
+def modules(*names: str) -> Any:
+    """A `Lazy` for each dotted name; one by itself for one name."""
+    made = [Lazy(name) for name in names]
+    return made[0] if len(made) == 1 else made
+
+
+@cache
+def uses_tensorflow() -> bool:
+    """Whether the optimizers of this process are TensorFlow's; decided once, when the first of them is asked for.
+
+    They are unless Keras runs on JAX or PyTorch, or will by KERAS_BACKEND, and nothing has imported TensorFlow.
+    """
+    if "tensorflow" in sys.modules:
+        return True
+    keras = sys.modules.get("keras")
+    known = None if keras is None else getattr(keras, "config", None)
+    backend = os.environ.get("KERAS_BACKEND", "") if known is None else known.backend()
+    return backend not in ("jax", "torch")
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor or a variable of TensorFlow, which is not loaded to find out."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and (tf.is_tensor(value) or isinstance(value, tf.Variable))
+
+
+def is_variable(value: Any) -> bool:
+    """Whether a value is a variable of TensorFlow, which is not loaded to find out."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(value, tf.Variable)

@@ -1,0 +1,124 @@
+"""`for_keras` with Keras on JAX and PyTorch, each in a process of its own, as a backend is chosen once."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import optim
+from tests.breadth import broad
+from tests.test_optim.cases import FEW, FIRST, ROWS
+
+ROOT = Path(__file__).parents[2]
+
+
+def checks_of(module: str) -> list[str]:
+    """The names of the checks of a program of this folder."""
+    lines = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8").splitlines()
+    return [line.split("(")[0].removeprefix("def ") for line in lines if line.startswith("def check_")]
+
+
+QUICK = [*(FIRST[name].name for name in FEW), "adam-amsgrad+everything", "lamb+around"]
+WAYS = {"jax": ("eager", "compiled"), "torch": ("eager",)}
+
+
+def program(backend: str, module: str, *arguments: str, **environment: str) -> list[dict[str, Any]]:
+    """What a program of `tests/test_optim` prints on a backend."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed (pip install {backend})")
+    variables = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "", **environment}
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.test_optim.{module}", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=variables,
+        timeout=1800,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, f"{found[-1:]}\n{done.stderr[-3000:]}"
+    return found
+
+
+@functools.cache
+def errors(backend: str, dtype: str, *names: str) -> dict[tuple[str, str], dict[str, Any]]:
+    enabled = {"JAX_ENABLE_X64": "1" if dtype == "float64" else "0"}
+    return {(each["case"], each["way"]): each for each in program(backend, "on_backend", dtype, *names, **enabled)}
+
+
+def _assert_all_agree(found: dict[tuple[str, str], dict[str, Any]], names: list[str], backend: str) -> None:
+    assert set(found) == {(name, way) for name in names for way in WAYS[backend]}
+    wrong = []
+    for key, each in found.items():
+        if "refused" in each:
+            assert (backend, key[0]) == ("jax", "adadelta+callable"), each
+        elif each["variable"] > 1 or each["slot"] > 1:
+            wrong.append(each)
+    assert not wrong
+
+
+@pytest.mark.parametrize("backend", WAYS)
+def test_steps_equal_the_reference(backend: str) -> None:
+    """In float32, where JAX has no float64 but for scalars."""
+    _assert_all_agree(errors(backend, "float32", *QUICK), QUICK, backend)
+
+
+@pytest.mark.breadth
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("backend", WAYS)
+def test_steps_of_every_row_equal_the_reference(backend: str, dtype: str) -> None:
+    _assert_all_agree(errors(backend, dtype), [case.name for case in ROWS], backend)
+
+
+@functools.cache
+def folder(backend: str) -> Path:
+    import tempfile
+
+    return Path(tempfile.mkdtemp())
+
+
+@functools.cache
+def results(backend: str) -> dict[str, str]:
+    return {each["check"]: each["error"] for each in program(backend, "backend_checks", str(folder(backend)))}
+
+
+@pytest.mark.parametrize("backend", WAYS)
+@pytest.mark.parametrize("check", checks_of("backend_checks"))
+def test_fit(check: str, backend: str) -> None:
+    """Each check of `backend_checks.py`, without TensorFlow."""
+    assert not results(backend)[check]
+
+
+@pytest.mark.parametrize("backend", ["jax", broad("torch")])
+def test_a_file_of_another_backend_goes_on_here(backend: str) -> None:
+    """On TensorFlow, with the losses that the other backend had next."""
+    assert not results(backend)["check_files"]
+    path = folder(backend)
+    model = keras.models.load_model(path / "model.keras", custom_objects=optim.keras_objects(keras))
+    random = np.random.default_rng(0)
+    x, y = (random.random((32, n)).astype(np.float32) for n in (4, 2))
+    found = model.fit(x, y, 8, epochs=3, shuffle=False, verbose=0).history["loss"]
+    np.testing.assert_allclose(found, json.loads((path / "losses.json").read_text()), rtol=1e-5)
+
+
+@functools.cache
+def mesh_results() -> dict[str, str]:
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    return {each["check"]: each["error"] for each in program("jax", "mesh_checks", **devices)}
+
+
+@pytest.mark.parametrize("check", checks_of("mesh_checks"))
+def test_slots_on_a_mesh(check: str) -> None:
+    """Each check of `mesh_checks.py`, on eight CPU devices."""
+    assert not mesh_results()[check]

@@ -1,0 +1,104 @@
+"""Words that the style guide replaces may only become fewer: `python -m tests.test_style --write` stores the counts.
+
+Counted are docstrings, messages and pages: whole words, and not what is code in them.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIMITS = Path(__file__).with_name("style_limits.json")
+PACKAGES = ("optim", "migrate", "bench", "dtopt_cli", "tools")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
+WORDS = {
+    "say": r"says?|said|saying",
+    "tell": r"tells?|told|telling",
+    "carry": r"carry|carries|carried|carrying",
+    "take for": r"(?:takes?|taken|took|taking) (?:for|as)",
+    "believe": r"believes?|believed",
+    "doubt": r"doubts?|doubted|doubtful",
+    "deny": r"deny|denies|denied",
+    "heed": r"heeds?|heeded",
+    "pass over": r"pass(?:es|ed)? over",
+    "settle": r"settles?|settled|decide with",
+    "mend": r"mends?|mended",
+    "beside": r"besides?",
+    "behind": r"behind",
+    "go on": r"go(?:es)? on|went on|going on|gone on",
+    "lie": r"lies?",
+    "stand": r"stands?|stood",
+    "anew": r"anew",
+    "likewise": r"likewise",
+    "anyhow": r"anyhow",
+    "otherwise": r"otherwise",
+    "of its own": r"of (?:its|their|his|one's|somebody's|an? \w+'s|the \w+'s) own",
+    "alike": r"alike",
+    "apart": r"apart",
+    "none": r"(?-i:none)|no such",
+    "shall": r"shall",
+    "roof": r"roofs?",
+    "a person": r"(?:a|the) person|a person's|nobody|whoever",
+}
+"""The left column of the style guide: word -> its forms."""
+FORMS = {word: re.compile(rf"\b(?:{forms})\b", re.IGNORECASE) for word, forms in WORDS.items()}
+CODE = re.compile(r"```.*?```|`[^`]*`|--set \S+|\S+=none|https?://\S+", re.DOTALL)
+"""What is code in a text."""
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """Docstrings and messages of a module: texts of more than one word."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.value
+
+
+def _pages(name: str) -> Iterator[str]:
+    path = ROOT / name
+    for page in sorted(path.rglob("*.md")) if path.is_dir() else [path]:
+        yield page.read_text(encoding="utf-8")
+
+
+def counted(package: str) -> dict[str, int]:
+    """How often each word occurs in a package, or in the pages."""
+    if package == "docs":
+        texts: Iterator[str] = (text for name in PAGES for text in _pages(name))
+    else:
+        texts = (text for path in sorted((ROOT / package).rglob("*.py")) for text in _texts(path))
+    found: Counter[str] = Counter()
+    for text in texts:
+        prose = CODE.sub("", text)
+        for word, form in FORMS.items():
+            found[word] += len(form.findall(prose))
+    return {word: count for word, count in found.items() if count}
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "docs"])
+def test_words_that_style_replaces_only_become_fewer(package: str) -> None:
+    limits = json.loads(LIMITS.read_text(encoding="utf-8"))[package]
+    found = counted(package)
+    more = {word: (count, limits.get(word, 0)) for word, count in found.items() if count > limits.get(word, 0)}
+    assert not more, "word: (count, limit); use the words of the right column"
+
+
+def test_forms_are_whole_words() -> None:
+    for word, whole, part in (("lie", "It lies there", "applies, earlier"), ("say", "Said so", "essay")):
+        assert FORMS[word].search(whole)
+        assert not FORMS[word].search(part)
+    assert not FORMS["none"].search(CODE.sub("", "`none`, --set clipnorm=none"))
+
+
+if __name__ == "__main__":
+    made = {package: counted(package) for package in (*PACKAGES, "docs")}
+    if "--write" in sys.argv:
+        LIMITS.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for package, words in made.items():
+        print(package, sum(words.values()), words)
