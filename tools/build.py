@@ -25,9 +25,9 @@ NVRTC = "\"nvidia-cuda-nvrtc-cu12==12.1.105; sys_platform == 'linux' and platfor
 LIGHT = (
     ('name = "dtopt"', 'name = "dtopt-light"'),
     ('    "tensorflow>=2.16,<2.22",\n', '    "libcst>=1.5",\n    "packaging>=23",\n'),
+    ('requires-python = ">=3.10,<3.14"', 'requires-python = ">=3.10"'),  # TensorFlow's bound
     (', "numpy>=1.26", "tensorflow>=2.16,<2.22",   # the last three: to compile the kernels\n', "]\n"),
     (f"            {NVRTC}]\n", ""),
-    ('requires-python = ">=3.10,<3.14"', 'requires-python = ">=3.10"'),  # TensorFlow's bound
     ("Mesh-aware TensorFlow optimizers, exact", "Exact"),
     (", and honest optimizer benchmarks", ", without TensorFlow: inspect, convert, verify, rewrite programs"),
 )

@@ -211,7 +211,7 @@ def draw_packages() -> str:
     body = [
         _box(230, 50, 180, "dtopt_cli", "the commands"), _box(60, 140, 240, "migrate", "converts state and programs"),
         _box(340, 140, 240, "bench", "measures"), _box(170, 230, 300, "optim", "optimizers, rules, slot checkpoints"),
-        _box(60, 320, 240, "numpy"), _box(340, 320, 240, "TensorFlow", "imported where it is used"),
+        _box(60, 320, 240, "numpy"), _box(340, 320, 240, "TensorFlow", "not with Keras on JAX or PyTorch"),
         _arrow((290, 96), (210, 138)), _arrow((350, 96), (430, 138)), _arrow((210, 186), (280, 228)),
         _arrow((430, 186), (360, 228)), _arrow((280, 276), (210, 318)), _arrow((360, 276), (430, 318)),
     ]  # fmt: skip
