@@ -46,7 +46,7 @@ class Cast:
 
 @dataclass
 class Found:
-    """What stands at the names of a pattern."""
+    """The constants and nodes at the names of a pattern."""
 
     constants: dict[str, float] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)

@@ -183,8 +183,8 @@ def _disorder(nodes: Nodes, variables: Sequence[str]) -> str:
 
 
 def _readers(nodes: Nodes, variable: str, step: Collection[str]) -> set[str]:
-    """The ops of a step that read a variable: those behind an `Identity` read it where it is stored, if it isn't a
-    resource. Of those of gradients `late_reads` knows more."""
+    """The ops of a step that read a variable: those after an `Identity` read it where it is stored, if it isn't a
+    resource. `late_reads` checks those of gradients."""
     todo, found = [variable], set[str]()
     while todo:
         for reader in nodes.readers.get(todo.pop(), ()):
