@@ -74,6 +74,11 @@ def _unwrapped(optimizer: Any) -> tuple[Any, Any]:
     """The optimizer proper inside a LossScaleOptimizer or what `for_keras` made, and the former, None without one."""
     is_scaled = type(optimizer).__name__.startswith("LossScaleOptimizer")
     found = optimizer.inner_optimizer if is_scaled else optimizer
+    if getattr(found, "has_slots_of_keras", False):
+        raise UnsupportedError(
+            "restore fills optimizers of optim on TensorFlow only. For JAX and PyTorch write a file that Keras loads:\n"
+            "dtopt migrate checkpoint SOURCE model.keras --to keras"
+        )
     if type(found).__module__.startswith("optim.keras."):
         found = found.inner
     return found, optimizer if is_scaled else None

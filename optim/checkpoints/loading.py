@@ -18,8 +18,9 @@ from optim.arguments import LearningRate
 from optim.checkpoints import assigning
 from optim.checkpoints.assigning import Value
 from optim.checkpoints.saving import Variables, named_variables
-from optim.errors import CheckpointError
+from optim.errors import CheckpointError, UnsupportedError
 from optim.layouts import placement
+from optim.lazy import uses_tensorflow
 from optim.optimizer import Optimizer
 from optim.options.loss_scale import DYNAMIC
 from optim.options.master_copies import LOW_PRECISION
@@ -157,6 +158,11 @@ def load_checkpoint(
       CheckpointError: no such checkpoint, a damaged one, an unknown class, or variables that are missing, extra, or of
         another shape or dtype, all of them listed. Then nothing was assigned.
     """
+    if not uses_tensorflow():
+        raise UnsupportedError(
+            "load_checkpoint makes optimizers of TensorFlow, and Keras runs on another backend. Import tensorflow"
+            " before optim is used"
+        )
     stored = _open(os.fspath(path))
     folder, metadata = stored.folder, stored.metadata
     named = named_variables(variables)

@@ -76,6 +76,11 @@ def save_checkpoint(path: str | os.PathLike[str], optimizer: Any, variables: Var
 
 def _unwrapped(optimizer: Any) -> Optimizer:
     """The optimizer in what `for_keras` made of it."""
+    if getattr(optimizer, "has_slots_of_keras", False):
+        raise UnsupportedError(
+            "save_checkpoint writes variables of TensorFlow. With Keras on JAX or PyTorch, save the model:\n"
+            'model.save("model.keras")'
+        )
     inner = getattr(optimizer, "inner", optimizer)
     if isinstance(inner, Optimizer):
         return inner

@@ -110,6 +110,8 @@ class AnyBackend(Configured):
     """
 
     _keras: ModuleType
+    has_slots_of_keras = True
+    """Whether its state is in variables of Keras, and not in `inner`."""
 
     def __init__(self, optimizer: Any):
         backend = BACKENDS[self._keras.backend.backend()]()

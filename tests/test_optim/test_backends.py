@@ -18,6 +18,7 @@ import pytest
 import optim
 from tests.breadth import broad
 from tests.test_optim.cases import FEW, FIRST, ROWS
+from tests.timing import HANGS
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,3 +123,31 @@ def mesh_results() -> dict[str, str]:
 def test_slots_on_a_mesh(check: str) -> None:
     """Each check of `mesh_checks.py`, on eight CPU devices."""
     assert not mesh_results()[check]
+
+
+BESIDE_TENSORFLOW = """
+import tensorflow as tf
+import keras, numpy as np, optim
+from migrate.live import adapt
+from optim.errors import UnsupportedError
+ours = optim.SGD(0.5, momentum=0.5)
+assert isinstance(ours, tf.Module)
+optimizer = optim.for_keras(ours)
+variable = keras.Variable([1.0, 2.0], name="v")
+for _ in range(2):
+    optimizer.apply([keras.ops.ones(2)], [variable])
+print(np.array(variable).tolist(), int(optimizer.iterations))
+for refused in (lambda: optim.save_checkpoint("c", optimizer, [variable]), lambda: adapt(optimizer)):
+    try:
+        refused()
+    except UnsupportedError as error:
+        print(str(error).split(" ")[0])
+"""
+
+
+def test_optimizers_of_tensorflow_are_taken_too(tmp_path: Path) -> None:
+    """If TensorFlow was imported first, as Keras's `set_random_seed` does. What would read their state is refused."""
+    variables = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+    run = [sys.executable, "-c", BESIDE_TENSORFLOW]
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=variables, timeout=HANGS)
+    assert done.stdout.split("\n")[:3] == ["[-0.25, 0.75] 2", "save_checkpoint", "restore"], done.stderr[-2000:]
