@@ -6,7 +6,7 @@ same config means in the generation that the list is for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from migrate.lists import orders
 from migrate.rules import differences
 from migrate.state import OptimizerState
 from migrate.surfaces import ORDER
-from optim import slot_layout
+from optim import schedules, slot_layout
 from optim.errors import HyperparameterError, UnsupportedError
 
 FLOAT_COUNTER = (generations.KERAS1,)
@@ -248,7 +248,9 @@ def _scalar(state: OptimizerState, name: str, generation: str) -> LazyArray:
         count = state.iterations * batches + gathered if generation == generations.KERAS3 else state.iterations
         return _constant(np.array(count, np.float32 if generation in FLOAT_COUNTER else np.int64))
     if name == orders.LEARNING_RATE:
-        return _constant(np.array(state.hyperparameters["learning_rate"], np.float32))
+        rate = state.hyperparameters["learning_rate"]
+        now = schedules.from_config(rate).at(state.iterations) if isinstance(rate, Mapping) else rate
+        return _constant(np.array(now, np.float32))
     assert name == nadam.PRODUCT
     known = state.hyperparameters
     computed = nadam.product(known["beta_1"], known.get("schedule_decay", 1.0), state.iterations)

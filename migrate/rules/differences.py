@@ -36,8 +36,9 @@ NEWEST = {
 
 
 def config_for(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
-    """The hyperparameters as a config of that generation."""
-    config = {**algorithm.defaults(generation), **state.hyperparameters}
+    """The hyperparameters as a config of that generation, which has no choice of a rule that is a program's own."""
+    own = {key: value for key, value in state.hyperparameters.items() if key not in keras_config.PROGRAMS_OWN}
+    config = {**algorithm.defaults(generation), **own}
     if NORM.of(candidates(generation)) == ALL and config.get("global_clipnorm"):
         config["clipnorm"] = config.pop("global_clipnorm")
     if algorithm.name == "Nadam":

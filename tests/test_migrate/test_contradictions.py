@@ -273,9 +273,9 @@ def test_a_generation_that_the_file_denies_is_refused_and_taken_where_it_is_set(
         with pytest.raises(ContradictionError, match=rf"of generation optimizer_v2 .*--generation is {name}"):
             migrate.read(source, generation=name)
     assert migrate.read(source, generation="optimizer_v2").fidelity == "exact"
-    state = migrate.read(source, overrides={"generation": "keras2"})
+    state = migrate.read(source, overrides={"generation": "keras2", "iterations": 4})
     assert state.fidelity == "exact", state.reasons
-    assert [o.value for o in state.origins if o.kind == "set"] == ["keras2"]
+    assert [o.value for o in state.origins if o.kind == "set"] == ["keras2", 4, 4]  # the counter and iterations
 
 
 @pytest.mark.parametrize("case", ["extra-k224-sgd-same-saver", "extra-k122-sgd-nesterov-same-saver"])

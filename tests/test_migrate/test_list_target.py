@@ -168,3 +168,12 @@ def test_batches_write_lists_and_resume_them(load_case: Any, tmp_path: Path) -> 
     assert migrate.migrate_batch(sources, tmp_path / "out", to="list", resume=True).counts == {"skipped": 2}
     again = migrate.migrate_batch(sources, tmp_path / "out", to="list", order="keras3", resume=True)
     assert again.counts == {"failed": 2}
+
+
+def test_a_list_of_tf_29_has_the_rate_that_a_schedule_gives_now(tmp_path: Path) -> None:
+    """Its optimizers keep that in a variable, and assign it before each step."""
+    source = CORPUS / "extra-tf10-adam-polynomial-saver" / "source" / "model.ckpt"
+    migrate.migrate_checkpoint(source, tmp_path / "list.npz", to="list", order="experimental:3")
+    rate = _load(tmp_path / "list.npz")[0]
+    assert rate.shape == ()
+    assert rate == np.float32((0.05 - 0.001) * (1 - 4 / 8) ** 2 + 0.001)  # polynomial, at step 4 of 8
