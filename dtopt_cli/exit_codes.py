@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """The codes. Errors bring their own: USAGE, BROKEN and INCOMPARABLE are `exit_code`s of `DtoptError`s."""
+    """The codes. USAGE, BROKEN, NOTHING_RAN and INCOMPARABLE are `exit_code`s of `DtoptError`s."""
 
     OK = 0
     NO = 1

@@ -100,7 +100,7 @@ def restore(
         and the step counter 0.
       source_variables: what `read` calls `variables`; a list takes the live variables where this is None.
       progress: called with (bytes done, bytes in all).
-      told: `format`, `optimizer_config`, `generation`, `optimizer_path` and `overrides`, as for `read`.
+      hints: `format`, `optimizer_config`, `generation`, `optimizer_path` and `overrides`, as for `read`.
 
     Returns:
       What was done. `fidelity` is `exact` where the live optimizer continues as the source would have; hyperparameters

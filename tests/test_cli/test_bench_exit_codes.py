@@ -19,4 +19,4 @@ def test_the_documented_codes_are_those_there_are() -> None:
 
 def test_errors_end_with_one_of_them() -> None:
     kinds = [one for one in vars(bench.errors).values() if isinstance(one, type) and issubclass(one, DtoptError)]
-    assert {one.exit_code for one in kinds} == {Exit.USAGE, Exit.BROKEN, Exit.INCOMPARABLE}
+    assert {one.exit_code for one in kinds} == {Exit.USAGE, Exit.BROKEN, Exit.NOTHING_RAN, Exit.INCOMPARABLE}

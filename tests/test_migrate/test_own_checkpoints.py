@@ -59,5 +59,5 @@ def test_hints_on_what_says_all_of_itself_are_refused(hints: dict[str, Any], opt
     optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
     optim.save_checkpoint(tmp_path / "own", optimizer, {"w": variable})
     assert migrate.read(tmp_path / "own").fidelity == "exact"
-    with pytest.raises(optim.errors.HyperparameterError, match=f"leave out {option}, and change"):
+    with pytest.raises(optim.errors.HyperparameterError, match=f"Remove {option}, and change"):
         migrate.read(tmp_path / "own", **hints)

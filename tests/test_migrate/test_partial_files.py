@@ -220,7 +220,7 @@ def test_what_nothing_would_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HyperparameterError, match="leave out optimizer_config"):
         migrate.restore(SOURCE, optim.Lion(), live, weights_only=True, optimizer_config=lion)
     migrate.migrate_checkpoint(SOURCE, tmp_path / "a")
-    with pytest.raises(HyperparameterError, match="leave out --set"):
+    with pytest.raises(HyperparameterError, match="Remove --set"):
         migrate.migrate_checkpoint(tmp_path / "a", tmp_path / "b", weights_only=True, overrides={"rho": 0.5})
     migrate.migrate_checkpoint(tmp_path / "a", tmp_path / "b", weights_only=True, optimizer_config=lion)
     assert optim.describe_checkpoint(tmp_path / "b").algorithm == "Lion"

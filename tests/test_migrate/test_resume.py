@@ -100,7 +100,7 @@ CASES = {
     "extra-tfa19-lamb-decay-h5": None,
 }
 APPROXIMATE = {
-    "tf24-sgd-clipboth-mlp": "TF 2.3 or 2.4",
+    "tf24-sgd-clipboth-mlp": "TF 2.3 clipped the norm first, TF 2.4 clipped the value first",
     "keras224-nadam-mlp": "u_product",
     "extra-keras38-adamax-convbn-ckpt": "exclude_from_weight_decay",
     "tf215-new-lion-embed": "exclude_from_weight_decay",

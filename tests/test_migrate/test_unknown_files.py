@@ -88,7 +88,7 @@ def test_the_command_line_prints_the_command_on_a_line_of_its_own(
     monkeypatch.setattr(sys, "argv", ["dtopt", "migrate", "inspect", str(tmp_path / "model.h5.gz")])
     with pytest.raises(SystemExit):
         app.main()
-    assert capsys.readouterr().err.splitlines()[-1] == f"gunzip -k {tmp_path / 'model.h5.gz'}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"  gunzip -k {tmp_path / 'model.h5.gz'}"
 
 
 def test_other_files_are_named(tmp_path: Path) -> None:

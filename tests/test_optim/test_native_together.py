@@ -56,6 +56,7 @@ class Two:
             options=tf.constant([np.inf, 0.0, 0.0], tf.float64),
             active=tf.constant([], tf.bool),
             overwrite=False,
+            control=tf.constant(NONE, tf.float64),
             T=tf.float32,
             rule=PROGRAM.name,
             shapes=PROGRAM.shapes,

@@ -21,10 +21,10 @@ def test_adan_takes_its_rule_its_class_and_its_name() -> None:
     assert naming - measured == {"optim/__init__.py", "optim/optimizers/adan.py", "optim/rules/adan.py"}
 
 
-def test_a_source_format_takes_its_reader_and_a_line() -> None:
+def test_a_source_format_takes_its_reader_and_two_lines() -> None:
     sources = [f for package in ("optim", "migrate", "bench", "dtopt_cli") for f in (ROOT / package).rglob("*.py")]
     naming = {str(f.relative_to(ROOT)) for f in sources if "weights_h5" in f.read_text(encoding="utf-8")}
-    assert naming == {"migrate/readers/__init__.py", "migrate/readers/weights_h5.py"}
+    assert naming == {"migrate/readers/__init__.py", "migrate/readers/weights_h5.py", "dtopt_cli/options.py"}
 
 
 def test_an_option_takes_its_part_and_the_settings() -> None:
