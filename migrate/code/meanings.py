@@ -18,6 +18,7 @@ from migrate.code import signatures
 from migrate.code.releases import Release
 from migrate.errors import MissingHintError
 from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, OPTIMIZER_V1, OPTIMIZER_V2, TF1
+from migrate.releases.table import RELEASES
 from migrate.releases.versions import UNKNOWN, Versions
 from optim.errors import DtoptError, UnsupportedError
 
@@ -156,7 +157,7 @@ def _evaluated(
     plain, stand_ins = _plain(config)
     _fill_epsilon(plain, algorithm, generation, old, release)
     full, _ = keras_config.completed(plain, algorithm, generation)
-    versions = release.versions if old.generation is None or release.package == "tensorflow" else UNKNOWN
+    versions = release.versions if old.generation is None or _has(release, old.generation) else UNKNOWN
     problem = algorithm.check(full, generation, versions)
     if problem:
         raise UnsupportedError(problem)
@@ -182,6 +183,12 @@ def _evaluated(
     shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *LIMITS))
     idle = [o.doubt for o in found.origins.values() if o.subject in LIMITS and o.doubt]
     return values, [*claims.reasons(shown), *doubts], [*found.warnings, *idle], lazy
+
+
+def _has(release: Release, generation: str) -> bool:
+    """Whether a TensorFlow has the optimizers of a generation. A file that was rewritten may name older ones, too."""
+    number = release.versions.tensorflow_number
+    return number is not None and any(r.generation == generation and r.tensorflow == number[:2] for r in RELEASES)
 
 
 def _accumulated(full: dict[str, Any], config: _Config, versions: Versions) -> Value | None:
