@@ -7,100 +7,30 @@ buffers, meshes, files) it does with this one.
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from optim import recipe, schedules, slot_layout
-from optim.algorithm import Algorithm
-from optim.errors import CheckpointError, HyperparameterError, UnknownVariableError, UnsupportedError
+from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnknownVariableError, UnsupportedError
 from optim.hyperparameters import to_number
 from optim.keras import listing
-from optim.keras.backends import BACKENDS, Backend, check_rule
+from optim.keras.backend_options import OTHER_NAMES, check, check_rate, settings_of
+from optim.keras.backends import BACKENDS
 from optim.keras.behaviour import Behaviour
 from optim.keras.configured import Configured
+from optim.keras.pure_step import PureStep
+from optim.keras.step_values import VARIABLE, Arrays, Tracked, apart, dtype_of
 from optim.keras_differences import KERAS_3
-from optim.lazy import is_tensor
-from optim.native.trace import unknown_function
 from optim.options import rate as rates
-from optim.options.clipping import by_norms, clip
-from optim.options.loss_scale import DYNAMIC
 from optim.options.master_copies import LOW_PRECISION
-from optim.options.settings import OPTIONS, Settings
+from optim.options.settings import OPTIONS
 from optim.rule import AS_VARIABLE, Slot
 from optim.state.names import plain_name
 from optim.step.reports import MemoryReport
-from optim.step.scalars import StepScalars
-
-Arrays = dict[str, Any]
-"""Arrays by key: `slot.index` for slots, `variable.index` for model variables, and names of scalars."""
-VARIABLE = "variable"
-OTHER_NAMES = ("lr", "loss_scale_factor")
-"""Options that are other names of one."""
-
-
-@dataclass(frozen=True, eq=False)
-class Tracked:
-    """One model variable that an optimizer was built on."""
-
-    index: int
-    name: str
-    variable: Any
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """What regular expressions of options look at."""
-        return self.name, plain_name(self.variable)
-
-    @property
-    def wide(self) -> str:
-        """The dtype in which it is updated."""
-        return wide(self.variable.dtype)
-
-    def __str__(self) -> str:
-        return repr(self.name)
-
-
-def wide(dtype: str) -> str:
-    """At least float32, or 0.999 would round to 1 in bfloat16."""
-    return "float32" if dtype in LOW_PRECISION else dtype
-
-
-class Gradients:
-    """All gradients of one step for `optim.options.clipping`."""
-
-    def __init__(self, xp: Backend, arrays: Sequence[Any]):
-        self._xp = xp
-        self.arrays = list(arrays)
-
-    def clip_values(self, limit: float) -> Gradients:
-        xp = self._xp
-        return Gradients(xp, [xp.maximum(xp.minimum(g, limit), -limit) for g in self.arrays])
-
-    def clip_norms(self, limit: float, is_joint: bool) -> Gradients:
-        return by_norms(self, limit, is_joint)  # type: ignore[return-value]
-
-    def squared_norms(self) -> list[Any]:
-        return [self._xp.reduce_sum(self._xp.square(g)) for g in self.arrays]
-
-    def scale(self, factors: list[Any]) -> Gradients:
-        pairs = zip(self.arrays, factors, strict=True)
-        return Gradients(self._xp, [g * self._xp.cast(factor, dtype_of(g)) for g, factor in pairs])
-
-    def sqrt(self, scalar: Any) -> Any:
-        return self._xp.sqrt(scalar)
-
-    def maximum(self, a: Any, b: Any) -> Any:
-        return self._xp.maximum(a, b)
-
-
-def dtype_of(array: Any) -> str:
-    return str(array.dtype).removeprefix("torch.")
 
 
 class AnyBackend(Configured):
@@ -119,9 +49,9 @@ class AnyBackend(Configured):
         own["_behaviour"] = behaviour = Behaviour(optimizer, self._keras, KERAS_3, backend.name, True)
         behaviour.warn(behaviour.unlike, 3)
         own["_xp"], own["_state"] = backend, recipe.State()
-        own["_settings"] = settings = _settings_of(optimizer, own["_state"])
+        own["_settings"] = settings = settings_of(optimizer, own["_state"])
         own["_algorithm"] = settings.algorithm()
-        _check(settings, own["_algorithm"], optimizer, backend)
+        check(settings, own["_algorithm"], optimizer, backend)
         own["_slots"], own["_by_id"], own["_exact_rate"] = {}, {}, None
         rate = settings.rate.source
         if isinstance(rate, float):
@@ -215,7 +145,7 @@ class AnyBackend(Configured):
         own, before = vars(self), self._learning_rate
         if schedules.is_schedule(value) or (callable(value) and not hasattr(value, "dtype")):
             parsed = rates.parse(value)
-            _check_rate(parsed, self._xp)
+            check_rate(parsed, self._xp)
             own["_learning_rate"], own["_exact_rate"] = parsed, None
             if own["_scalars"].pop(slot_layout.LEARNING_RATE, None) is not None:
                 self._untrack_variable(before)
@@ -359,99 +289,23 @@ class AnyBackend(Configured):
         with self._xp.without_gradients():
             mine = [self._by_id[id(variable)] for variable in variables]
             gradients = {tracked.index: gradient for tracked, gradient in zip(mine, grads, strict=True)}
+            self._check_shapes(gradients)
             keys = self._variables_by_key()
             keys |= {f"{VARIABLE}.{t.index}": t.variable for t in self._state.tracked}
             before = {key: variable.value for key, variable in keys.items()}
-            changed = {k: v for k, v in self._call(before, gradients).items() if v is not before[k]}
-            for key, value in _apart(self._xp, changed).items():
+            changed = {k: v for k, v in self._pure_step().after_call(before, gradients).items() if v is not before[k]}
+            for key, value in apart(self._xp, changed).items():
                 keys[key].assign(value)
 
-    def _call(self, now: Arrays, gradients: dict[int, Any]) -> Arrays:
-        """All arrays after one call of `apply`."""
-        xp, accumulation = self._xp, self._settings.accumulation
-        wide_gradients = {i: xp.cast(g, self._state.tracked[i].wide) for i, g in gradients.items()}
-        if not accumulation.is_used:
-            return self._step(now, wide_gradients, {})
-        now = {**now, slot_layout.ACCUMULATED_STEPS: now[slot_layout.ACCUMULATED_STEPS] + 1}
-        for i, gradient in wide_gradients.items():
-            total, mark = f"{slot_layout.ACCUMULATED_GRADIENT}.{i}", f"{slot_layout.GATHERED}.{i}"
-            now |= {total: now[total] + gradient, mark: xp.ones_like(now[mark])}
-        is_complete = now[slot_layout.ACCUMULATED_STEPS] >= accumulation.steps
-        return xp.cond(
-            is_complete, lambda: self._window_step(now, gradients), lambda: self._end_without_step(now, gradients)
-        )
+    def _check_shapes(self, gradients: Mapping[int, Any]) -> None:
+        """Raises MismatchError, before anything changes."""
+        for tracked in (self._state.tracked[i] for i in gradients):
+            shape, given = tuple(tracked.variable.shape), tuple(gradients[tracked.index].shape)
+            if given != shape:
+                raise MismatchError(f"the gradient of {tracked} has shape {given}, the variable {shape}")
 
-    def _window_step(self, now: Arrays, gradients: Mapping[int, Any]) -> Arrays:
-        """The step of the mean of a window's gradients, of which the sums start again at zero."""
-        xp, new = self._xp, dict(now)
-        new[slot_layout.ACCUMULATED_STEPS] = xp.zeros_like(now[slot_layout.ACCUMULATED_STEPS])
-        means, active = {}, {}
-        for tracked in [t for t in self._state.tracked if f"{slot_layout.GATHERED}.{t.index}" in now]:
-            i = tracked.index
-            total, mark = f"{slot_layout.ACCUMULATED_GRADIENT}.{i}", f"{slot_layout.GATHERED}.{i}"
-            is_active = i in gradients or now[mark] > 0
-            if is_active is not True and xp.is_known(is_active):
-                is_active = bool(is_active)
-            new |= {total: xp.zeros_like(now[total]), mark: xp.zeros_like(now[mark])}
-            if is_active is not False:
-                means[i], active[i] = now[total] / self._settings.accumulation.steps, is_active
-        return self._step(new, means, active)
-
-    def _end_without_step(self, now: Arrays, gradients: Mapping[int, Any]) -> Arrays:
-        """What a call does that only gathers gradients."""
-        settings, new = self._settings, dict(now)
-        if settings.accumulation.count_calls and settings.averages.option.use_ema:
-            scalars = self._scalars_of_step(now)
-            for tracked in self._state.tracked:
-                if f"{slot_layout.AVERAGE}.{tracked.index}" in now:
-                    key = self._target(now, tracked)
-                    self._write(now, new, tracked, self._average(now, new, tracked, now[key], True, scalars))
-        self._constrain(new, gradients)
-        return new
-
-    def _step(self, now: Arrays, gradients: dict[int, Any], active: Mapping[int, Any]) -> Arrays:
-        """All arrays after one real step, in which gradients are in the dtype of updates."""
-        xp, scale = self._xp, self._settings.loss_scale.loss_scale
-        if scale is None:
-            return self._finite_step(now, gradients, active)
-        smaller = {i: g / scale for i, g in gradients.items()}
-        is_finite = [xp.all(xp.isfinite(gradient)) for gradient in smaller.values()]
-        return xp.cond(
-            functools.reduce(xp.logical_and, is_finite),
-            lambda: self._finite_step(now, smaller, active),
-            lambda: dict(now),
-        )
-
-    def _finite_step(self, now: Arrays, gradients: dict[int, Any], active: Mapping[int, Any]) -> Arrays:
-        settings, new = self._settings, dict(now)
-        if settings.clipping.option.active:
-            clipped = clip(Gradients(self._xp, list(gradients.values())), settings.clipping.option)
-            gradients = dict(zip(gradients, clipped.arrays, strict=True))  # type: ignore[attr-defined]
-        scalars = self._scalars_of_step(now)
-        for i, gradient in gradients.items():
-            self._update(now, new, self._state.tracked[i], gradient, active.get(i, True), scalars)
-        self._constrain(new, gradients)
-        new[slot_layout.ITERATIONS] = now[slot_layout.ITERATIONS] + 1
-        return new | scalars.new_scalars(now)
-
-    def _scalars_of_step(self, now: Arrays) -> Scalars:
-        xp, accumulation = self._xp, self._settings.accumulation
-        iterations = now[slot_layout.ITERATIONS]
-        is_known = xp.is_known(iterations)
-        iterations = int(iterations) if is_known else iterations
-        rate = self._rate(now, accumulation.count_of_step(iterations))
-        names = self._algorithm.scalars
-        with xp.float64():
-            if is_known:
-                own = {name: float(now[name]) for name in names}
-            else:
-                own = {name: xp.cast(now[name], "float64") for name in names}
-                rate = xp.cast(rate, "float64")
-            decay = self._settings.rate.decay
-            if decay:
-                rate = rate / (1.0 + decay * (iterations if is_known else xp.cast(iterations, "float64")))
-            made = StepScalars(self._algorithm, self._settings, self._state.tracked, iterations, rate, own, xp)
-            return Scalars(xp, made, self._state.tracked, is_known)
+    def _pure_step(self) -> PureStep:
+        return PureStep(self._xp, self._settings, self._algorithm, self._state, self._slots, self._rate)
 
     def _rate(self, now: Arrays, count: Any) -> Any:
         rate, constant = self._learning_rate, now.get(slot_layout.LEARNING_RATE)
@@ -478,74 +332,6 @@ class AnyBackend(Configured):
             return schedule.at(int(count))
         with xp.float64():
             return schedule.on(xp, count) if isinstance(schedule, schedules.Stock) else schedule(count)
-
-    def _target(self, now: Arrays, tracked: Tracked) -> str:
-        """The key of what the rule updates: the float32 copy, or the variable."""
-        master = f"{slot_layout.MASTER}.{tracked.index}"
-        return master if master in now else f"{VARIABLE}.{tracked.index}"
-
-    def _update(self, now: Arrays, new: Arrays, tracked: Tracked, gradient: Any, active: Any, scalars: Scalars) -> None:
-        """Put a variable, its slots and its average as they are after the step into `new`."""
-        xp, rule, i = self._xp, self._algorithm.rule, tracked.index
-        assert rule is not None
-        target = self._target(now, tracked)
-        names = [s.name for s in rule.slots if f"{s.name}.{i}" in now]
-        before = {name: now[f"{name}.{i}"] for name in names}
-        old = now[target]
-        if rule.elementwise and names:
-            like = self._slots[names[0]][i]
-            gradient, old = (xp.placed(x, like, tracked.variable) for x in (gradient, old))
-        coefficients, decay = scalars.of(tracked)
-
-        def updated(old: Any, gradient: Any, before: Arrays) -> tuple[Any, Arrays]:
-            value = xp.cast(old, tracked.wide)
-            value = value if decay is None else value * decay
-            slots = {name: xp.cast(array, tracked.wide) for name, array in before.items()}
-            change, after = rule.update(xp, value, gradient, slots, coefficients)
-            after = {name: xp.cast(after[name], dtype_of(before[name])) for name in before}
-            return xp.cast(value + change, dtype_of(old)), after
-
-        is_lazy = self._settings.lazy_rows.applies_to(tracked)
-        is_by_part = rule.elementwise and not is_lazy and active is True
-        update = xp.part_by_part if is_by_part else xp.at_once
-        value, after = update(updated, old, gradient, before)
-        if is_lazy:
-            is_named = xp.reshape(gradient != 0, (gradient.shape[0], -1))
-            is_named = xp.reshape(xp.any(is_named, axis=1), (-1, *[1] * (len(gradient.shape) - 1)))
-            value = xp.where(is_named, value, old)
-            if rule.keeps_lazy_slots:
-                after = {name: xp.where(is_named, after[name], before[name]) for name in after}
-        for name, array in after.items():
-            new[f"{name}.{i}"] = array if active is True else xp.where(active, array, before[name])
-        value = value if active is True else xp.where(active, value, now[target])
-        if self._settings.averages.is_used:
-            value = self._average(now, new, tracked, value, active, scalars)
-        self._write(now, new, tracked, value)
-
-    def _average(self, now: Arrays, new: Arrays, tracked: Tracked, value: Any, active: Any, scalars: Scalars) -> Any:
-        """Move the average of a variable towards `value`; return what the variable ends with."""
-        xp, key = self._xp, f"{slot_layout.AVERAGE}.{tracked.index}"
-        before, (momentum, rest) = now[key], scalars.momenta(tracked)
-        mean = momentum * xp.cast(before, tracked.wide) + rest * xp.cast(value, tracked.wide)
-        mean = xp.cast(mean, dtype_of(before))
-        new[key] = mean if active is True else xp.where(active, mean, before)
-        if scalars.overwrite is False:
-            return value
-        if scalars.overwrite is True and active is True:
-            return mean
-        return xp.where(xp.logical_and(scalars.overwrite, active), mean, value)
-
-    def _write(self, now: Arrays, new: Arrays, tracked: Tracked, value: Any) -> None:
-        new[self._target(now, tracked)] = value
-        key = f"{VARIABLE}.{tracked.index}"
-        new[key] = self._xp.cast(value, dtype_of(now[key]))
-
-    def _constrain(self, new: Arrays, members: Mapping[int, Any]) -> None:
-        for tracked in [self._state.tracked[i] for i in members]:
-            if tracked.variable.constraint is not None:
-                target = self._target(new, tracked)
-                value = self._keras.ops.convert_to_tensor(tracked.variable.constraint(new[target]))
-                self._write(new, new, tracked, self._xp.cast(value, dtype_of(new[target])))
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """At the end of `fit`: model variables become their averages, once there are any."""
@@ -616,113 +402,6 @@ class AnyBackend(Configured):
                 variable.assign(values[key])
         if slot_layout.LEARNING_RATE in values and slot_layout.LEARNING_RATE in mine:
             vars(self)["_exact_rate"] = float(values[slot_layout.LEARNING_RATE])
-
-
-class Scalars:
-    """The scalars of one step in the dtype of each variable; made where scalars may be float64."""
-
-    def __init__(self, xp: Backend, made: StepScalars, tracked: Sequence[Tracked], is_known: bool):
-        to: Callable[[Any, str], Any] = (lambda x, dtype: x) if is_known else xp.cast
-        stepped = [t for t in tracked if not getattr(t.variable, "overwrite_with_gradient", False)]
-        groups, decays = made._groups_of(stepped), made._decay_factors(stepped)  # type: ignore[arg-type]
-        kept: dict[Any, Any] = {}
-
-        def coefficients(group: Any, dtype: str) -> Any:
-            if (group, dtype) not in kept:
-                kept[group, dtype] = {n: to(v, dtype) for n, v in made.coefficients[group].items()}
-            return kept[group, dtype]
-
-        self._of = {
-            t.index: (coefficients(group, t.wide), None if decay is None else to(decay, t.wide))
-            for t, group, decay in zip(stepped, groups, decays, strict=True)
-        }
-        mean = made.ema_momentum
-        self._momenta = {dtype: (to(mean, dtype), to(1.0 - mean, dtype)) for dtype in {t.wide for t in stepped}}
-        self.overwrite = made.overwrite
-        self._new, self._xp, self._is_known = made.new_scalars(), xp, is_known
-        if not is_known:
-            self._new = {name: xp.cast(value, xp.scalar_dtype) for name, value in self._new.items()}
-
-    def of(self, tracked: Tracked) -> tuple[Mapping[str, Any], Any]:
-        """The rule's coefficients for a variable, and what weight decay multiplies it with, or None."""
-        return self._of[tracked.index]
-
-    def momenta(self, tracked: Tracked) -> tuple[Any, Any]:
-        """μ and 1 − μ of average ← μ·average + (1 − μ)·variable."""
-        return self._momenta[tracked.wide]
-
-    def new_scalars(self, now: Arrays) -> Arrays:
-        return {name: self._xp.cast(value, dtype_of(now[name])) for name, value in self._new.items()}
-
-
-def _settings_of(optimizer: Any, state: recipe.State) -> Settings:
-    """The options of an optimizer once more, with state of this one. TensorFlow's variables become numbers."""
-    old: Settings = optimizer._settings
-    options = {name: old.get(name) for name in OPTIONS if name not in OTHER_NAMES}
-    rate = old.rate.source
-    if is_tensor(rate):
-        rate = to_number("learning_rate", rate)
-    shared = {"gradients_clip_option": None, "ema_option": None, "learning_rate": rate}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of `decay`, which was warned of before
-        made = Settings(options, shared, old._algorithm, state, old.explicit)  # type: ignore[arg-type]
-    made.weight_decay._variables = list(old.weight_decay._variables)
-    return made
-
-
-def _check(settings: Settings, algorithm: Algorithm, optimizer: Any, backend: Backend) -> None:
-    """Refuse what has no effect, or cannot be done, on this backend."""
-    owner, where = type(optimizer).__name__, f"with Keras on {backend.name}"
-    if algorithm.updating_rule is None:
-        raise UnsupportedError(
-            f"{owner} has its own update_step, which is made of TensorFlow's ops; {where}, write it as an optim.Rule"
-        )
-    if settings.rate.source is None:
-        raise HyperparameterError(f"{owner} was made without a learning_rate")
-    _check_rate(settings.rate.source, backend)
-    for name, value in optimizer._hyper.values.items():
-        if not isinstance(value, float):
-            raise UnsupportedError(
-                f"{name} is a tensor or a callable, which would be read once only {where}; give a number"
-            )
-    if settings.loss_scale.loss_scale == DYNAMIC:
-        raise UnsupportedError(
-            f"loss_scale={DYNAMIC!r} is Keras's to do {where}. Leave it out and wrap the optimizer:\n"
-            f"keras.optimizers.LossScaleOptimizer(optim.for_keras(optim.{owner}(...)))"
-        )
-    for name, why in (
-        ("jit_compile", "call model.compile(..., jit_compile=...)"),
-        ("repeated_rows", "gradients of tables are dense there, and the rows of a batch are summed"),
-    ):
-        if settings.get(name):
-            raise UnsupportedError(f"{name}={settings.get(name)!r} has no effect {where}; leave it out: {why}")
-    if settings.execution.executor != "auto":
-        raise UnsupportedError(f"executor={settings.execution.executor!r} is for TensorFlow; leave it out {where}")
-    backend.check_placement(settings.placement.slot_placement)
-    unknown = unknown_function(algorithm.updating_rule)
-    check_rule(backend, [] if unknown is None else [unknown])
-
-
-def _check_rate(rate: Any, backend: Backend) -> None:
-    if isinstance(rate, schedules.Formula) and backend.name == "jax":
-        raise UnsupportedError(
-            "a schedules.Formula is computed by TensorFlow or NumPy; on JAX, give a schedule of Keras"
-        )
-    if callable(rate) and not schedules.is_schedule(rate) and backend.name == "jax":
-        raise UnsupportedError(
-            "a callable learning_rate would be called once only, when JAX compiles the step; give a schedule, or a"
-            " number and set optimizer.learning_rate"
-        )
-
-
-def _apart(xp: Backend, arrays: Arrays) -> Arrays:
-    """Arrays no two of which are one, as a compiled step could not be given both."""
-    seen: set[int] = set()
-    found = {}
-    for key, array in arrays.items():
-        found[key] = xp.copied(array) if id(array) in seen and xp.is_known(array) else array
-        seen.add(id(array))
-    return found
 
 
 def _unique(name: str, taken: set[str]) -> str:

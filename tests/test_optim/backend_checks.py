@@ -11,7 +11,6 @@ import json
 import pickle
 import sys
 import tempfile
-import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,8 @@ sys.meta_path.insert(0, NoTensorFlow())  # type: ignore[arg-type]
 import keras  # noqa: E402
 
 import optim  # noqa: E402
-from optim.errors import CheckpointError, HyperparameterError, UnsupportedError  # noqa: E402
+from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnsupportedError  # noqa: E402
+from tests.test_optim.check_runner import run_checks  # noqa: E402
 
 BACKEND = keras.backend.backend()
 RANDOM = np.random.default_rng(0)
@@ -287,6 +287,16 @@ def check_a_large_variable_steps_as_its_parts_do() -> None:
             np.testing.assert_array_equal(first, np.concatenate(rest), err_msg=f"{dtype} {slot}")
 
 
+def check_a_refused_step_changes_nothing() -> None:
+    """Large variables are updated in place on PyTorch."""
+    first, second = (keras.Variable(np.ones((600, 600), np.float32)) for _ in range(2))
+    optimizer = optim.for_keras(optim.Adam(0.1))
+    gradients = [keras.ops.ones(shape) for shape in ((600, 600), (600, 1))]
+    assert "has shape (600, 1)" in refusal(lambda: optimizer.apply(gradients, [first, second]), MismatchError)
+    assert np.all(keras.ops.convert_to_numpy(first.value) == 1.0)
+    assert int(optimizer.iterations.value) == 0
+
+
 def check_constraints_and_exclusions() -> None:
     kernel = keras.Variable([1.0], name="kernel")
     bias = keras.Variable([1.0], name="bias")
@@ -327,14 +337,7 @@ def check_what_is_refused() -> None:
 
 
 def main() -> None:
-    for name, check in list(globals().items()):
-        if name.startswith("check_"):
-            try:
-                check()
-                error = ""
-            except Exception:
-                error = traceback.format_exc()
-            print(json.dumps({"check": name, "error": error}), flush=True)
+    run_checks(globals())
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ Prints one JSON line for each check: its name, and its traceback if it failed.
 
 from __future__ import annotations
 
-import json
-import traceback
 from typing import Any
 
 import jax
@@ -15,6 +13,7 @@ import numpy as np
 
 import optim
 from optim.errors import MismatchError
+from tests.test_optim.check_runner import run_checks
 
 DISTRIBUTION = keras.distribution
 RANDOM = np.random.default_rng(0)
@@ -133,14 +132,7 @@ def check_files_go_from_a_mesh_to_one_device() -> None:
 
 def main() -> None:
     assert len(jax.devices()) == 8
-    for name, check in list(globals().items()):
-        if name.startswith("check_"):
-            try:
-                check()
-                error = ""
-            except Exception:
-                error = traceback.format_exc()
-            print(json.dumps({"check": name, "error": error}), flush=True)
+    run_checks(globals())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,191 @@
+"""One call of `apply` as a pure function: the arrays of all variables before it in, those after it out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from optim import recipe, slot_layout
+from optim.algorithm import Algorithm
+from optim.keras.backends import Backend
+from optim.keras.step_values import VARIABLE, Arrays, Gradients, Scalars, Tracked, dtype_of
+from optim.options.clipping import clip
+from optim.options.settings import Settings
+from optim.step.scalars import StepScalars
+
+
+class PureStep:
+    """What calls of an optimizer compute.
+
+    Args:
+      state: has the variables that it was built on. slots: its slots by name and index.
+      rate: the learning rate, given all arrays and the count that a schedule takes.
+    """
+
+    def __init__(
+        self,
+        xp: Backend,
+        settings: Settings,
+        algorithm: Algorithm,
+        state: recipe.State,
+        slots: Mapping[str, Mapping[int, Any]],
+        rate: Callable[[Arrays, Any], Any],
+    ):
+        self._xp, self._settings, self._algorithm = xp, settings, algorithm
+        self._state, self._slots, self._rate = state, slots, rate
+
+    def after_call(self, now: Arrays, gradients: dict[int, Any]) -> Arrays:
+        """All arrays after one call of `apply`."""
+        xp, accumulation = self._xp, self._settings.accumulation
+        wide_gradients = {i: xp.cast(g, self._state.tracked[i].wide) for i, g in gradients.items()}
+        if not accumulation.is_used:
+            return self._step(now, wide_gradients, {})
+        now = {**now, slot_layout.ACCUMULATED_STEPS: now[slot_layout.ACCUMULATED_STEPS] + 1}
+        for i, gradient in wide_gradients.items():
+            total, mark = f"{slot_layout.ACCUMULATED_GRADIENT}.{i}", f"{slot_layout.GATHERED}.{i}"
+            now |= {total: now[total] + gradient, mark: xp.ones_like(now[mark])}
+        is_complete = now[slot_layout.ACCUMULATED_STEPS] >= accumulation.steps
+        return xp.cond(
+            is_complete, lambda: self._window_step(now, gradients), lambda: self._end_without_step(now, gradients)
+        )
+
+    def _window_step(self, now: Arrays, gradients: Mapping[int, Any]) -> Arrays:
+        """The step of the mean of a window's gradients, of which the sums start again at zero."""
+        xp, new = self._xp, dict(now)
+        new[slot_layout.ACCUMULATED_STEPS] = xp.zeros_like(now[slot_layout.ACCUMULATED_STEPS])
+        means, active = {}, {}
+        for tracked in [t for t in self._state.tracked if f"{slot_layout.GATHERED}.{t.index}" in now]:
+            i = tracked.index
+            total, mark = f"{slot_layout.ACCUMULATED_GRADIENT}.{i}", f"{slot_layout.GATHERED}.{i}"
+            is_active = i in gradients or now[mark] > 0
+            if is_active is not True and xp.is_known(is_active):
+                is_active = bool(is_active)
+            new |= {total: xp.zeros_like(now[total]), mark: xp.zeros_like(now[mark])}
+            if is_active is not False:
+                means[i], active[i] = now[total] / self._settings.accumulation.steps, is_active
+        return self._step(new, means, active)
+
+    def _end_without_step(self, now: Arrays, gradients: Mapping[int, Any]) -> Arrays:
+        """What a call does that only gathers gradients."""
+        settings, new = self._settings, dict(now)
+        if settings.accumulation.count_calls and settings.averages.option.use_ema:
+            scalars = self._scalars_of_step(now)
+            for tracked in self._state.tracked:
+                if f"{slot_layout.AVERAGE}.{tracked.index}" in now:
+                    key = self._target(now, tracked)
+                    self._write(now, new, tracked, self._average(now, new, tracked, now[key], True, scalars))
+        self._constrain(new, gradients)
+        return new
+
+    def _step(self, now: Arrays, gradients: dict[int, Any], active: Mapping[int, Any]) -> Arrays:
+        """All arrays after one real step, in which gradients are in the dtype of updates."""
+        xp, scale = self._xp, self._settings.loss_scale.loss_scale
+        if scale is None:
+            return self._finite_step(now, gradients, active)
+        smaller = {i: g / scale for i, g in gradients.items()}
+        is_finite = [xp.all(xp.isfinite(gradient)) for gradient in smaller.values()]
+        return xp.cond(
+            functools.reduce(xp.logical_and, is_finite),
+            lambda: self._finite_step(now, smaller, active),
+            lambda: dict(now),
+        )
+
+    def _finite_step(self, now: Arrays, gradients: dict[int, Any], active: Mapping[int, Any]) -> Arrays:
+        settings, new = self._settings, dict(now)
+        if settings.clipping.option.active:
+            clipped = clip(Gradients(self._xp, list(gradients.values())), settings.clipping.option)
+            gradients = dict(zip(gradients, clipped.arrays, strict=True))  # type: ignore[attr-defined]
+        scalars = self._scalars_of_step(now)
+        for i, gradient in gradients.items():
+            self._update(now, new, self._state.tracked[i], gradient, active.get(i, True), scalars)
+        self._constrain(new, gradients)
+        new[slot_layout.ITERATIONS] = now[slot_layout.ITERATIONS] + 1
+        return new | scalars.new_scalars(now)
+
+    def _scalars_of_step(self, now: Arrays) -> Scalars:
+        xp, accumulation = self._xp, self._settings.accumulation
+        iterations = now[slot_layout.ITERATIONS]
+        is_known = xp.is_known(iterations)
+        iterations = int(iterations) if is_known else iterations
+        rate = self._rate(now, accumulation.count_of_step(iterations))
+        names = self._algorithm.scalars
+        with xp.float64():
+            if is_known:
+                own = {name: float(now[name]) for name in names}
+            else:
+                own = {name: xp.cast(now[name], "float64") for name in names}
+                rate = xp.cast(rate, "float64")
+            decay = self._settings.rate.decay
+            if decay:
+                rate = rate / (1.0 + decay * (iterations if is_known else xp.cast(iterations, "float64")))
+            made = StepScalars(self._algorithm, self._settings, self._state.tracked, iterations, rate, own, xp)
+            return Scalars(xp, made, self._state.tracked, is_known)
+
+    def _target(self, now: Arrays, tracked: Tracked) -> str:
+        """The key of what the rule updates: the float32 copy, or the variable."""
+        master = f"{slot_layout.MASTER}.{tracked.index}"
+        return master if master in now else f"{VARIABLE}.{tracked.index}"
+
+    def _update(self, now: Arrays, new: Arrays, tracked: Tracked, gradient: Any, active: Any, scalars: Scalars) -> None:
+        """Put a variable, its slots and its average as they are after the step into `new`."""
+        xp, rule, i = self._xp, self._algorithm.rule, tracked.index
+        assert rule is not None
+        target = self._target(now, tracked)
+        names = [s.name for s in rule.slots if f"{s.name}.{i}" in now]
+        before = {name: now[f"{name}.{i}"] for name in names}
+        old = now[target]
+        if rule.elementwise and names:
+            like = self._slots[names[0]][i]
+            gradient, old = (xp.placed(x, like, tracked.variable) for x in (gradient, old))
+        coefficients, decay = scalars.of(tracked)
+
+        def updated(old: Any, gradient: Any, before: Arrays) -> tuple[Any, Arrays]:
+            value = xp.cast(old, tracked.wide)
+            value = value if decay is None else value * decay
+            slots = {name: xp.cast(array, tracked.wide) for name, array in before.items()}
+            change, after = rule.update(xp, value, gradient, slots, coefficients)
+            after = {name: xp.cast(after[name], dtype_of(before[name])) for name in before}
+            return xp.cast(value + change, dtype_of(old)), after
+
+        is_lazy = self._settings.lazy_rows.applies_to(tracked)  # type: ignore[arg-type]
+        is_by_part = rule.elementwise and not is_lazy and active is True
+        update = xp.part_by_part if is_by_part else xp.at_once
+        value, after = update(updated, old, gradient, before)
+        if is_lazy:
+            is_named = xp.reshape(gradient != 0, (gradient.shape[0], -1))
+            is_named = xp.reshape(xp.any(is_named, axis=1), (-1, *[1] * (len(gradient.shape) - 1)))
+            value = xp.where(is_named, value, old)
+            if rule.keeps_lazy_slots:
+                after = {name: xp.where(is_named, after[name], before[name]) for name in after}
+        for name, array in after.items():
+            new[f"{name}.{i}"] = array if active is True else xp.where(active, array, before[name])
+        value = value if active is True else xp.where(active, value, now[target])
+        if self._settings.averages.is_used:
+            value = self._average(now, new, tracked, value, active, scalars)
+        self._write(now, new, tracked, value)
+
+    def _average(self, now: Arrays, new: Arrays, tracked: Tracked, value: Any, active: Any, scalars: Scalars) -> Any:
+        """Move the average of a variable towards `value`; return what the variable ends with."""
+        xp, key = self._xp, f"{slot_layout.AVERAGE}.{tracked.index}"
+        before, (momentum, rest) = now[key], scalars.momenta(tracked)
+        mean = momentum * xp.cast(before, tracked.wide) + rest * xp.cast(value, tracked.wide)
+        mean = xp.cast(mean, dtype_of(before))
+        new[key] = mean if active is True else xp.where(active, mean, before)
+        if scalars.overwrite is False:
+            return value
+        if scalars.overwrite is True and active is True:
+            return mean
+        return xp.where(xp.logical_and(scalars.overwrite, active), mean, value)
+
+    def _write(self, now: Arrays, new: Arrays, tracked: Tracked, value: Any) -> None:
+        new[self._target(now, tracked)] = value
+        key = f"{VARIABLE}.{tracked.index}"
+        new[key] = self._xp.cast(value, dtype_of(now[key]))
+
+    def _constrain(self, new: Arrays, members: Mapping[int, Any]) -> None:
+        for tracked in [self._state.tracked[i] for i in members]:
+            if tracked.variable.constraint is not None:
+                target = self._target(new, tracked)
+                value = self._xp.convert_to_tensor(tracked.variable.constraint(new[target]))
+                self._write(new, new, tracked, self._xp.cast(value, dtype_of(new[target])))
