@@ -66,7 +66,13 @@ def ftrl(
             arguments.origins[IN_LINEAR] = replace(known, value=proven[0], kind=FILE, where=where, doubt="", confirm="")
     if whole or not free:
         return arguments
-    name = max(free, key=lambda n: min(off[flag][n] for flag in off))
+    worst = max(free, key=lambda n: min(off[flag][n] for flag in off))
+    _warn(arguments, rate, worst, off[False][worst], is_certain=stored.model is not None or not proven)
+    return arguments
+
+
+def _warn(arguments: Arguments, rate: float, name: str, distance: float, is_certain: bool) -> None:
+    """Warn that a variable is not what its slots make of it. Raises if that is certain, or if a setting is assumed."""
     guessed = [
         key
         for key in (*STRENGTHS[:2], "beta")
@@ -75,7 +81,7 @@ def ftrl(
     which = "its default regularization" if guessed else "the regularization of the config"
     differs = (
         f"with learning_rate {rate:.7g} and {which} Ftrl's slots make another variable {name} than the source holds,"
-        f" by {off[False][name]:.2g} of it"
+        f" by {distance:.2g} of it"
     )
     if guessed:
         forms = " ".join(f"--set {key}=VALUE" for key in guessed)
@@ -83,10 +89,9 @@ def ftrl(
         raise MissingHintError(f"{differs}. Set it with {forms}, or override with {decide}")
     text = f"{differs}: one of these is of another run, the learning rate changed, or a constraint changed the variable"
     confirm = confirming("learning_rate", rate)
-    if stored.model is not None or not proven:
+    if is_certain:
         raise ContradictionError(f"{text}. Override with {confirm}")
     arguments.doubt("learning_rate", text, confirm=confirm)
-    return arguments
 
 
 def _read(slots: Mapping[str, Mapping[str, LazyArray]], stored: Stored) -> dict[str, Numbers]:

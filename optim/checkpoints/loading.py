@@ -158,11 +158,7 @@ def load_checkpoint(
       CheckpointError: no such checkpoint, a damaged one, an unknown class, or variables that are missing, extra, or of
         another shape or dtype, all of them listed. Then nothing was assigned.
     """
-    if not uses_tensorflow():
-        raise UnsupportedError(
-            "load_checkpoint makes optimizers of TensorFlow, and Keras runs on another backend. Import tensorflow"
-            " before optim is used"
-        )
+    _check_backend()
     stored = _open(os.fspath(path))
     folder, metadata = stored.folder, stored.metadata
     named = named_variables(variables)
@@ -184,6 +180,14 @@ def load_checkpoint(
     if missing and optimizer.master_copies:
         optimizer.refresh_master_copies(missing)
     return optimizer
+
+
+def _check_backend() -> None:
+    if not uses_tensorflow():
+        raise UnsupportedError(
+            "load_checkpoint makes optimizers of TensorFlow, and Keras runs on another backend. Import tensorflow"
+            " before optim is used"
+        )
 
 
 def _changes(
