@@ -62,12 +62,12 @@ TOGETHER = Fact(
     {ONE: "applied one of several limits", SEVERAL: "applied all limits"},
     "`optimizer.py` of Keras 2.9 to 3.15",
 )
-IGNORES, HEEDS = "ignores", "heeds"
+IGNORES, APPLIES = "ignores", "applies"
 OF_DTENSOR = Fact(
     "clipnorm",
     "Do limits and `use_ema` act in an optimizer of DTensor?",
-    lambda r: IGNORES if r.mode == DTENSOR else HEEDS,
-    {HEEDS: "applied limits and averages", IGNORES: "ignored limits and averages"},
+    lambda r: IGNORES if r.mode == DTENSOR else APPLIES,
+    {APPLIES: "applied limits and averages", IGNORES: "ignored limits and averages"},
     "run with TF 2.9",
 )
 FACTS = (NORM, ORDER, IN_FIT, ZERO, GLOBAL, TOGETHER, OF_DTENSOR)
