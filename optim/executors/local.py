@@ -66,9 +66,7 @@ def run(work: Work, plan: Plan) -> Stepped:
         if not gradients.is_finite():
             return False
         gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
-    clipped = clip(gradients, work.clip)
-    assert isinstance(clipped, ShardGradients)
-    _update(work, plan, selection, clipped)
+    _update(work, plan, selection, clip(gradients, work.clip))
     return True
 
 
@@ -76,7 +74,6 @@ def _launched(work: Work, selection: Selection, tensors: Tensors) -> Stepped:
     """A step of which the host learns nothing before it is launched."""
     scale, checks = 1.0 if work.loss_scale is None else 1.0 / work.loss_scale, work.loss_scale is not None
     clipped = clip(LaunchedGradients(tensors, len(work.gradients), scale, checks), work.clip)
-    assert isinstance(clipped, LaunchedGradients)
     native.step(work, native.arrange(work, selection), clipped)
     return clipped.was_left_out if checks else True
 

@@ -170,9 +170,7 @@ def _clipped(work: Work) -> PendingGradients:
     gradients = PendingGradients(work.gradients, _adding_up(work))
     if work.loss_scale is not None:
         gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
-    clipped = clip(gradients, work.clip)
-    assert isinstance(clipped, PendingGradients)
-    return clipped
+    return clip(gradients, work.clip)
 
 
 def _none(gradients: Sequence[Any]) -> list[Any]:
@@ -278,9 +276,7 @@ class PendingGradients:
         return PendingGradients(settled.tensors, self._square_sums, factors)
 
     def clip_norms(self, limit: float, is_joint: bool) -> PendingGradients:
-        clipped = by_norms(self, limit, is_joint)
-        assert isinstance(clipped, PendingGradients)
-        return clipped
+        return by_norms(self, limit, is_joint)
 
     def sqrt(self, scalar: Any) -> Any:
         return tf.sqrt(scalar)

@@ -45,9 +45,7 @@ class TensorGradients:
         return TensorGradients([scaled(g, factor) for g, factor in zip(self.tensors, factors, strict=True)])
 
     def clip_norms(self, limit: float, is_joint: bool) -> TensorGradients:
-        clipped = by_norms(self, limit, is_joint)
-        assert isinstance(clipped, TensorGradients)
-        return clipped
+        return by_norms(self, limit, is_joint)
 
     def sqrt(self, scalar: Any) -> Any:
         return tf.sqrt(tf.cast(scalar, tf.float64))
@@ -67,7 +65,6 @@ def clipped(gradients: Sequence[Any], option: GradientsClipOption) -> list[Any]:
         return list(gradients)
     dense = [g.values if isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in gradients]
     result = clip(TensorGradients(dense), option)
-    assert isinstance(result, TensorGradients)
     return [
         tf.IndexedSlices(new, old.indices, old.dense_shape) if isinstance(old, tf.IndexedSlices) else new
         for old, new in zip(gradients, result.tensors, strict=True)
@@ -133,9 +130,7 @@ def _run(work: Work) -> None:
     if work.loss_scale is not None:
         gradients = [scaled(g, 1.0 / work.loss_scale) for g in gradients]
     if work.clip.active:
-        clipped = clip(TensorGradients(gradients), work.clip)
-        assert isinstance(clipped, TensorGradients)
-        gradients = clipped.tensors
+        gradients = clip(TensorGradients(gradients), work.clip).tensors
     for i, gradient in enumerate(gradients):
         if work.rule is not None:
             update(work, i, gradient)

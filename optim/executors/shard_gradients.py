@@ -163,9 +163,7 @@ class ShardGradients:
         self._tensors = self._unpacked(parts)
 
     def clip_norms(self, limit: float, is_joint: bool) -> ShardGradients:
-        clipped = by_norms(self, limit, is_joint)
-        assert isinstance(clipped, ShardGradients)
-        return clipped
+        return by_norms(self, limit, is_joint)
 
     def sqrt(self, scalar: float) -> float:
         return math.sqrt(scalar)

@@ -95,7 +95,7 @@ class PureStep:
         settings, new = self._settings, dict(now)
         if settings.clipping.option.active:
             clipped = clip(Gradients(self._xp, list(gradients.values())), settings.clipping.option)
-            gradients = dict(zip(gradients, clipped.arrays, strict=True))  # type: ignore[attr-defined]
+            gradients = dict(zip(gradients, clipped.arrays, strict=True))
         scalars = self._scalars_of_step(now)
         for i, gradient in gradients.items():
             self._update(now, new, self._state.tracked[i], gradient, active.get(i, True), scalars)

@@ -56,7 +56,7 @@ class Gradients:
         return Gradients(xp, [xp.maximum(xp.minimum(g, limit), -limit) for g in self.arrays])
 
     def clip_norms(self, limit: float, is_joint: bool) -> Gradients:
-        return by_norms(self, limit, is_joint)  # type: ignore[return-value]
+        return by_norms(self, limit, is_joint)
 
     def squared_norms(self) -> list[Any]:
         return [self._xp.reduce_sum(self._xp.square(g)) for g in self.arrays]

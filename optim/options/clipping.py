@@ -9,10 +9,13 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from optim.options.option_objects import GradientsClipOption
 from optim.options.part import Option, Part
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Clipping(Part):
@@ -48,10 +51,10 @@ class Clipping(Part):
 class Clippable(Protocol):
     """All gradients of one step, dense, None left out."""
 
-    def clip_values(self, limit: float) -> Clippable:
+    def clip_values(self, limit: float) -> Self:
         """Each element clipped to [-limit, limit]."""
 
-    def clip_norms(self, limit: float, is_joint: bool) -> Clippable:
+    def clip_norms(self, limit: float, is_joint: bool) -> Self:
         """Each gradient scaled down to at most this norm, or all to at most this joint norm: mostly `by_norms`."""
 
 
@@ -61,7 +64,7 @@ class Gradients(Clippable, Protocol):
     def squared_norms(self) -> list[Any]:
         """The sum of squares of each whole gradient, a scalar each."""
 
-    def scale(self, factors: list[Any]) -> Gradients:
+    def scale(self, factors: list[Any]) -> Self:
         """Each gradient times its scalar factor."""
 
     def sqrt(self, scalar: Any) -> Any: ...
@@ -69,25 +72,26 @@ class Gradients(Clippable, Protocol):
     def maximum(self, a: Any, b: Any) -> Any: ...
 
 
-def clip(gradients: Clippable, option: GradientsClipOption) -> Clippable:
+ClippableT = TypeVar("ClippableT", bound=Clippable)
+GradientsT = TypeVar("GradientsT", bound=Gradients)
+
+
+def clip(gradients: ClippableT, option: GradientsClipOption) -> ClippableT:
     """Gradients clipped as `option` says, in its order."""
-    steps = [_clip_values, _clip_norms]
     if option.clip_order == "norm_first":
-        steps.reverse()
-    for step in steps:
-        gradients = step(gradients, option)
-    return gradients
+        return _clip_values(_clip_norms(gradients, option), option)
+    return _clip_norms(_clip_values(gradients, option), option)
 
 
-def _clip_values(gradients: Clippable, option: GradientsClipOption) -> Clippable:
+def _clip_values(gradients: ClippableT, option: GradientsClipOption) -> ClippableT:
     return gradients if option.clipvalue is None else gradients.clip_values(option.clipvalue)
 
 
-def _clip_norms(gradients: Clippable, option: GradientsClipOption) -> Clippable:
+def _clip_norms(gradients: ClippableT, option: GradientsClipOption) -> ClippableT:
     return gradients if option.norm is None else gradients.clip_norms(*option.norm)
 
 
-def by_norms(gradients: Gradients, limit: float, is_joint: bool) -> Gradients:
+def by_norms(gradients: GradientsT, limit: float, is_joint: bool) -> GradientsT:
     """Gradients scaled by factors that are made of their norms here."""
     squares = gradients.squared_norms()
     if not is_joint:
