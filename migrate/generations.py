@@ -55,7 +55,7 @@ class Generation:
       has_multi_optimizer: a MultiOptimizer of a program saves the state of its optimizers.
       has_time_decay: `decay` lowers the learning rate as 1 / (1 + decay · iterations).
       ignores_decay: its classes take `decay` and ignore it.
-      ignores_decay_keyword: so do constructors.
+      ignored: (keyword, class) that constructors take and ignore, of no class if all of them do.
       has_averages: it has `use_ema`, and configs name all limits.
       accumulates_gradients: it has `gradient_accumulation_steps`.
       omits_unused_limits: a config names a limit only if it is set.
@@ -64,7 +64,13 @@ class Generation:
         in TF 2.4 to 2.14, tf_keras 2.18, Keras 3.0 to 3.15); None if it was not run.
 
     Defaults:
+      known_to_optim: what `optim.keras_differences` calls it.
+      passes_float_steps: schedules are called with a float.
+      compiles_without_optimizer: `compile` has a default optimizer.
+      has_one_signature: constructors are the same in all of its releases.
+
       epsilon: None if its releases differ.
+      epsilon_changed: its default changed within it, in one class or all.
       no_epsilon: classes without the argument.
       rmsprop_epsilon, lion_rate: of one class.
       has_rates_of_papers: defaults of the learning rate are those of the papers.
@@ -127,6 +133,8 @@ class Generation:
       loads_in_tf_keras: tf_keras loads its models as they are.
       keeps_labels: hinge losses take labels as they are.
       prefers_new_classes: tf_keras's new classes follow its rules more closely than the legacy ones.
+      is_trial: its classes are those of `optimizers.experimental`, before they were made the default.
+      has_backends: it runs on JAX and PyTorch, too.
       is_newer_than_v2: its classes replaced OptimizerV2.
     """
 
@@ -144,14 +152,19 @@ class Generation:
     has_multi_optimizer: bool = False
     has_time_decay: bool = False
     ignores_decay: bool = False
-    ignores_decay_keyword: bool = False
+    ignored: frozenset[tuple[str, str]] = frozenset()
     has_averages: bool = False
     accumulates_gradients: bool = False
     omits_unused_limits: bool = False
     legacy_flag: bool | None = None
     own_package: str | None = None
 
+    known_to_optim: str = ""
+    passes_float_steps: bool = False
+    compiles_without_optimizer: bool = False
+    has_one_signature: bool = False
     epsilon: float | None = 1e-7
+    epsilon_changed: bool = False
     no_epsilon: tuple[str, ...] = ()
     rmsprop_epsilon: float | None = None
     lion_rate: float = 0.0001
@@ -212,6 +225,8 @@ class Generation:
     loads_in_tf_keras: bool = False
     keeps_labels: bool = False
     prefers_new_classes: bool = False
+    is_trial: bool = False
+    has_backends: bool = False
     is_newer_than_v2: bool = False
 
     @property
@@ -260,7 +275,9 @@ _TABLE = (
     replace(
         _NATIVE,
         name=KERAS1,
+        has_one_signature=True,
         epsilon=1e-8,
+        epsilon_changed=True,
         has_amsgrad=False,
         counter_dtypes=(FLOAT,),
         has_keras1_layers=True,
@@ -270,6 +287,7 @@ _TABLE = (
         _NATIVE,
         name=KERAS2,
         epsilon=None,
+        epsilon_changed=True,
         pads_amsgrad=True,
         counter_dtypes=(INTEGER, FLOAT),
         keeps_labels=True,
@@ -278,6 +296,7 @@ _TABLE = (
         _NATIVE,
         name=KERAS2_3,
         keywords=("clipnorm", "clipvalue", "lr", "epsilon", "decay", "schedule_decay"),
+        has_one_signature=True,
         pads_amsgrad=True,
         always_pads_amsgrad=True,
         product_places=(FIRST,),
@@ -286,6 +305,7 @@ _TABLE = (
     replace(
         _NATIVE,
         name=OPTIMIZER_V1,
+        epsilon_changed=True,
         pads_amsgrad=True,
         product_places=(NOWHERE, FIRST),
         counter_dtypes=(INTEGER, FLOAT),
@@ -302,8 +322,11 @@ _TABLE = (
         keywords=("clipnorm", "clipvalue", "global_clipnorm", "lr", "decay", "schedule_decay"),
         is_extended_by_addons=True,
         is_extended_by_packages=True,
+        ignored=frozenset({("decay", "Nadam"), ("lr", "Ftrl")}),  # run on TF 2.4 and 2.13
         has_time_decay=True,
         omits_unused_limits=True,
+        known_to_optim="optimizer_v2",
+        passes_float_steps=True,
         legacy_flag=True,
         own_package="",
         zero_epsilon_is_default=True,
@@ -327,10 +350,11 @@ _TABLE = (
         name=EXPERIMENTAL,
         options=("clipnorm", "use_ema"),
         keywords=("mesh", "decay"),
-        ignores_decay_keyword=True,
+        ignored=frozenset({("decay", "")}),
         own_package="Custom",
         rmsprop_epsilon_inside=NEVER,
         rmsprop_rate_outside=True,
+        is_trial=True,
         repeats_in_own_way=True,
         multiplies_product_by_variable=True,
         ignores_constraints=True,
@@ -345,6 +369,8 @@ _TABLE = (
         classes=_NEW.classes | {"Adafactor"},
         options=("clipnorm", "weight_decay", "use_ema"),
         keywords=("mesh",),
+        known_to_optim="tf_keras",
+        has_one_signature=True,
         legacy_flag=False,
         own_package="Custom",
         multiplies_product_by_variable=True,
@@ -358,6 +384,10 @@ _TABLE = (
         name=KERAS3,
         classes=_NEW.classes | _OF_KERAS_3,
         options=("clipnorm", "weight_decay", "use_ema", "gradient_accumulation_steps"),
+        known_to_optim="keras3",
+        compiles_without_optimizer=True,
+        has_one_signature=True,
+        has_backends=True,
         has_multi_optimizer=True,
         ignores_decay=True,
         accumulates_gradients=True,

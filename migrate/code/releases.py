@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from migrate import generations
+from migrate.generations import GENERATIONS, traits
 from migrate.releases import table
 from migrate.releases.versions import Versions
 from optim.errors import HyperparameterError
@@ -58,17 +58,16 @@ WITH_TENSORFLOW = _known(
     " 2.21.0",
 )
 """Releases that stand for the ones around them: between two of them no constructor changed what it means."""
-ONE_FOR_ALL = (generations.KERAS1, generations.KERAS2_3, generations.OPTIMIZER, generations.KERAS3)
-"""Generations whose name alone stands for their last release."""
 
 
 def _of_generation(name: str) -> tuple[Release, ...]:
     """The releases that a generation's name alone stands for."""
-    if name == generations.EXPERIMENTAL:
-        return (Release(TENSORFLOW, "2.10.1", name),)
-    every = (*WITH_TENSORFLOW, *STANDALONE) if name == generations.KERAS3 else (*STANDALONE, *WITH_TENSORFLOW)
-    found = tuple(release for release in every if release.generation == name)
-    return found[-1:] if name in ONE_FOR_ALL else found
+    found = tuple(release for release in (*WITH_TENSORFLOW, *STANDALONE) if release.generation == name)
+    if not found and traits(name).has_configs:  # no release has it under plain names
+        tensorflows = {r.tensorflow for r in table.RELEASES if r.generation == name and not r.mode}
+        had = [r for r in WITH_TENSORFLOW if (r.versions.tensorflow_number or ())[:2] in tensorflows]
+        return (replace(had[-1], generation=name),)
+    return found[-1:] if traits(name).has_one_signature else found
 
 
 MARK = "# dtopt: the optimizers of this file are those of Keras 3"
@@ -112,12 +111,12 @@ def given(text: str) -> Given:
 
     Raises HyperparameterError where it is neither.
     """
-    if text in generations.GENERATIONS:
+    if text in GENERATIONS:
         return Given(_of_generation(text), text)
     found = re.fullmatch(r"(keras|tensorflow|tf[-_]keras)==(\d+(?:\.\d+)*)", text.strip())
     if not found:
         raise HyperparameterError(
-            f"--from takes a generation ({', '.join(generations.GENERATIONS)}) or a release, such as keras==2.2.4 or"
+            f"--from takes a generation ({', '.join(GENERATIONS)}) or a release, such as keras==2.2.4 or"
             f" tensorflow==1.15; not {text!r}"
         )
     return Given((_exact(found[1].replace("-", "_"), found[2]),))
@@ -265,7 +264,7 @@ def _by_words(package: str, code: str, releases: tuple[Release, ...]) -> tuple[R
     """Without those that the program's own words rule out; all where the words contradict each other."""
     left = releases
     if package == KERAS and KERAS2_WORDS.search(code) and not KERAS1_WORDS.search(code):
-        left = tuple(r for r in left if r.generation != generations.KERAS1)
+        left = tuple(r for r in left if not traits(r.generation).has_keras1_layers)
     if package == TENSORFLOW and TF1_WORDS.search(code) and not TF2_WORDS.search(code):
         left = tuple(r for r in left if r.version.startswith("1."))
     elif package == TENSORFLOW and TF2_WORDS.search(code):

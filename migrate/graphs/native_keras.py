@@ -20,11 +20,10 @@ from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Cast, Either, Found, Pattern, Variable, match
 from migrate.graphs.rule_configs import carried
 from migrate.graphs.writers import alone_written, changers, rewritten
+from migrate.releases.recognition import UPDATES_OF_PLAIN_OPS
 from migrate.state import CHANGED, NO_KERNEL
 
 _ANY = Anything()
-_GENERATION = "keras2.3"
-"""Rules are the same in all releases before OptimizerV2; arguments that some lack have these values."""
 _CALLED = {"lr": "learning_rate", "m_schedule": "u_product"}
 _COUNTING = ("iterations", "m_schedule")
 """Scalar variables that an optimizer's own step changes."""
@@ -107,7 +106,7 @@ def _rule(nodes: Nodes, settings: Mapping[str, str], name: str, value: str, iden
     """
     moved = constraints.moved_before(nodes, value)
     for end in (moved, "") if moved else ("",):
-        found = carried(identifier.of(name, end), _GENERATION)
+        found = carried(identifier.of(name, end), UPDATES_OF_PLAIN_OPS)
         numbers = None if found is None else _numbers(nodes, settings, found[2])
         if found is not None and numbers is not None:
             return _Rule(found[0], {**numbers, **found[1]}, found[2].gradient, bool(end))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from migrate.bytes.messages import some
-from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, KERAS3, OPTIMIZER, OPTIMIZER_V1, OPTIMIZER_V2
 from migrate.models import (
     backends,
     compiled,
@@ -28,30 +27,22 @@ from migrate.models.normalized_config import Layer, Leaf, canonical, leaves
 from migrate.models.to_keras3 import ACTIVATED, HARD_SIGMOID
 from migrate.readers.keras.left_out import TRANSPOSED
 from migrate.releases import table
+from migrate.releases.modules import GENERATION, LOADERS, TF_KERAS_LEGACY
 from migrate.releases.narrowing import candidates
 from migrate.releases.table import TF_KERAS, Release
-from migrate.releases.versions import TENSORFLOW, Versions
+from migrate.releases.versions import TENSORFLOW
 from migrate.state import Stored, StoredModel
 from optim.errors import UnsupportedError
 
-BEFORE_LABELS = (KERAS1, KERAS2, OPTIMIZER_V1)
-"""Generations before TF 1.14 and Keras 2.3, whose hinge losses have `_maybe_convert_labels`."""
 LEAST_EPSILON = 1.001e-5
 """TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
 (`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
 
 
-TARGETS = {
-    "keras": tuple(r for r in candidates(KERAS3) if r.backend == TENSORFLOW and r.keras_number >= (3, 10)),
-    "tf-keras": candidates(OPTIMIZER, Versions("2.15.0")),
-}
-"""Those that load what is written."""
-
-
 def release(source: Stored) -> Release:
     """The one that wrote a source: the newest that it fits, the oldest if it shows no version."""
     known = source.versions
-    fitting = candidates(source.generation or OPTIMIZER_V2, known)
+    fitting = candidates(source.generation or GENERATION[TF_KERAS_LEGACY], known)
     found = fitting[-1] if known.keras or known.tensorflow else fitting[0]
     return replace(found, backend=known.backend or TENSORFLOW)
 
@@ -287,11 +278,11 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     """
     if source is None or source.model is None:
         return []
-    old, new = release(source), TARGETS[target]
+    old, new = release(source), LOADERS[target]
     by_keras3 = old.is_keras_3
     missing = [*missing_settings.of_model(source.model, by_keras3), *_of_losses(source, old, new[0])]
     missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
-    found = constraints.of_model(source.model.config) if source.generation == EXPERIMENTAL else ()
+    found = constraints.of_model(source.model.config) if source.traits.ignores_constraints else ()
     bound = list(dict.fromkeys(tie.layers[-1] for tie in found if tie.layers))
     if bound:  # `apply_gradients` of `optimizer_experimental/optimizer.py` has come to it with 2.11
         missing.append(
@@ -311,7 +302,7 @@ def remarks(document: Layer | None, source: Stored | None, target: str) -> list[
     """What goes on otherwise in a target, and no step depends on. Arguments as of `differences`."""
     if source is None or document is None:
         return []
-    old, new = release(source), TARGETS[target]
+    old, new = release(source), LOADERS[target]
     moving = [leaf for leaf in leaves(document) if _normalizes(leaf) and not _is_frozen(leaf)]
     if not old.is_before_tf_keras:
         moving = [leaf for leaf in moving if _of_images(leaf) and old.since() != new[0].since()]
@@ -355,7 +346,7 @@ def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str
 
 def _of_losses(source: Stored, old: Release, new: Release) -> Iterator[str]:
     model = cast(StoredModel, source.model)
-    if source.generation in BEFORE_LABELS and (hinges := compiled.hinges(model.training)):
+    if source.traits.keeps_labels and (hinges := compiled.hinges(model.training)):
         yield (
             f"the loss {some(hinges)}: the source's {old.family} takes labels as they are, and {_name(new)} takes them"
             " for -1 and 1 where a batch has only 0 and 1; with labels of -1 and 1 they do alike"

@@ -25,12 +25,12 @@ from migrate.bytes.checks import Check, Crc32
 from migrate.bytes.ranges import CHUNK, Extent
 from migrate.bytes.window import Window
 from migrate.errors import DamagedFileError
-from migrate.generations import KERAS3, OPTIMIZER
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.left_out import settled
 from migrate.readers.keras.model import check_inputs
 from migrate.readers.keras.tree import check_numbering, read_tree
 from migrate.readers.keras.vars import stored
+from migrate.releases import recognition
 from migrate.releases.versions import Versions, version_tuple
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
@@ -94,14 +94,14 @@ def read(path: str) -> Stored | OptimizerState:
         path,
         config=config,
         optimizer_config=optimizer,
-        generation=KERAS3 if number[0] >= 3 else OPTIMIZER,
+        generation=recognition.of_keras_file(number[0] >= 3),
         evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} has keras_version {version!r}"),
         versions=Versions(version, _backend(optimizer)),
         warnings=warnings,
     )
     compiled = config.get("compile_config")
     training = compiled if isinstance(compiled, Mapping) else None
-    told = settled(config, [v.name for v in found.variables]) if found.generation == KERAS3 else config
+    told = settled(config, [v.name for v in found.variables]) if found.traits.has_keras3_layers else config
     doubts = claims.remembered(metadata.get(claims.REMEMBERED))
     return replace(found, model=StoredModel(told, training, None, _assets(path, members)), doubts=doubts)
 

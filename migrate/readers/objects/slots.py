@@ -9,15 +9,12 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError
-from migrate.generations import KERAS3, OPTIMIZER_V2, TF1
+from migrate.generations import traits
 from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, slot_name, tracked
 from migrate.state import GLOBAL_STEP, StoredVariable, Twins
-
-TABLES = (OPTIMIZER_V2, TF1)
-"""Generations whose slots are in a table of slot variables."""
 
 
 def find(
@@ -25,10 +22,10 @@ def find(
 ) -> Found:
     """All that the optimizer keeps; `owners` are the model's variables."""
     found, names = Found(graph, bundle), {owner.node: owner.name for owner in owners}
-    if generation in TABLES:
+    if traits(generation).has_slot_table:
         for node in optimizer.nodes:
             found.add_table(node, names)
-    elif generation == KERAS3 and found.has_unlisted(optimizer.node):
+    elif traits(generation).has_keras3_layers and found.has_unlisted(optimizer.node):
         found.add_in_order(optimizer.node, names)
     elif owners:
         found.add_lists(optimizer.node, owners)
@@ -171,7 +168,9 @@ class Found:
     def trained(self, owners: Sequence[Owner], generation: str) -> list[str]:
         """Names of the variables with slots, in the optimizer's order."""
         slotted = self.order or list(dict.fromkeys(name for per in self.slots.values() for name in per))
-        if generation in TABLES:  # whose order is breadth first; the model's is depth first, as `trainable_variables`
+        if traits(
+            generation
+        ).has_slot_table:  # whose order is breadth first; the model's is depth first, as `trainable_variables`
             known = set(slotted)
             return [owner.name for owner in owners if owner.name in known]
         return slotted
