@@ -12,6 +12,7 @@ from migrate.code import addons, differences, facts, meanings, names, signatures
 from migrate.code.differences import Source
 from migrate.code.meanings import Old, Value
 from migrate.code.releases import KERAS, TENSORFLOW, TF_KERAS, Release
+from migrate.code.releases import release as release_of
 from migrate.code.schedules import Schedule
 from migrate.code.signatures import Signature
 from migrate.code.targets import Target
@@ -73,9 +74,9 @@ def signature(name: str, old: Old | None, release: Release) -> Signature | None:
         module, version = modules.MODULE[modules.KERAS_3], "3.15.1"
     elif old.package == TF_KERAS:
         version = "2.21.0"
-    elif module.startswith("keras.") and release.package == TENSORFLOW:
+    elif module.startswith("keras.") and release.name == TENSORFLOW:
         module = f"tensorflow.{module}"
-    elif module == "tensorflow.train" and release.package != TENSORFLOW:
+    elif module == "tensorflow.train" and release.name != TENSORFLOW:
         version = "1.15.5"
     return signatures.of(module, old.name, version, generation)
 
@@ -219,7 +220,7 @@ def narrowed(
 def releases_of(name: str, by_package: Mapping[str, Sequence[Release]]) -> Sequence[Release]:
     package = package_of(name)
     if package == TF_KERAS:
-        return (Release(KERAS, "2.21.0", modules.GENERATION[modules.TF_KERAS]),)
+        return (release_of(KERAS, "2.21.0", modules.GENERATION[modules.TF_KERAS]),)
     return by_package[package]
 
 

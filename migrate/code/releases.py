@@ -24,31 +24,37 @@ KERAS, TENSORFLOW, TF_KERAS = "keras", "tensorflow", "tf_keras"
 
 
 @dataclass(frozen=True)
-class Release:
-    """`package` and `version` as on the package index; `generation` is that of its Keras optimizers.
+class Release(table.Package):
+    """A release of the table, or another patch of one, as a program pins it.
 
-    `addons`: the release of TensorFlow Addons next to it, for a class that changed there.
+    Attributes:
+      generation: of its Keras optimizers.
+      addons: the release of TensorFlow Addons next to it, for a class that changed there.
     """
 
-    package: str
-    version: str
-    generation: str
+    generation: str = ""
     addons: str = ""
 
     @property
     def versions(self) -> Versions:
-        """As a checkpoint's source shows what wrote it."""
-        if self.package != TENSORFLOW:
+        """What a source that it wrote shows."""
+        if self.name != TENSORFLOW:
             return Versions(self.version)
-        known = table.row(TENSORFLOW, self.version)
-        return Versions(known.keras[-1] if known and known.keras else "", tensorflow=self.version)
+        return Versions(self.keras[-1] if self.keras else "", tensorflow=self.version)
 
     def __str__(self) -> str:
-        return f"{self.package}=={self.version}" + (f" with tensorflow_addons=={self.addons}" if self.addons else "")
+        return super().__str__() + (f" with tensorflow_addons=={self.addons}" if self.addons else "")
+
+
+def release(package: str, version: str, generation: str = "") -> Release:
+    """A release by its number; `generation`: of its optimizers if not of those under their plain names."""
+    known = table.row(package, version)
+    generation = generation or table.default_generation(package, version)
+    return Release(package, version, known.keras if known else (), generation=generation)
 
 
 def _known(package: str, versions: str) -> tuple[Release, ...]:
-    return tuple(Release(package, version, table.default_generation(package, version)) for version in versions.split())
+    return tuple(release(package, version) for version in versions.split())
 
 
 STANDALONE = _known(KERAS, "1.0.8 1.1.2 1.2.2 2.0.6 2.0.8 2.1.2 2.1.6 2.2.4 2.2.5 2.3.1 3.0.5 3.15.1")
@@ -103,7 +109,7 @@ class Given:
     generation: str = ""
 
     def of(self, package: str) -> tuple[Release, ...]:
-        return tuple(r for r in self.releases if r.package == package)
+        return tuple(r for r in self.releases if r.name == package)
 
 
 def given(text: str) -> Given:
@@ -125,7 +131,7 @@ def given(text: str) -> Given:
 def _exact(package: str, version: str) -> Release:
     """A release by its number."""
     is_tensorflow = package == TF_KERAS or (package == KERAS and Version("2.4") <= Version(version) < Version("3"))
-    return Release(TENSORFLOW if is_tensorflow else package, version, table.default_generation(package, version))
+    return release(TENSORFLOW if is_tensorflow else package, version)
 
 
 class Pins:
@@ -207,7 +213,7 @@ def pins_of(path: Path, own: str = "") -> Pins:
 
 def kerases(pins: Pins, said: Given | None) -> tuple[str, ...]:
     """The packages that a module which a program calls just `keras` may be of."""
-    packages = {release.package for release in (said.releases if said else ())} or {
+    packages = {release.name for release in (said.releases if said else ())} or {
         p for p in (KERAS, TENSORFLOW) if pins.says(p)
     }
     return tuple(packages) if len(packages) == 1 else (KERAS, TENSORFLOW)
