@@ -14,10 +14,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import files, names, protos
 from migrate.graphs import conditions, replicas, scopes
 from migrate.graphs.nodes import NOT_STEPS, Nodes
 from migrate.state import GLOBAL_STEP
+from optim.bytes import files, names, protos
 
 MAX_META = 1 << 30
 

@@ -6,9 +6,9 @@ import re
 from functools import partial
 
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import STRING, BundleReader, is_numeric
 from migrate.bytes.messages import some
 from migrate.claims import UNINTERPRETED, Origin
+from optim.bytes.bundle import STRING, BundleReader, is_numeric
 
 
 def lazy(bundle: BundleReader, key: str) -> LazyArray:

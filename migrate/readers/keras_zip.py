@@ -20,10 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from migrate import claims
-from migrate.bytes import files, hdf5, json_text
-from migrate.bytes.checks import Check, Crc32
-from migrate.bytes.ranges import CHUNK, Extent
-from migrate.bytes.window import Window
+from migrate.bytes import hdf5, json_text
 from migrate.errors import DamagedFileError
 from migrate.generations import KERAS3, OPTIMIZER
 from migrate.readers.keras import for_keras
@@ -33,6 +30,10 @@ from migrate.readers.keras.tree import check_numbering, read_tree
 from migrate.readers.keras.vars import stored
 from migrate.releases.versions import Versions, version_tuple
 from migrate.state import OptimizerState, Stored, StoredModel
+from optim.bytes import files
+from optim.bytes.checks import Check, Crc32
+from optim.bytes.ranges import CHUNK, Extent
+from optim.bytes.window import Window
 from optim.errors import UnsupportedError
 
 NAME = "keras"

@@ -15,8 +15,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import files, json_text, protos, urls
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
+from migrate.bytes import json_text
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.generations import OPTIMIZER_V2
@@ -27,6 +26,8 @@ from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects.optimizers import GraphOptimizer
 from migrate.releases.versions import Versions
 from migrate.state import Stored, StoredModel
+from optim.bytes import files, protos, urls
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from optim.errors import UnsupportedError
 
 NAME = "saved_model"

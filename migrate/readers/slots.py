@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from migrate.bytes import checkpoint_paths, files, urls
+from migrate.bytes import checkpoint_paths
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import BundleReader
-from migrate.bytes.object_graph import unescape
 from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import DamagedFileError
 from migrate.readers.bundle_arrays import lazy
 from migrate.state import OptimizerState, Parts, Stored, StoredVariable
 from optim import slot_layout
+from optim.bytes import files, urls
+from optim.bytes.bundle import BundleReader
 from optim.errors import CheckpointError
 
 NAME = "slots"
@@ -99,7 +99,7 @@ def _variable(bundle: BundleReader, entry: slot_layout.VariableEntry, path: str)
 def _below(bundle: BundleReader, prefix: str) -> dict[str, LazyArray]:
     """Tensors by unescaped name whose keys are `prefix` and one name."""
     return {
-        unescape(key[len(prefix) :].removesuffix(slot_layout.VALUE_SUFFIX)): lazy(bundle, key)
+        slot_layout.unescape(key[len(prefix) :].removesuffix(slot_layout.VALUE_SUFFIX)): lazy(bundle, key)
         for key in bundle
         if key.startswith(prefix) and key.endswith(slot_layout.VALUE_SUFFIX)
     }

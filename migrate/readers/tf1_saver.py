@@ -20,7 +20,6 @@ import numpy as np
 
 from migrate.algorithms import clipping
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
@@ -42,6 +41,7 @@ from migrate.readers.savers.parts import Parts, give_values, in_order, stored_va
 from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
+from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 

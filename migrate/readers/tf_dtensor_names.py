@@ -9,13 +9,13 @@ import re
 from collections.abc import Collection, Mapping
 
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from migrate.generations import EXPERIMENTAL
 from migrate.readers.bundle_arrays import lazy
 from migrate.releases.versions import YES, Versions
 from migrate.state import Stored, StoredVariable
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from optim.errors import CheckpointError
 
 NAME = "tf_dtensor_names"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import UnknownFormatError
@@ -26,6 +25,7 @@ from migrate.readers.objects import writers as object_writers
 from migrate.readers.objects.optimizers import GraphOptimizer
 from migrate.readers.objects.slots import Found
 from migrate.state import Stored
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 

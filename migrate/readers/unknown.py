@@ -9,9 +9,10 @@ import shlex
 import zipfile
 from collections.abc import Sequence
 
-from migrate.bytes import checkpoint_paths, files, urls
+from migrate.bytes import checkpoint_paths
 from migrate.bytes.messages import some
 from migrate.errors import UnknownFormatError
+from optim.bytes import files, urls
 
 ORBAX = {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "ocdbt.process_0"}
 """Names in folders of Orbax (`orbax-checkpoint` 0.5 to 0.12)."""

@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from migrate.bytes import files, safe_pickle
+from migrate.bytes import safe_pickle
 from migrate.bytes.arrays import LazyArray, native
 from migrate.errors import DamagedFileError
 from migrate.readers import pickled
 from migrate.state import Stored
+from optim.bytes import files
 from optim.errors import UnsupportedError
 
 NAME = "list"

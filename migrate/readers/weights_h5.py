@@ -11,13 +11,14 @@ from typing import Any
 
 import h5py
 
-from migrate.bytes import files, hdf5, json_text
+from migrate.bytes import hdf5, json_text
 from migrate.errors import DamagedFileError
 from migrate.generations import KERAS3, OPTIMIZER
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.tree import VARS, Node, check_numbering, merge, read_tree
 from migrate.readers.keras.vars import is_keras3, stored
 from migrate.state import Stored
+from optim.bytes import files
 
 NAME = "weights_h5"
 MAX_INDEX = 64 << 20

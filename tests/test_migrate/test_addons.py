@@ -19,10 +19,10 @@ import optim
 from migrate import algorithms
 from migrate.algorithms import addons, keras_config, lazy_rows, wrappers
 from migrate.algorithms.arguments import Arguments
-from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError, StrictError
 from migrate.evidence.interpret import interpret
 from migrate.readers import tf1_saver
+from optim.bytes import protos
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import next_steps, wild_table
 from tests.alterations.hdf5 import training_config

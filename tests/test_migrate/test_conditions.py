@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import migrate
-from migrate.bytes import protos
+from optim.bytes import protos
 from optim.errors import HyperparameterError
 from tests.test_migrate.test_scopes import SCOPED, goes_on, source
 

@@ -13,11 +13,11 @@ import tensorflow as tf
 
 import migrate
 import optim
-from migrate.bytes import protos
 from migrate.errors import MissingHintError
 from migrate.graphs import formulas, schedules
 from migrate.proof import parity, parity_formula
 from migrate.state import OptimizerState
+from optim.bytes import protos
 from optim.schedules import Formula
 from tests.test_migrate.small_graphs import small_graph
 

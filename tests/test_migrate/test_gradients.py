@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import migrate
-from migrate.bytes import protos
 from migrate.errors import ContradictionError
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes
+from optim.bytes import protos
 from optim.errors import HyperparameterError
 
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"

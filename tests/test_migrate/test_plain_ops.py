@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.bytes import protos
 from migrate.errors import MissingHintError
 from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.writers import alone_written
+from optim.bytes import protos
 from tests import next_steps
 from tests.test_migrate.test_native_graphs import ANOTHER
 

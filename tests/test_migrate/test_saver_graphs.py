@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.bytes import protos
 from migrate.errors import AmbiguousError, ContradictionError, MissingHintError
 from migrate.graphs import native_keras, optimizer_v2, saver, schedules, sparse_rows, tf_train
 from migrate.graphs.gradients import Gradients
 from migrate.graphs.writers import alone_written
 from migrate.readers.savers import optimizers as saver_optimizers
+from optim.bytes import protos
 from tests import adversary
 from tests.bundles import rewritten
 from tests.test_migrate.small_graphs import small_graph

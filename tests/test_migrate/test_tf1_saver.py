@@ -14,14 +14,14 @@ import pytest
 
 import migrate
 from migrate.algorithms import find
-from migrate.bytes import protos
-from migrate.bytes.bundle import BundleReader
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
 from migrate.graphs import saver
 from migrate.graphs.nodes import Nodes
 from migrate.readers import detect, tf1_saver
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.savers import optimizers
+from optim.bytes import protos
+from optim.bytes.bundle import BundleReader
 from optim.errors import UnsupportedError
 
 CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import migrate
-from migrate.bytes import protos
+from optim.bytes import protos
 from tests.test_migrate.small_graphs import complete
 
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"

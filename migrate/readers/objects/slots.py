@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError
 from migrate.generations import KERAS3, OPTIMIZER_V2, TF1
@@ -15,6 +14,7 @@ from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, slot_name, tracked
 from migrate.state import GLOBAL_STEP, StoredVariable, Twins
+from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 
 TABLES = (OPTIMIZER_V2, TF1)
 """Generations whose slots are in a table of slot variables."""

@@ -6,13 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from migrate.bytes.bundle import BundleReader
-from migrate.bytes.object_graph import ObjectGraph, unescape
+from migrate.bytes.object_graph import ObjectGraph
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.keras.model import MOVING, RENORM
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, tracked
 from migrate.state import CHANGED, StoredVariable
+from optim.bytes.bundle import BundleReader
+from optim.slot_layout import unescape
 
 _OTHERS = frozenset({"metrics", "keras_api", ".OPTIMIZER_SLOT"})
 """In the keys of what is no variable of the model."""
