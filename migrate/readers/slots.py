@@ -1,4 +1,4 @@
-"""Reads the slot-variable layout, docs/formats/slot-variables.md, which dtopt itself writes."""
+"""Read the slot-variable layout, docs/formats/slot-variables.md, which dtopt itself writes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _prefix(path: str) -> str:
 
 
 def read(path: str) -> OptimizerState:
-    """The state of a slot-variable checkpoint; arrays stay in the file until they are asked for.
+    """Return the state of a slot-variable checkpoint; arrays stay in the file until they are used.
 
     Args:
       path: the folder, or the prefix of a state in it.
 
     Raises:
-      CheckpointError: not this layout, or its tensors are not those that its metadata lists.
+        CheckpointError: not this layout, or its tensors are not those in its metadata.
       DamagedFileError: truncated or altered.
     """
     bundle = BundleReader(_prefix(path))
@@ -83,7 +83,7 @@ def read(path: str) -> OptimizerState:
 
 
 def _origins(metadata: slot_layout.Metadata) -> tuple[Origin, ...]:
-    """What was not certain when it was migrated is not certain now."""
+    """Values that were uncertain in the migration stay uncertain."""
     told = metadata.provenance.get("reasons")
     texts = [str(each) for each in told] if isinstance(told, list) else []
     return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=text) for text in texts)

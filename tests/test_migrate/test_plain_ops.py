@@ -68,7 +68,7 @@ def test_a_step_that_no_rule_takes_is_named() -> None:
     ("name", "reason"),
     [
         ("racing", "'mul_6' reads 'state/cache/net/w0' before or after 'Assign' changes it"),
-        ("apart", "nothing in the graph waits for all of .*: they may not run in one step"),
+        ("apart", "no op in the graph waits for all of .*: they may not run in one step"),
     ],
 )
 def test_ops_in_no_certain_order_are_said(name: str, reason: str) -> None:

@@ -148,4 +148,4 @@ def test_powers_that_two_losses_raise_count_no_steps() -> None:
     """Each variable moved once while the powers of beta were raised twice."""
     state = migrate.read(SCOPED / "twice" / "source" / "model.ckpt")
     assert state.fidelity == "approximate"
-    assert "not one op alone multiplies 'train/beta1_power' by its beta" in " ".join(state.reasons)
+    assert "'train/beta1_power' is not multiplied by its beta by exactly one op" in " ".join(state.reasons)
