@@ -11,6 +11,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import line
 from migrate.bytes.source import Source
 from migrate.claims import Origin
+from migrate.generations import Generation, traits
 from migrate.releases.versions import UNKNOWN, Versions
 from optim.bytes.checks import Check
 
@@ -204,6 +205,11 @@ class Stored:
     no_state: str = ""
     """Why there is nothing of an optimizer; empty where there is."""
 
+    @property
+    def traits(self) -> Generation:
+        """What its generation does."""
+        return traits(self.generation)
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -255,6 +261,11 @@ class OptimizerState:
     warnings: tuple[str, ...] = ()
     opened: Source | None = None
     parts: Parts = Parts()
+
+    @property
+    def source_traits(self) -> Generation:
+        """What the generation of the source does."""
+        return traits(self.source.generation if self.source is not None else None)
 
     @property
     def fidelity(self) -> str:

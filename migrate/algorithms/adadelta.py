@@ -10,9 +10,7 @@ from typing import Any
 
 from migrate.algorithms.spec import (
     ALWAYS_COUNTED,
-    SLOT_MAJOR,
     Algorithm,
-    Block,
     Blocks,
     ByRelease,
     Config,
@@ -20,24 +18,22 @@ from migrate.algorithms.spec import (
     always,
     default_epsilon,
     epsilon,
+    in_list_orders,
     kept,
     number,
-    rounded_before,
+    rounded,
     slots_of,
 )
 from migrate.facts.rules import ADADELTA as RULE
 from migrate.facts.rules import OLD
-from migrate.generations import EXPERIMENTAL, NATIVE, NEW
+from migrate.generations import traits
 from optim.rules.adadelta import AdadeltaRule
 
 GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    slot_major, pairs = (Block((GRAD,)), Block((DELTA,))), (Block((GRAD, DELTA)),)
-    if generation == EXPERIMENTAL:
-        return (slot_major, pairs)
-    return (slot_major,) if generation in SLOT_MAJOR else (pairs,)
+    return in_list_orders(generation, GRAD, DELTA)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -45,9 +41,12 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    native = generation in NATIVE
-    defaults: dict[str, Any] = {"learning_rate": 1.0 if native else 0.001, "rho": 0.95}
-    return {**defaults, **default_epsilon(generation)}
+    rate = 1.0 if traits(generation).has_rates_of_papers else 0.001
+    return {"learning_rate": rate, "rho": 0.95, **default_epsilon(generation)}
+
+
+def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
+    return rounded("rho")(arguments, generation) if traits(generation).casts_rho else {}
 
 
 def _by_release(config: Config, releases: Releases) -> ByRelease:
@@ -69,7 +68,7 @@ ALGORITHM = Algorithm(
     adjust=always(GRAD, DELTA),
     counts=ALWAYS_COUNTED,
     scalars=("rho",),
-    in_float32=rounded_before(NEW | NATIVE, "rho"),  # which Keras up to 2.3 keeps as a Python number
+    in_float32=_in_float32,
     lazy=kept,
     by_release=_by_release,
 )

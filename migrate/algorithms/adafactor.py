@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, always, number, slots_of
-from migrate.generations import KERAS3, OPTIMIZER
 from optim.rules.adafactor import AdafactorRule
 
 KEYS = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")
@@ -46,5 +45,4 @@ ALGORITHM = Algorithm(
     adjust=always("r", "c", "v"),
     counts=ALWAYS_COUNTED,
     uses_count=True,
-    generations=frozenset({OPTIMIZER, KERAS3}),
 )

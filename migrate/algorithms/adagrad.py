@@ -16,10 +16,11 @@ from migrate.algorithms.spec import (
     default_epsilon,
     each_alone,
     epsilon,
+    epsilon_inside,
     number,
     slots_of,
 )
-from migrate.generations import NATIVE, NEW, TF1
+from migrate.generations import traits
 from optim.rules.adagrad import AdagradRule
 
 ACCUMULATOR = "accumulator"
@@ -28,18 +29,22 @@ ACCUMULATOR = "accumulator"
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     return {
         "initial_accumulator_value": number(config, "initial_accumulator_value"),
-        "epsilon": 0.0 if generation == TF1 and "epsilon" not in config else epsilon(config, generation),
-        "epsilon_inside": generation in NEW,
+        "epsilon": epsilon(config, generation) if "epsilon" in config or _has_epsilon(generation) else 0.0,
+        "epsilon_inside": epsilon_inside("Adagrad", generation, None),
     }
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    native = generation in NATIVE
-    defaults: dict[str, Any] = {
-        "learning_rate": 0.01 if native else 0.001,
-        "initial_accumulator_value": 0.0 if native else 0.1,
+    of = traits(generation)
+    return {
+        "learning_rate": 0.01 if of.has_rates_of_papers else 0.001,
+        "initial_accumulator_value": of.initial_accumulator,
+        **(default_epsilon(generation) if _has_epsilon(generation) else {}),
     }
-    return {**defaults, **default_epsilon(generation, of_tf_train=None)}
+
+
+def _has_epsilon(generation: str) -> bool:
+    return "Adagrad" not in traits(generation).no_epsilon
 
 
 ALGORITHM = Algorithm(

@@ -15,31 +15,27 @@ from migrate.algorithms.spec import (
     APART,
     COUNTED,
     KEPT,
-    SLOT_MAJOR,
     Algorithm,
     Block,
     Blocks,
     Config,
     default_epsilon,
     epsilon,
+    in_list_orders,
     number,
     rounded_betas,
     slots_of,
 )
-from migrate.generations import EXPERIMENTAL, KERAS2, KERAS2_3, OPTIMIZER_V1
+from migrate.generations import traits
 from optim.rules.adam import AdamRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    slot_major = (Block(("m",)), Block(("v",)))
-    if generation == EXPERIMENTAL:
-        moments = [slot_major, (Block(("m", "v")),)]
-    else:
-        moments = [slot_major if generation in SLOT_MAJOR else (Block(("m", "v")),)]
+    moments = [*in_list_orders(generation, "m", "v")]
     if config["amsgrad"]:
         return tuple((*m, Block(("vhat",))) for m in moments)
-    if generation in (KERAS2, KERAS2_3, OPTIMIZER_V1):
-        moments.append((*slot_major, Block(("vhat",), placeholder=True)))
+    if traits(generation).pads_amsgrad:
+        moments.append((*moments[0], Block(("vhat",), placeholder=True)))
     return tuple(moments)
 
 

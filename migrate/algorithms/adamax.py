@@ -10,29 +10,24 @@ from typing import Any
 
 from migrate.algorithms.spec import (
     COUNTED,
-    EVERY,
-    SLOT_MAJOR,
     Algorithm,
-    Block,
     Blocks,
     Config,
     always,
     default_epsilon,
     epsilon,
+    in_list_orders,
     kept,
     number,
     rounded_betas,
     slots_of,
 )
-from migrate.generations import EXPERIMENTAL, NATIVE
+from migrate.generations import traits
 from optim.rules.adamax import AdamaxRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    slot_major, pairs = (Block(("m",)), Block(("u",))), (Block(("m", "u")),)
-    if generation == EXPERIMENTAL:
-        return (slot_major, pairs)
-    return (slot_major,) if generation in SLOT_MAJOR else (pairs,)
+    return in_list_orders(generation, "m", "u")
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -41,9 +36,8 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    native = generation in NATIVE
-    defaults: dict[str, Any] = {"learning_rate": 0.002 if native else 0.001, "beta_1": 0.9, "beta_2": 0.999}
-    return {**defaults, **default_epsilon(generation)}
+    rate = 0.002 if traits(generation).has_rates_of_papers else 0.001
+    return {"learning_rate": rate, "beta_1": 0.9, "beta_2": 0.999, **default_epsilon(generation)}
 
 
 ALGORITHM = Algorithm(
@@ -57,6 +51,5 @@ ALGORITHM = Algorithm(
     scalars=("beta_1", "beta_2"),
     in_float32=rounded_betas,
     uses_count=True,
-    generations=EVERY,
     lazy=kept,
 )

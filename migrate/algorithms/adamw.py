@@ -11,7 +11,6 @@ from typing import Any
 from migrate.algorithms import adam
 from migrate.algorithms.spec import Config, Versions, number
 from migrate.facts.rules import ADAMW, DEFECT
-from migrate.generations import NEW
 from migrate.releases.narrowing import candidates
 
 
@@ -39,6 +38,5 @@ ALGORITHM = replace(
     name="AdamW",
     arguments=_arguments,
     defaults=_defaults,
-    generations=NEW,
     check=_check,
 )

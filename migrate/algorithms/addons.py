@@ -28,12 +28,10 @@ from typing import Any
 
 from migrate.claims import confirming
 from migrate.errors import MissingHintError
-from migrate.generations import KERAS3, OPTIMIZER_V2, TF1
+from migrate.generations import traits
 from optim.errors import UnsupportedError
 
 PACKAGE = "Addons"
-GENERATIONS = (OPTIMIZER_V2, TF1)
-"""Those of Keras that these classes are built on; later ones have classes of the same names."""
 PER_STEP = "weight_decay_per_step"
 """A decay that is not multiplied by the learning rate."""
 PER_RATE = "weight_decay_per_rate"
@@ -119,14 +117,14 @@ def as_keras(
         MissingHintError: Addons made it of one of several.
     """
     plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
-    if plain == MULTIPLE and generation == KERAS3:
+    if plain == MULTIPLE and traits(generation).has_multi_optimizer:
         raise UnsupportedError(
             "the optimizer is MultiOptimizer, which has several, each for some of the variables, and a target has one."
             " In the program that has it, or where keras.saving.load_model loads it, save them by name,"
             " tf.train.Checkpoint(model=model, first=optimizer.optimizers[0], second=optimizer.optimizers[1]), and"
             " migrate each with --optimizer first or --optimizer second and its own --optimizer-config"
         )
-    if generation not in GENERATIONS:
+    if not traits(generation).is_extended_by_addons:  # later ones have classes of the same names
         return class_name, own
     if plain == MULTIPLE:
         raise UnsupportedError(
@@ -211,15 +209,16 @@ def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tupl
     if plain == EXTENDED and decayed in _EXTENDED_BY:
         text = f"the class is {plain}, as TensorFlow Addons calls all that it lets decay: taken for that of {taken}"
         return text, confirming("class_name", decayed)
-    if is_stored and plain == "LARS" and generation == OPTIMIZER_V2:
+    is_registered = is_stored and traits(generation).registers_addons
+    if is_registered and plain == "LARS":
         text = "the source calls the class LARS, which tf-models and others have: taken for that of tf-models-official"
         return text, confirming("class_name", plain)
-    if is_stored and class_name == "Custom>AdamWeightDecay" and generation == OPTIMIZER_V2:
+    if is_registered and class_name == "Custom>AdamWeightDecay":
         text = (
             f"a program registered the class {plain}, as autokeras does: taken for that of transformers and tf-models"
         )
         return text, confirming("class_name", plain)
-    if is_stored and plain in ADDONS and generation == OPTIMIZER_V2 and not is_known(class_name):
+    if is_registered and plain in ADDONS and not is_known(class_name):
         return unregistered("the class", class_name), confirming("class_name", plain)
     if not plain.startswith(DISTRIBUTED):
         return "", ""
@@ -267,7 +266,7 @@ def rate_doubt(class_name: str, rate: Any) -> str:
 
 def hidden(class_name: str, generation: str) -> Mapping[str, str]:
     """Options that a class has and does not save -> what is taken for them."""
-    if generation not in GENERATIONS:
+    if not traits(generation).is_extended_by_addons:
         return {}
     plain = class_name.rpartition(">")[2]
     amount = PER_STEP if plain in DECAYED else PER_RATE if plain in ("AdamWeightDecay", BERT) else None

@@ -16,7 +16,6 @@ from migrate.algorithms.spec import (
     number,
     slots_of,
 )
-from migrate.generations import OPTIMIZER_V2
 from optim.rules.cocob import COCOBRule
 
 SLOTS = slots_of(
@@ -46,7 +45,5 @@ ALGORITHM = Algorithm(
     adjust=always(*(slot.name for slot in SLOTS)),
     counts=ALWAYS_COUNTED,
     scalars=("alpha",),
-    generations=frozenset({OPTIMIZER_V2}),
-    elsewhere=frozenset({OPTIMIZER_V2}),
     time_decay=False,
 )

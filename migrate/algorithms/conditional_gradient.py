@@ -18,7 +18,6 @@ from migrate.algorithms.spec import (
     epsilon,
     number,
 )
-from migrate.generations import OPTIMIZER_V2
 from optim.rule import Slot
 
 UNREAD = "conditional_gradient"
@@ -46,8 +45,6 @@ ALGORITHM = Algorithm(
     adjust=always(),
     counts=ALWAYS_COUNTED,
     scalars=("lambda_",),
-    generations=frozenset({OPTIMIZER_V2}),
-    elsewhere=frozenset({OPTIMIZER_V2}),
     time_decay=False,
     lazy=apart,  # Rows without a gradient stay where they are, and the norm is that of the others
 )

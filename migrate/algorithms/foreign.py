@@ -11,10 +11,10 @@ from typing import Any
 
 import optim
 from migrate.algorithms import keras_config
-from migrate.algorithms.spec import SLOT_MAJOR, Algorithm, Block, Config, SlotSpec
+from migrate.algorithms.spec import Algorithm, Block, Config, SlotSpec
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import MissingHintError
-from migrate.generations import GENERATIONS, OPTIMIZER_V2
+from migrate.generations import SLOT_LAST, traits
 from migrate.state import Stored
 from optim.errors import UnsupportedError
 from optim.rule import SCALAR, VARIABLE, Slot
@@ -54,7 +54,6 @@ def algorithm(class_name: str, config: Config, stored: Stored) -> Algorithm:
         adjust=lambda arguments, present: ({}, tuple(slot.name for slot in slots if slot.name in present)),
         counts=frozenset({stored.generation or ""}) if by_order and _is_counted(stored) else frozenset(),
         scalars=tuple(sorted(settings)),
-        generations=frozenset(GENERATIONS),
         is_foreign=True,
     )
 
@@ -79,7 +78,7 @@ def _slots(stored: Stored) -> dict[str, list[LazyArray]]:
     names = [v.name.removesuffix(":0") for v in stored.variables]
     found: dict[str, list[LazyArray]] = {}
     for stored_as, array in stored.weights:
-        slot = _slot(stored_as.removesuffix(":0"), names, stored.generation == OPTIMIZER_V2)
+        slot = _slot(stored_as.removesuffix(":0"), names, traits(stored.generation).names_in_list == SLOT_LAST)
         if slot:
             found.setdefault(slot, []).append(array)
     return found
@@ -91,7 +90,7 @@ def _in_blocks(stored: Stored) -> dict[str, list[LazyArray]]:
     arrays = [array for _, array in stored.weights or ()][_is_counted(stored) :]
     shapes = [array.shape for array in arrays]
     trained = [v.shape for v in stored.variables if v.trainable is not False]
-    if stored.generation not in SLOT_MAJOR or not trained or not arrays or len(arrays) % len(trained):
+    if not traits(stored.generation).is_slot_major or not trained or not arrays or len(arrays) % len(trained):
         return {}
     count = len(arrays) // len(trained)
     if shapes != trained * count:

@@ -19,12 +19,13 @@ from migrate.algorithms.spec import (
     Config,
     Releases,
     always,
+    in_list_orders,
     kept,
     number,
     slots_of,
 )
 from migrate.facts.rules import FTRL_LINEAR, FTRL_SHRINKAGE, OLD, SCALED
-from migrate.generations import EXPERIMENTAL, NEW, OPTIMIZER_V2, TF1
+from migrate.generations import traits
 from optim.rules.ftrl import FtrlRule
 
 ACCUMULATOR, LINEAR, IN_LINEAR = "accumulator", "linear", "learning_rate_in_linear"
@@ -33,7 +34,7 @@ STRENGTHS = ("l1_regularization_strength", "l2_regularization_strength", "l2_shr
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     pairs = (Block((ACCUMULATOR, LINEAR)),)
-    return ((Block((ACCUMULATOR,)), Block((LINEAR,))), pairs) if generation == EXPERIMENTAL else (pairs,)
+    return (pairs,) if traits(generation).is_slot_major else in_list_orders(generation, ACCUMULATOR, LINEAR)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -76,7 +77,6 @@ ALGORITHM = Algorithm(
     adjust=always(ACCUMULATOR, LINEAR),
     counts=ALWAYS_COUNTED,
     scalars=("learning_rate_power", *STRENGTHS[:2], "beta"),
-    generations=NEW | {OPTIMIZER_V2, TF1},
     lazy=_lazy,
     by_release=_by_release,
 )

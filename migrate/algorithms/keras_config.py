@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from migrate import generations
 from migrate.algorithms import clipping, rates, tf_train
 from migrate.algorithms.addons import AVERAGED, CORRECTED, EXCLUDED, LAZY, NESTEROV, PER_RATE, PER_STEP
 from migrate.algorithms.arguments import Arguments
@@ -21,6 +20,7 @@ from migrate.claims import COMPUTED, DEFAULT, FILE, HINT, RELEASE, SET, UNINTERP
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.facts.clipping import IGNORES, OF_DTENSOR
 from migrate.facts.steps import ACCUMULATION, BATCHES
+from migrate.generations import GENERATIONS, having, traits
 from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 from optim.arguments import patterns
@@ -49,9 +49,11 @@ MAY_BE_OFF = ("decay", "weight_decay", "ema_overwrite_frequency", "gradient_accu
 SWITCHES = ("use_ema", LAZY, CORRECTED, NESTEROV, "learning_rate_in_linear", "new_delta_in_step")
 """Options that are true or false, besides those of which an algorithm's defaults tell it."""
 HAVE = {
-    **dict.fromkeys(("use_ema", "ema_momentum", "ema_overwrite_frequency", "weight_decay"), generations.NEW),
-    "gradient_accumulation_steps": {generations.KERAS3},
-    "decay": {generations.KERAS3},
+    **dict.fromkeys(
+        ("use_ema", "ema_momentum", "ema_overwrite_frequency", "weight_decay"), having(lambda g: g.has_averages)
+    ),
+    "gradient_accumulation_steps": having(lambda g: g.accumulates_gradients),
+    "decay": having(lambda g: g.ignores_decay),
 }
 """Generations in which these of SHARED are understood also where they are not carried."""
 
@@ -66,7 +68,7 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
     if full.get("use_ema") and full.get("ema_momentum") is None:
         full.pop("ema_momentum", None)
         defaults |= {"ema_momentum": 0.99}  # in every release that has averages
-    if full.get("use_ema") and generation in generations.NEW:
+    if full.get("use_ema") and traits(generation).has_averages:
         defaults |= {"ema_overwrite_frequency": None}
     added = [key for key in defaults if key not in full]
     full = {**{key: defaults[key] for key in added}, **full}
@@ -75,7 +77,7 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
             f"nothing says the learning rate, and {algorithm.name} of generation {generation} has no default; say it"
             " with --set learning_rate=VALUE"
         )
-    if generation == generations.KERAS2 and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):
+    if traits(generation).epsilon is None and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):
         raise MissingHintError(
             'the optimizer config gives no "epsilon", and its default changed from 1e-8 to 1e-7 in Keras 2.1.3;'
             " say which with --set epsilon=1e-08 or --set epsilon=1e-07"
@@ -106,7 +108,7 @@ def arguments(
       origins: where each value of `config` came from; None where all of it is the source's own.
     """
     out = Arguments(origins=dict(origins or {}))
-    current = _with_scalars(config, scalars, algorithm, out)
+    current, of = _with_scalars(config, scalars, algorithm, out), traits(generation)
     _check_switches(current, algorithm, generation)
     out.values["name"] = str(config.get("name") or algorithm.name)
     _rate(current["learning_rate"], generation, out)
@@ -120,23 +122,23 @@ def arguments(
         out.doubt(subject, text, confirm=confirm)
     if not algorithm.time_decay:
         pass
-    elif generation in generations.NATIVE or generation == generations.OPTIMIZER_V2:
+    elif of.has_time_decay:
         if number(current, "decay") if "decay" in current else 0.0:
             out.values["decay"] = number(current, "decay")
-    elif current.get("decay") and generation == generations.KERAS3:
+    elif current.get("decay") and of.ignores_decay:
         out.warnings.append("decay is set, which Keras 3 takes and ignores: left out, as it had no effect")
     if OF_DTENSOR.may_be(IGNORES, releases):
         current = clipping.as_dtensor(current, OF_DTENSOR.of(releases) == IGNORES, out)
     clipping.put_in(current, releases, out)
-    if generation in generations.NEW:
-        _averaging(current, out, versions.backend if generation == generations.KERAS3 else None)
+    if of.has_averages:
+        _averaging(current, out, versions.backend)
     elif current.get(AVERAGED):
         out.values |= {"use_ema": True, "ema_momentum": number(current, AVERAGED)}
     out.values |= {key: current[key] for key in AROUND if current.get(key)}
     _check_decay(current)
     if any(number(current, key) for key in (PER_RATE, PER_STEP) if key in current):
         _foreign_decay(current, generation, out)
-    if generation == generations.KERAS3:
+    if of.accumulates_gradients:
         _accumulation(current, releases, out)
     if set(dtypes) == {"float32"}:
         out.values.update(algorithm.in_float32(out.values, generation))
@@ -155,41 +157,30 @@ def only_value(key: str, algorithm: Algorithm, generation: str, class_name: str,
         return "only slots that are not made yet begin with it"
     if key == "nesterov" and not config.get("momentum"):
         return "it does nothing without momentum"
-    if generation == generations.TF1 and key not in tf_train.ARGUMENTS.get(class_name, ()):
+    if traits(generation).has_tf_train_names and key not in tf_train.ARGUMENTS.get(class_name, ()):
         return f"tf.train's {algorithm.name} has no such argument" if class_name in tf_train.ARGUMENTS else ""
     if key == "schedule_decay" and "decay" in config:
         return "its config calls it decay"
-    is_unsaid = key == "relative_step" or (key == "beta" and generation == generations.OPTIMIZER_V2)
-    lacking = is_unsaid or lacks(key, algorithm, generation)
+    lacking = key == "relative_step" or key in traits(generation).unsaved or lacks(key, algorithm, generation)
     return f"{algorithm.name} of that release has no such argument" if lacking else ""
 
 
 def lacks(key: str, algorithm: Algorithm, generation: str) -> bool:
     """Whether no release of a generation has an argument, which `optim` has under its own default."""
+    of, is_rmsprop = traits(generation), algorithm.name == "RMSprop"
     lacking = {
-        "learning_rate": tuple(generations.GENERATIONS) if algorithm.name == "COCOB" else (),
-        "amsgrad": (generations.KERAS1, generations.TF1),
-        "momentum": tuple(generations.NATIVE) if algorithm.name == "RMSprop" else (),
-        NESTEROV: tuple(g for g in generations.GENERATIONS if g != generations.TF1) if algorithm.name == "Adam" else (),
-        "centered": tuple(generations.NATIVE),
+        "learning_rate": algorithm.name == "COCOB",
+        "amsgrad": not of.has_amsgrad,
+        "momentum": is_rmsprop and not of.rmsprop_has_momentum,
+        NESTEROV: algorithm.name == "Adam" and not of.has_tf_train_names,
+        "centered": not of.rmsprop_has_momentum,
     }
-    return generation in lacking.get(key, ())
-
-
-def options(generation: str) -> tuple[str, ...]:
-    """Options besides an algorithm's own that a config may name. `clipnorm` stands for all three limits."""
-    if generation == generations.KERAS3:
-        return ("clipnorm", "weight_decay", "use_ema", "gradient_accumulation_steps")
-    if generation == generations.OPTIMIZER:
-        return ("clipnorm", "weight_decay", "use_ema")
-    if generation == generations.EXPERIMENTAL:
-        return ("clipnorm", "use_ema")
-    return ("clipnorm",) if generation == generations.TF1 else ("clipnorm", "decay")
+    return generation in GENERATIONS and lacking.get(key, False)
 
 
 def always_says_decay(algorithm: Algorithm, generation: str) -> bool:
     """Whether `get_config` of that class names `decay` even where it is 0."""
-    return algorithm.time_decay and generation not in generations.NEW
+    return algorithm.time_decay and not traits(generation).has_averages
 
 
 def _name_the_rest(config: Mapping[str, Any], generation: str, out: Arguments) -> None:
@@ -316,7 +307,7 @@ def _foreign_decay(config: Mapping[str, Any], generation: str, out: Arguments) -
             " divided by the rate, which optim multiplies by it; change both where you change the rate"
         )
     _exclusions(config, out)
-    if generation == generations.TF1 and config.get(CORRECTED, True):
+    if traits(generation).counts_in_program and config.get(CORRECTED, True):
         text = "weights decay while gradients are computed, and whether those see it depends on the order of ops"
         out.doubt("weight_decay", f"tf.contrib.opt: {text}", COMPUTED)
 
@@ -368,7 +359,9 @@ def _accumulation(config: Mapping[str, Any], releases: Releases, out: Arguments)
 def _known(algorithm: Algorithm, generation: str) -> set[str]:
     """Keys of a config that are carried, or that change nothing."""
     known = SHARED - {name for name, had in HAVE.items() if generation not in had}
-    known |= set() if algorithm.time_decay or generation in generations.NEW else {"decay"}  # another decay, or ignored
+    known |= (
+        set() if algorithm.time_decay or traits(generation).has_averages else {"decay"}
+    )  # another decay, or ignored
     known |= NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars) | {"epsilon", *OWN}
     return known | {name for name, _ in algorithm.state_scalars}
 

@@ -23,11 +23,10 @@ from migrate.algorithms import foreign
 from migrate.algorithms.addons import EXCLUDED, PER_STEP
 from migrate.algorithms.spec import Algorithm
 from migrate.algorithms.wrappers import plain as plain_name
-from migrate.generations import NATIVE, OPTIMIZER_V2
+from migrate.generations import traits
 from optim.errors import UnsupportedError
 
 ADAMW, RADAM, CONTRIB = "keras-adamw", "keras-rectified-adam", "keras-contrib"
-GENERATIONS = NATIVE | {OPTIMIZER_V2}
 _PLAIN = {"SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam"}
 _DECAYED = {"AdamW": "Adam", "NadamW": "Nadam", "SGDW": "SGD"}
 _MARKS = {"weight_decays", "total_iterations", "use_cosine_annealing", "eta_t", "t_cur"}
@@ -47,12 +46,13 @@ _LARS = {"eeta", "weight_decay", "epsilon"}
 
 def package(plain: str, config: Mapping[str, Any], generation: str) -> str:
     """Whose class that is, by its config; empty if it is none of these packages'."""
-    if generation in GENERATIONS and plain in _DECAYED and config.keys() >= _MARKS:
+    is_extended = traits(generation).is_extended_by_packages
+    if is_extended and plain in _DECAYED and config.keys() >= _MARKS:
         return ADAMW
-    if generation in GENERATIONS and plain == "RAdam" and config.keys() >= _WARMED:
+    if is_extended and plain == "RAdam" and config.keys() >= _WARMED:
         return RADAM
     is_contrib = (plain == "LARS" and config.keys() >= _LARS) or (plain == "Yogi" and "beta_1" in config)
-    return CONTRIB if is_contrib and generation in NATIVE else ""
+    return CONTRIB if is_contrib and traits(generation).is_native else ""
 
 
 def as_keras(
@@ -83,13 +83,13 @@ def is_plain(algorithm: Algorithm, config: Mapping[str, Any]) -> bool:
 
 def inner(called: str, generation: str) -> str:
     """The class that stands for one that a person names, `class_name=SGDW`, of these generations; else empty."""
-    if generation in NATIVE:
+    if traits(generation).is_native:
         return {**_DECAYED, "RAdam": "RectifiedAdam", "LARS": "SGD"}.get(called, "")
-    return "RectifiedAdam" if generation in GENERATIONS and called == "RAdam" else ""
+    return "RectifiedAdam" if traits(generation).is_extended_by_packages and called == "RAdam" else ""
 
 
 def _decayed(plain: str, config: Mapping[str, Any], generation: str, variables: Sequence[str]) -> dict[str, Any]:
-    if plain == "NadamW" and generation not in NATIVE:
+    if plain == "NadamW" and not traits(generation).is_native:
         raise UnsupportedError(
             f"{plain} of {ADAMW} for tf.keras takes another momentum than Keras's and adds epsilon before the root,"
             f" which {_NO_RULE}"
@@ -99,7 +99,7 @@ def _decayed(plain: str, config: Mapping[str, Any], generation: str, variables: 
             f"{plain} of {ADAMW} anneals its rate, and the decay with it, or multiplies it by layer, which {_NO_RULE}"
         )
     own = {key: value for key, value in config.items() if key not in _ANNEALING}
-    if plain == "SGDW" and generation in NATIVE:
+    if plain == "SGDW" and traits(generation).is_native:
         own["decay"] = 0.0  # its steps read the rate itself
     own[PER_STEP] = 0.0
     penalties = {name: tuple(pair) for name, pair in (config["weight_decays"] or {}).items() if any(pair)}

@@ -10,21 +10,21 @@ from typing import Any
 
 from migrate.algorithms import adam
 from migrate.algorithms.addons import EXCLUDED
-from migrate.algorithms.spec import Block, Blocks, Config, always, epsilon, number
-from migrate.generations import KERAS3, OPTIMIZER_V2
+from migrate.algorithms.spec import Blocks, Config, always, epsilon, in_list_orders, number
+from migrate.generations import traits
 from optim.arguments import patterns
 
 NOT_ADAPTED = "exclude_from_layer_adaptation"
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block(("m",)), Block(("v",))),) if generation == OPTIMIZER_V2 else ((Block(("m", "v")),),)
+    return in_list_orders(generation, "m", "v")
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     betas = {key: number(config, key) for key in ("beta_1", "beta_2")}
     given: dict[str, Any] = {**betas, "epsilon": epsilon(config, generation)}
-    if generation != OPTIMIZER_V2:
+    if not traits(generation).is_extended_by_addons:
         return given
     kept = list(patterns(EXCLUDED, config.get(EXCLUDED) or ()))
     amount = number(config, "weight_decay")
@@ -36,7 +36,7 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 def _defaults(generation: str) -> dict[str, Any]:
     defaults = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
-    if generation != OPTIMIZER_V2:
+    if not traits(generation).is_extended_by_addons:
         return defaults
     return {**defaults, "epsilon": 1e-6, "weight_decay": 0.0, EXCLUDED: None, NOT_ADAPTED: None}
 
@@ -50,6 +50,4 @@ ALGORITHM = replace(
     defaults=_defaults,
     adjust=always("m", "v"),
     scalars=("beta_1", "beta_2", "weight_decay"),
-    generations=frozenset({KERAS3, OPTIMIZER_V2}),
-    elsewhere=frozenset({OPTIMIZER_V2}),
 )

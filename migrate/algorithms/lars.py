@@ -23,20 +23,20 @@ from migrate.algorithms.spec import (
     apart,
     number,
 )
-from migrate.generations import OPTIMIZER_V2, TF1
+from migrate.generations import traits
 from optim.arguments import patterns
 from optim.errors import UnsupportedError
 from optim.rules.lars import LARSRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return () if generation == TF1 else ((Block(("m",)),),)
+    return ((Block(("m",)),),) if traits(generation).lists_weights else ()
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     given = {"momentum": number(config, "momentum"), "trust_coefficient": number(config, "eeta")}
     given |= {"nesterov": bool(config["nesterov"])}
-    if generation != TF1:
+    if not traits(generation).has_tf_train_names:
         kept = list(patterns(EXCLUDED, config[EXCLUDED] or ()))
         left_out = {EXCLUDED: kept, NOT_ADAPTED: list(patterns(NOT_ADAPTED, config[NOT_ADAPTED] or kept))}
         return {**given, "weight_decay": number(config, "weight_decay_rate"), "norm_of_sum": True, **left_out}
@@ -54,7 +54,7 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    if generation != TF1:
+    if not traits(generation).has_tf_train_names:
         numbers = {"learning_rate": 0.01, "momentum": 0.9, "weight_decay_rate": 0.0, "eeta": 0.001}
         return {**numbers, "nesterov": False, "classic_momentum": True, EXCLUDED: None, NOT_ADAPTED: None}
     numbers = {"momentum": 0.9, "weight_decay": 0.0001, "eeta": 0.001, "epsilon": 0.0}
@@ -78,8 +78,6 @@ ALGORITHM = Algorithm(
     defaults=_defaults,
     adjust=always("m"),
     counts=ALWAYS_COUNTED,
-    generations=frozenset({TF1, OPTIMIZER_V2}),
-    elsewhere=frozenset({TF1, OPTIMIZER_V2}),
     lazy=apart,  # Sparse gradients get no ratio there
     check=_check,
 )

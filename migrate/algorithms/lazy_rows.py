@@ -18,7 +18,7 @@ from migrate.algorithms.repeated_rows import embeddings
 from migrate.algorithms.spec import APART, NEARLY, STILL, Algorithm
 from migrate.bytes.messages import some
 from migrate.claims import NAME, Origin, confirming
-from migrate.generations import TF1
+from migrate.generations import traits
 from migrate.releases.versions import UNKNOWN, Versions
 from optim.errors import HyperparameterError
 
@@ -135,7 +135,7 @@ def put_in(
             f" gradients say {confirming(LAZY_ROWS, [])}"
         )
     _doubt(told, names, found, sparse)
-    if found and config.get(LAZY) and generation == TF1 and sparse.names is None:
+    if found and config.get(LAZY) and traits(generation).counts_in_program and sparse.names is None:
         told.doubt(
             LAZY_ROWS,
             f"{', '.join(found)}: LazyAdamOptimizer leaves rows without a gradient as they are, and up to TF 1.11 it"

@@ -19,7 +19,7 @@ from migrate.algorithms.spec import (
     slots_of,
 )
 from migrate.facts.rules import ABSENT, LION
-from migrate.generations import KERAS3, NEW
+from migrate.generations import traits
 from migrate.releases.narrowing import candidates
 from optim.rules.lion import LionRule
 
@@ -29,7 +29,7 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    return {"learning_rate": 0.001 if generation == KERAS3 else 0.0001, "beta_1": 0.9, "beta_2": 0.99}
+    return {"learning_rate": traits(generation).lion_rate, "beta_1": 0.9, "beta_2": 0.99}
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
@@ -52,6 +52,5 @@ ALGORITHM = Algorithm(
     adjust=always("m"),
     counts=ALWAYS_COUNTED,
     in_float32=rounded("beta_1", "beta_2"),
-    generations=NEW,
     check=_check,
 )

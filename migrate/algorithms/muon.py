@@ -29,7 +29,6 @@ from migrate.algorithms.spec import (
 )
 from migrate.facts.rules import MUON as RULE
 from migrate.facts.rules import NEW
-from migrate.generations import KERAS3
 from migrate.releases.narrowing import candidates
 from optim.errors import HyperparameterError
 from optim.rules.muon import MuonRule
@@ -137,7 +136,6 @@ ALGORITHM = Algorithm(
     counts=ALWAYS_COUNTED,
     in_float32=_in_float32,
     uses_count=True,
-    generations=frozenset({KERAS3}),
     check=_check,
     by_release=_by_release,
     has=_has,

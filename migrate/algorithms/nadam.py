@@ -12,59 +12,49 @@ from typing import Any
 
 from migrate.algorithms.spec import (
     COUNTED,
-    KERAS,
-    SLOT_MAJOR,
     STILL,
     Algorithm,
-    Block,
     Blocks,
     Config,
     State,
     always,
     default_epsilon,
     epsilon,
+    in_list_orders,
     number,
     rounded,
     slots_of,
 )
 from migrate.claims import COMPUTED, FILE, RELEASE, Origin, confirming
 from migrate.errors import DamagedFileError
-from migrate.generations import EXPERIMENTAL, KERAS2_3, KERAS3, NATIVE, OPTIMIZER_V1, OPTIMIZER_V2
+from migrate.generations import FIRST, LAST, NOWHERE, traits
 from optim.rules.nadam import NadamRule
 
 PRODUCT = "u_product"
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    slot_major, pairs = (Block(("m",)), Block(("v",))), (Block(("m", "v")),)
-    if generation in (KERAS2_3, OPTIMIZER_V2):
-        return ((PRODUCT, *slot_major),)
-    if generation == OPTIMIZER_V1:
-        return (slot_major, (PRODUCT, *slot_major))
-    if generation in SLOT_MAJOR:
-        return (slot_major,)
-    if generation == KERAS3:
-        return ((PRODUCT, *pairs), (*pairs, PRODUCT))
-    return (slot_major, pairs, (*pairs, PRODUCT)) if generation == EXPERIMENTAL else (pairs,)
+    orders = in_list_orders(generation, "m", "v")
+    with_product = {NOWHERE: orders, FIRST: ((PRODUCT, *orders[-1]),), LAST: ((*orders[-1], PRODUCT),)}
+    return tuple(blocks for place in traits(generation).product_places for blocks in with_product[place])
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    key = "decay" if generation == OPTIMIZER_V2 and "decay" in config else "schedule_decay"
-    old = generation in SLOT_MAJOR
+    of = traits(generation)
+    key = of.schedule_decay_key if of.schedule_decay_key in config else "schedule_decay"
     return {
         "beta_1": number(config, "beta_1"),
         "beta_2": number(config, "beta_2"),
         "epsilon": epsilon(config, generation),
-        "schedule_decay": number(config, key) if old else 1.0,
+        "schedule_decay": number(config, key) if of.has_schedule_decay else 1.0,
     }
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    old = generation in SLOT_MAJOR
-    native = generation in NATIVE
-    defaults: dict[str, Any] = {"learning_rate": 0.002 if native else 0.001, "beta_1": 0.9, "beta_2": 0.999}
-    defaults |= {"schedule_decay": 0.004} if old else {}
-    return {**defaults, **default_epsilon(generation)}
+    of = traits(generation)
+    rate = 0.002 if of.has_rates_of_papers else 0.001
+    schedule = {"schedule_decay": 0.004} if of.has_schedule_decay else {}
+    return {"learning_rate": rate, "beta_1": 0.9, "beta_2": 0.999, **schedule, **default_epsilon(generation)}
 
 
 def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
@@ -73,7 +63,7 @@ def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
 
 
 def _lazy(config: Config, generation: str) -> str | None:
-    return STILL if generation == OPTIMIZER_V2 else None
+    return STILL if traits(generation).has_sparse_kernels else None
 
 
 def product(beta_1: float, schedule_decay: float, steps: int) -> float:
@@ -94,7 +84,7 @@ def _denied(value: float, arguments: Config, generation: str, steps: int) -> str
     slack = ROUNDING * (steps + 10)
     if abs(value - wanted) <= wanted * slack:
         return ""
-    per_variable = value < wanted and generation in PER_VARIABLE
+    per_variable = value < wanted and traits(generation).multiplies_product_by_variable
     if per_variable and value < NO_PART_OF_ONE:
         return ""
     said = f"{PRODUCT}, the product of Nadam's momenta, is {value:.9g}, and {steps} steps make {wanted:.9g} of it"
@@ -103,8 +93,6 @@ def _denied(value: float, arguments: Config, generation: str, steps: int) -> str
     return f"{said}: it began anew at a reload, or the number of steps is of another run"
 
 
-PER_VARIABLE = ("experimental", "optimizer")
-"""Generations of which each trace of `update_step` multiplies the product (`optimizers/nadam.py` 2.9 - 2.15)."""
 VANISHED = 1e-30
 NO_PART_OF_ONE = 2.0**-25
 """A step divides by one minus the product; below this it is one in float32, however often the product is multiplied."""
@@ -120,15 +108,15 @@ def _state(arguments: Config, found: Mapping[str, float], generation: str, itera
         if not 0 <= value <= 1:
             raise DamagedFileError(f"{PRODUCT}, the product of Nadam's momenta, is {value!r}: no such product")
         doubt = _denied(value, arguments, generation, iterations)
-        goes_on_so = generation in PER_VARIABLE and value < computed
+        goes_on_so = traits(generation).multiplies_product_by_variable and value < computed
         confirm = confirming(PRODUCT, value) if doubt and not goes_on_so else ""
         return {PRODUCT: value}, (Origin(PRODUCT, value, FILE, "a variable of the optimizer", doubt, confirm),)
     if iterations == 0:
         return {PRODUCT: 1.0}, (Origin(PRODUCT, 1.0, RELEASE, "no step was taken"),)
     why = "a reload began anew at 1"
-    if generation in PER_VARIABLE:
+    if traits(generation).multiplies_product_by_variable:
         why = "inside fit these releases multiply it once per variable"
-    elif generation == KERAS3:
+    elif traits(generation).is_newer_than_v2:
         why += ", as on JAX each step does"
     doubt = (
         f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {computed:.9g} follows from {iterations}"
@@ -149,7 +137,6 @@ ALGORITHM = Algorithm(
     scalars=("beta_1", "beta_2"),
     in_float32=_in_float32,
     uses_count=True,
-    generations=KERAS,
     state_scalars=((PRODUCT, ("momentum_cache", "m_schedule", "_u_product")),),
     state=_state,
     time_decay=False,

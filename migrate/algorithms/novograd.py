@@ -20,7 +20,6 @@ from migrate.algorithms.spec import (
     rounded,
     slots_of,
 )
-from migrate.generations import OPTIMIZER_V2
 from optim.rule import Slot
 from optim.rules.novograd import NovoGradRule
 
@@ -60,7 +59,5 @@ ALGORITHM = Algorithm(
     scalars=("beta_1", "beta_2", "weight_decay", "grad_averaging"),
     in_float32=rounded("beta_1", "beta_2"),
     uses_count=True,
-    generations=frozenset({OPTIMIZER_V2}),
-    elsewhere=frozenset({OPTIMIZER_V2}),
     lazy=apart,
 )

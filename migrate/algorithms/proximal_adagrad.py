@@ -21,7 +21,7 @@ from migrate.algorithms.spec import (
     slots_of,
 )
 from migrate.facts.rules import OLD, PROXIMAL_ADAGRAD
-from migrate.generations import OPTIMIZER_V2, TF1
+from migrate.generations import traits
 from optim.rules.proximal_adagrad import ProximalAdagradRule
 
 
@@ -33,7 +33,7 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 
 def _defaults(generation: str) -> dict[str, Any]:
-    defaults = {} if generation == TF1 else {"learning_rate": 0.001}
+    defaults = {"learning_rate": 0.001} if traits(generation).has_configs else {}
     return {
         **defaults,
         "initial_accumulator_value": 0.1,
@@ -58,8 +58,6 @@ ALGORITHM = Algorithm(
     adjust=always("accumulator"),
     counts=ALWAYS_COUNTED,
     scalars=("l1_regularization_strength", "l2_regularization_strength"),
-    generations=frozenset({TF1, OPTIMIZER_V2}),
-    elsewhere=frozenset({TF1, OPTIMIZER_V2}),
     lazy=apart,
     by_release=_by_release,
 )

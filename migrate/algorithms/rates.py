@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrate.algorithms.spec import number
-from migrate.generations import KERAS3
+from migrate.generations import traits
 from optim import schedules
 from optim.errors import HyperparameterError, UnsupportedError
 
@@ -49,7 +49,7 @@ def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
             ' {"class_name": ..., "config": {...}} as "learning_rate" in --optimizer-config'
         )
     optional = OPTIONAL.get(name, {})
-    if name == "CosineDecay" and (generation == KERAS3 or WARM_UP.keys() & config.keys()):
+    if name == "CosineDecay" and (traits(generation).cosine_decay_warms_up or WARM_UP.keys() & config.keys()):
         optional = optional | WARM_UP
     added = {key: default for key, default in optional.items() if key not in config}
     said = ", ".join(f"{key} = {default!r}" for key, default in added.items())

@@ -10,7 +10,7 @@ from typing import Any
 
 from migrate.algorithms import adam
 from migrate.algorithms.spec import STILL, Config, number, rounded
-from migrate.generations import NATIVE, OPTIMIZER_V2
+from migrate.generations import traits
 
 WARMED = ("sma_threshold", "total_steps", "warmup_proportion", "min_lr")
 
@@ -38,7 +38,7 @@ def in_float32(arguments: Config, generation: str) -> dict[str, Any]:
 
 def lazy(config: Config, generation: str) -> str | None:
     """Rows without a gradient stay in OptimizerV2, and their means decay."""
-    return STILL if generation == OPTIMIZER_V2 else None
+    return STILL if traits(generation).has_sparse_kernels else None
 
 
 ALGORITHM = replace(
@@ -48,7 +48,5 @@ ALGORITHM = replace(
     defaults=_defaults,
     scalars=("beta_1", "beta_2", "weight_decay", *WARMED),
     in_float32=in_float32,
-    generations=NATIVE | {OPTIMIZER_V2},
-    elsewhere=NATIVE | {OPTIMIZER_V2},
     lazy=lazy,
 )

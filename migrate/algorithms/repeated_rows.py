@@ -17,7 +17,7 @@ from migrate.algorithms.spec import Algorithm
 from migrate.bytes.messages import some
 from migrate.claims import RELEASE, SET, Origin, confirming
 from migrate.facts import rows as facts
-from migrate.generations import EXPERIMENTAL
+from migrate.generations import traits
 from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 from migrate.state import OptimizerState
@@ -66,7 +66,7 @@ def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], d
     """
     if SQUARE not in doing:
         return True
-    in_its_own_way = generation == EXPERIMENTAL and algorithm.name in OWN_WAY
+    in_its_own_way = traits(generation).repeats_in_own_way and algorithm.name in OWN_WAY
     return not in_its_own_way and not values.get("centered") and bool(values.get("epsilon", 1.0))
 
 

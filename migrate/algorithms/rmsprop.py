@@ -18,14 +18,15 @@ from migrate.algorithms.spec import (
     Versions,
     default_epsilon,
     epsilon,
+    epsilon_inside,
     kept,
     kept_with_momentum,
     number,
-    rounded_before,
+    rounded_if_cast,
     slots_of,
 )
 from migrate.facts.rules import CENTERED, DEFECT
-from migrate.generations import EXPERIMENTAL, KERAS3, NATIVE, NEW, OPTIMIZER, OPTIMIZER_V2, TF1
+from migrate.generations import traits
 from migrate.releases.narrowing import candidates
 from optim.rules.rmsprop import RMSpropRule
 
@@ -34,31 +35,32 @@ VELOCITY, MOMENTUM, AVERAGE_GRADIENT = "velocity", "momentum", "average_gradient
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     slots = [VELOCITY]
-    if generation not in NATIVE:
+    if traits(generation).rmsprop_has_momentum:
         slots += [MOMENTUM] if config["momentum"] else []
         slots += [AVERAGE_GRADIENT] if config["centered"] else []
     return (tuple(Block((slot,)) for slot in slots),)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    momentum = number(config, "momentum")
+    momentum, of = number(config, "momentum"), traits(generation)
     arguments: dict[str, Any] = {
         "rho": number(config, "rho"),
         "momentum": momentum,
         "epsilon": epsilon(config, generation),
         "centered": bool(config["centered"]),
-        "epsilon_inside": generation in (OPTIMIZER, KERAS3, TF1) or (generation == OPTIMIZER_V2 and momentum > 0),
+        "epsilon_inside": epsilon_inside("RMSprop", generation, momentum > 0),
     }
-    if generation == EXPERIMENTAL:
+    if of.rmsprop_rate_outside:
         arguments["learning_rate_in_momentum"] = False
-    if generation == TF1:
-        arguments["initial_velocity"] = 1.0
+    if of.rmsprop_start:
+        arguments["initial_velocity"] = of.rmsprop_start
     return arguments
 
 
 def _defaults(generation: str) -> dict[str, Any]:
     shared: dict[str, Any] = {"learning_rate": 0.001, "rho": 0.9, "momentum": 0.0, "centered": False}
-    return {**shared, **default_epsilon(generation, of_tf_train=1e-10)}
+    own = traits(generation).rmsprop_epsilon
+    return {**shared, **(default_epsilon(generation) if own is None else {"epsilon": own})}
 
 
 def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -74,7 +76,7 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
 
 def _lazy(config: Config, generation: str) -> str | None:
     """tf.train's steps by its sparse kernel also without momentum, and so leaves the means of other rows alone."""
-    return (kept if generation == TF1 else kept_with_momentum)(config, generation)
+    return (kept if traits(generation).rmsprop_keeps_momentum else kept_with_momentum)(config, generation)
 
 
 def _check(config: Config, generation: str, versions: Versions) -> str | None:
@@ -101,7 +103,7 @@ ALGORITHM = Algorithm(
     adjust=_adjust,
     counts=ALWAYS_COUNTED,
     scalars=("rho", "momentum"),
-    in_float32=rounded_before(NEW, "rho"),
+    in_float32=rounded_if_cast("rho"),
     lazy=_lazy,
     check=_check,
 )

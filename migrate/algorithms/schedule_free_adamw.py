@@ -29,7 +29,6 @@ from migrate.algorithms.spec import (
 )
 from migrate.claims import RELEASE, Origin
 from migrate.facts.rules import LATE, SCHEDULE_FREE
-from migrate.generations import KERAS3
 from migrate.releases.versions import TENSORFLOW
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
 
@@ -81,7 +80,6 @@ ALGORITHM = Algorithm(
     counts=ALWAYS_COUNTED,
     in_float32=_in_float32,
     uses_count=True,
-    generations=frozenset({KERAS3}),
     by_release=_by_release,
     state=_state,
     keras3_since="3.14.0",

@@ -19,20 +19,21 @@ from migrate.algorithms.spec import (
     number,
     slots_of,
 )
-from migrate.generations import EXPERIMENTAL, NATIVE, OPTIMIZER, TF1
+from migrate.generations import NEVER, traits
 from optim.rules.sgd import SGDRule
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
     momentum: Blocks = (Block(("m",)),)
-    if number(config, "momentum") or generation in NATIVE:
+    of = traits(generation)
+    if number(config, "momentum") or of.keeps_idle_momentum:
         return (momentum,)
-    return ((), momentum) if generation in (OPTIMIZER, EXPERIMENTAL) else ((),)
+    return ((),) if of.sgd_momentum == NEVER else ((), momentum)
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     arguments = {"momentum": number(config, "momentum"), "nesterov": bool(config["nesterov"])}
-    return {**arguments, "learning_rate_in_momentum": False} if generation == TF1 else arguments
+    return {**arguments, "learning_rate_in_momentum": False} if traits(generation).sgd_rate_outside else arguments
 
 
 def _defaults(generation: str) -> dict[str, Any]:

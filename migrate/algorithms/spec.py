@@ -3,9 +3,10 @@ ALGORITHMS."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from migrate.bytes.arrays import LazyArray
 from migrate.claims import Origin
 from migrate.errors import DamagedFileError
-from migrate.generations import KERAS1, KERAS2, KERAS2_3, NATIVE, NEW, OPTIMIZER_V2, TF1
+from migrate.generations import ALWAYS, BY_SLOT, BY_VARIABLE, GENERATIONS, WITH_MOMENTUM, having, traits
 from migrate.releases.table import Release
 from migrate.releases.versions import Versions
 from optim.rule import Rule, Slot, slot_dims
@@ -111,12 +112,9 @@ State = tuple[dict[str, float], tuple[Origin, ...]]
 Releases = Sequence[Release]
 ByRelease = tuple[dict[str, Any], dict[str, str]]
 """Arguments, and by argument why it need not be right."""
-SLOT_MAJOR = NATIVE | {OPTIMIZER_V2}
-ALWAYS_COUNTED = frozenset({KERAS2_3, OPTIMIZER_V2}) | NEW
+ALWAYS_COUNTED = having(lambda generation: generation.counts_always)
 """Generations that store iterations for every algorithm."""
-COUNTED = ALWAYS_COUNTED | NATIVE
-KERAS = NATIVE | {OPTIMIZER_V2} | NEW
-EVERY = KERAS | {TF1}
+COUNTED = having(lambda generation: generation.lists_weights)
 KEPT, STILL, NEARLY, APART = "kept", "still", "nearly still", "apart"
 
 
@@ -145,9 +143,11 @@ def rounded(*names: str) -> Callable[[Config, str], dict[str, Any]]:
     return lambda arguments, generation: {name: float(np.float32(arguments[name])) for name in names}
 
 
-def rounded_before(newer: Collection[str], *names: str) -> Callable[[Config, str], dict[str, Any]]:
-    """As `rounded`, but for the `newer` generations, which take them as Python numbers."""
-    return lambda arguments, generation: {} if generation in newer else rounded(*names)(arguments, generation)
+def rounded_if_cast(*names: str) -> Callable[[Config, str], dict[str, Any]]:
+    """As `rounded`, of generations that cast hyperparameters."""
+    return lambda arguments, generation: (
+        rounded(*names)(arguments, generation) if traits(generation).casts_hyperparameters else {}
+    )
 
 
 def rounded_betas(arguments: Config, generation: str) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def rounded_betas(arguments: Config, generation: str) -> dict[str, Any]:
     float, `beta_2_power` a float32 power. Before, a float32 hyperparameter is used for both. tf.train multiplies
     variables at each step.
     """
-    betas = {} if generation in NEW else rounded("beta_1", "beta_2")(arguments, generation)
-    return {"float32_powers": MULTIPLIED if generation == TF1 else True, **betas}
+    betas = rounded_if_cast("beta_1", "beta_2")(arguments, generation)
+    return {"float32_powers": MULTIPLIED if traits(generation).multiplies_powers else True, **betas}
 
 
 def _same_in_all(config: Config, releases: Releases) -> ByRelease:
@@ -170,6 +170,12 @@ def each_alone(*slots: str) -> Callable[[str, Config], tuple[Blocks, ...]]:
     return lambda generation, config: (tuple(Block((slot,)) for slot in slots),)
 
 
+def in_list_orders(generation: str, *slots: str) -> tuple[Blocks, ...]:
+    """Slots in each order that lists of a generation may have."""
+    blocks = {BY_SLOT: tuple(Block((slot,)) for slot in slots), BY_VARIABLE: (Block(slots),)}
+    return tuple(blocks[order] for order in traits(generation).list_orders)
+
+
 def always(*slots: str) -> Callable[[Config, frozenset[str]], tuple[dict[str, Any], tuple[str, ...]]]:
     """`adjust` of algorithms that keep these slots whatever their arguments are."""
     return lambda arguments, present: ({}, slots)
@@ -177,12 +183,12 @@ def always(*slots: str) -> Callable[[Config, frozenset[str]], tuple[dict[str, An
 
 def kept_with_momentum(config: Config, generation: str) -> str | None:
     """`lazy` of algorithms whose sparse kernels before 2.11 touch only the rows that have a gradient."""
-    return KEPT if generation in (OPTIMIZER_V2, TF1) and config.get("momentum") else None
+    return kept(config, generation) if config.get("momentum") else None
 
 
 def kept(config: Config, generation: str) -> str | None:
     """As `kept_with_momentum`, whatever the momentum."""
-    return KEPT if generation in (OPTIMIZER_V2, TF1) else None
+    return KEPT if traits(generation).has_sparse_kernels else None
 
 
 def apart(config: Config, generation: str) -> str | None:
@@ -211,9 +217,7 @@ class Algorithm:
         and decay.
       in_float32: (arguments, generation) -> the arguments that are others for float32 variables, because the generation
         rounds 0.999 to 0.99900001287 before it acts, in some places or in all.
-      generations: those that have this algorithm.
       is_foreign: whether only its state is known, and no rule.
-      elsewhere: those of them in which other projects have it, and Keras itself has not.
       state_scalars: (`optim`'s name, names in sources) of state of the whole optimizer besides iterations.
       state: (arguments, state scalars found, generation, iterations) -> the optimizer's scalars, and where they
         came from.
@@ -242,8 +246,6 @@ class Algorithm:
     scalars: tuple[str, ...] = ()
     in_float32: Callable[[Config, str], dict[str, Any]] = _not_rounded
     uses_count: bool = False
-    generations: frozenset[str] = EVERY
-    elsewhere: frozenset[str] = frozenset()
     is_foreign: bool = False
     unread: tuple[str, ...] = ()
     state_scalars: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -255,6 +257,18 @@ class Algorithm:
     keras3_since: str = ""
     check: Callable[[Config, str, Versions], str | None] = _no_check
     by_release: Callable[[Config, Releases], ByRelease] = _same_in_all
+
+    @cached_property
+    def generations(self) -> frozenset[str]:
+        """Those that have this algorithm."""
+        if self.is_foreign:
+            return frozenset(GENERATIONS)
+        return having(lambda generation: self.name in generation.classes | generation.others)
+
+    @cached_property
+    def elsewhere(self) -> frozenset[str]:
+        """Those in which other projects have it, and Keras itself has not."""
+        return having(lambda generation: self.name in generation.others)
 
     def slot(self, name: str) -> SlotSpec:
         return next(s for s in (*self.slots, *SHARED_SLOTS) if s.name == name)
@@ -310,15 +324,23 @@ def whole(config: Config, key: str) -> int:
     return int(value)
 
 
-def default_epsilon(generation: str, of_tf_train: float | None = 1e-8) -> dict[str, float]:
-    """The constructor's epsilon; empty if it has none, and for Keras 2, whose 2.1.3 changed it from 1e-8 to 1e-7."""
-    value = {KERAS1: 1e-8, KERAS2: None, TF1: of_tf_train}.get(generation, 1e-7)
+def default_epsilon(generation: str) -> dict[str, float]:
+    """The constructor's epsilon; empty for Keras 2, whose 2.1.3 changed it from 1e-8 to 1e-7."""
+    value = traits(generation).epsilon
     return {} if value is None else {"epsilon": value}
+
+
+def epsilon_inside(algorithm: str, generation: str, momentum: Any) -> bool:
+    """Whether RMSprop or another class of a generation adds epsilon inside the root, as Adagrad of it does."""
+    when = traits(generation).rmsprop_epsilon_inside
+    if algorithm != "RMSprop":
+        return traits(generation).adagrad_epsilon_inside
+    return when == ALWAYS or (when == WITH_MOMENTUM and bool(momentum))
 
 
 def epsilon(config: Config, generation: str) -> float:
     """Epsilon with the backend's default put in: None means 1e-7, and to OptimizerV2 zero means that, too."""
     value = config.get("epsilon")
-    if value is None or (generation == OPTIMIZER_V2 and value == 0):
+    if value is None or (traits(generation).zero_epsilon_is_default and value == 0):
         return 1e-7
     return number(config, "epsilon")

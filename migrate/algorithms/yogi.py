@@ -21,14 +21,14 @@ from migrate.algorithms.spec import (
     rounded,
     slots_of,
 )
-from migrate.generations import NATIVE, OPTIMIZER_V2
+from migrate.generations import traits
 from optim.rules.yogi import YogiRule
 
 NUMBERS = ("beta_1", "beta_2", "epsilon", "l1_regularization_strength", "l2_regularization_strength")
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    if generation in NATIVE:
+    if traits(generation).is_native:
         return ((Block(("m",)), Block(("v",)), Block(("v",), placeholder=True)),)
     return ((Block(("v", "m")),),)
 
@@ -59,7 +59,7 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
 
 
 def _lazy(config: Config, generation: str) -> str | None:
-    return apart(config, generation) if generation == OPTIMIZER_V2 else None
+    return apart(config, generation) if traits(generation).has_sparse_kernels else None
 
 
 ALGORITHM = Algorithm(
@@ -73,8 +73,6 @@ ALGORITHM = Algorithm(
     scalars=NUMBERS,
     in_float32=rounded("beta_1", "beta_2"),
     uses_count=True,
-    generations=NATIVE | {OPTIMIZER_V2},
-    elsewhere=NATIVE | {OPTIMIZER_V2},
     lazy=_lazy,
     check=_check,
 )

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from migrate.algorithms import addons, foreign
+from migrate.generations import traits
 from optim.errors import UnsupportedError
 
 STOCK_PACKAGES = ("", "Custom")
 """Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
-OWN_PACKAGE = {"optimizer_v2": "", "experimental": "Custom", "optimizer": "Custom", "keras3": ""}
-"""Of those in .h5 and SavedModels, which name no module (run in TF 2.4 to 2.14, tf_keras 2.18, Keras 3.0 to 3.15)."""
 STOCK_MODULES = (
     "keras.optimizers",
     "tf_keras.optimizers",
@@ -34,7 +33,7 @@ def check(document: Mapping[str, Any], generation: str | None) -> None:
       UnsupportedError: with what it is registered as.
     """
     class_name = str(document.get("class_name") or "")
-    own = OWN_PACKAGE.get(generation or "")
+    own = traits(generation).own_package
     package, _, plain = class_name.rpartition(">")
     registered, module = document.get("registered_name"), document.get("module")
     if addons.is_known(class_name) or (package == "Custom" and plain in addons.OTHERS):

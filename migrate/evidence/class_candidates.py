@@ -21,7 +21,7 @@ def classes(stored: Stored) -> list[str]:
     slots = {name.lstrip("_") for name in stored.slots} - shared - {tf_train.AVERAGES}
     if not slots:
         return []
-    if stored.generation == "tf1" and not tf_train.of_objects(stored):
+    if stored.traits.has_tf_train_names and not tf_train.of_objects(stored):
         bases = {re.sub(r"_\d+$", "", name) for name in slots}
         return sorted(b for b in bases if {b, f"{b}Optimizer"} & tf_train.CLASSES.keys() or b in tf_train.NAMED)
     known = [a for a in ALGORITHMS if stored.generation is None or stored.generation in a.generations]

@@ -10,7 +10,6 @@ from migrate.algorithms.configuration import Configuration
 from migrate.claims import DEFAULT, UNINTERPRETED, Origin, confirming
 from migrate.errors import ContradictionError
 from migrate.evidence.configuration import CLASS
-from migrate.generations import NATIVE
 from migrate.matching.slot_table import COUNTERS
 from migrate.state import Stored
 
@@ -37,7 +36,7 @@ def with_name(stored: Stored, configuration: Configuration) -> Configuration:
     what = f"its variables are named {called}/..." if by_variables else f"its optimizer is named {called}"
     other = KNOWN_NAMES.get(_folded(called))
     confirm = confirming(CLASS, configuration.class_origin.value)
-    if CLASS in configuration.overrides and (other is not None or stored.generation != "tf1"):
+    if CLASS in configuration.overrides and (other is not None or stored.traits.has_configs):
         note = f"{what}, and {confirm} overrides that"
         return replace(configuration.with_claims(*claims), notes=(*configuration.notes, note))
     if other is not None:
@@ -68,7 +67,7 @@ def _exchanged(stored: Stored, configuration: Configuration, called: str | None)
     """A doubt where Keras 3 wrote the state of one optimizer and the config of another, which `compile` was given:
     `model.optimizer` was set since. Both have one name otherwise; from 3.15 on a second of a class has another."""
     given = configuration.config.get("name")
-    by_file = stored.generation == "keras3" and stored.optimizer_config is not None and isinstance(given, str)
+    by_file = stored.traits.has_keras3_layers and stored.optimizer_config is not None and isinstance(given, str)
     if not by_file or called is None or called == given or {CLASS, "name"} & configuration.overrides.keys():
         return []
     text = f"the state is that of an optimizer {called!r}, and the config that of {given!r}, which compile() was given"
@@ -91,11 +90,11 @@ def _called(stored: Stored) -> str | None:
     counter = next((n for n in names if "/" in n and n.rpartition("/")[2] in COUNTERS), None)
     if counter is not None:
         return counter.split("/")[-2]
-    if stored.generation == "tf1" and not tf_train.of_objects(stored):
+    if stored.traits.has_tf_train_names and not tf_train.of_objects(stored):
         bases = {re.sub(r"_\d+$", "", name) for name in stored.slots} - {tf_train.AVERAGES}
         base = bases.pop() if len(bases) == 1 else ""
         return tf_train.NAMED.get(base, base) or None
-    if stored.generation in NATIVE:
+    if stored.traits.is_native:
         scopes = sorted({n.split("/")[-2] for n in names if "/" in n})
         return scopes[0] if len(scopes) == 1 else None
     return None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from migrate import algorithms, generations
+from migrate import algorithms
 from migrate.algorithms import addons, foreign, keras_config, keras_packages, patterns, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.configuration import Configuration
@@ -21,6 +21,7 @@ from migrate.claims import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, UNINTERPRET
 from migrate.errors import ContradictionError
 from migrate.evidence import builtin_classes
 from migrate.evidence.user_input import exclusive
+from migrate.generations import traits
 from migrate.matching.slot_table import COUNTERS
 from migrate.rules.comparison import same
 from migrate.state import MOVING, ON_THEIR_WAY, Stored
@@ -162,7 +163,7 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
             doubt = keras_packages.doubt(called, config, generation)
             packaged = keras_packages.as_keras(called, config, generation, names)
             given, config = packaged or addons.as_keras(class_name or told, config, generation, kind == FILE, told)
-            if generation == "tf1":
+            if traits(generation).has_tf_train_names:
                 given, config = tf_train.keras_style(given, config)
             class_name = given if class_name else ""
         if "lr" in config:
@@ -181,7 +182,8 @@ def _typed(side: _Said, told: str, generation: str) -> dict[str, Any]:
 
 def _as_stored(config: dict[str, Any], class_name: str, generation: str | None) -> dict[str, Any]:
     """With Nadam's `schedule_decay` under the name by which OptimizerV2's config and variable have it: `decay`."""
-    if generation != "optimizer_v2" or "schedule_decay" not in config or _plain(class_name) != "Nadam":
+    key = traits(generation).schedule_decay_key
+    if key in ("schedule_decay", None) or "schedule_decay" not in config or _plain(class_name) != "Nadam":
         return config
     if not same(config["schedule_decay"], config.get("decay", config["schedule_decay"])):
         raise ContradictionError(
@@ -206,7 +208,7 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
         called = str(overrides[CLASS])
         generation = stored.generation or ""
         name = keras_packages.inner(called, generation) or addons.as_keras(called, {}, generation)[0]
-        if stored.generation == "tf1":
+        if stored.traits.has_tf_train_names:
             name, _ = tf_train.keras_style(name, {})
         if not overrides.get(foreign.OWN_RULE):
             _check_known(sides, name, called)
@@ -226,7 +228,7 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
                 f" or override with {confirming(CLASS, names[0] if own_rule else _plain(names[0]))}; for a new"
                 " optimizer add --weights-only"
             )
-    if first.kind == GRAPH and stored.generation == "keras1" and len(said) == 1:
+    if first.kind == GRAPH and stored.traits.has_keras1_layers and len(said) == 1:
         doubt = f"updates in the graph read the same variables as {first.called}, which a custom class may do, too"
         confirm = confirming(CLASS, first.called)
     return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
@@ -328,15 +330,15 @@ def _open(
     """Options that nobody named: off where a whole config would have named them, else assumed to be."""
     generation = stored.generation or ""
     said = {*config, *origins}
-    every = all if generation in generations.NEW else any  # configs from 2.9 on name all three
+    every = all if traits(generation).has_averages else any  # configs from 2.9 on name all three
     named = (said - set(LIMITS)) | ({LIMITS[0]} if every(k in said for k in LIMITS) or _decided(origins) else set())
     named |= set() if stored.outside.keys().isdisjoint(ON_THEIR_WAY) else {LIMITS[0]}  # said there
-    known = [n for n in keras_config.options(generation) if n != "decay" or algorithm.time_decay]
+    known = [n for n in traits(generation).options if n != "decay" or algorithm.time_decay]
     missing = [name for name in known if name not in named]
     whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)
-    if generation == "tf1" and stored.graph_seen:
+    if traits(generation).counts_in_program and stored.graph_seen:
         return [Origin(n, None, GRAPH, "the graph has nothing before the optimizer") for n in missing]
-    if whole is not None and generation not in (*generations.NEW, "tf1"):
+    if whole is not None and traits(generation).omits_unused_limits:
         missing = ["decay"] if "decay" in missing and keras_config.always_says_decay(algorithm, generation) else []
         named_elsewhere = [name for name in known if name not in named and name not in missing]
         off = [Origin(name, None, whole.kind, f"{whole.where} names it where it is used") for name in named_elsewhere]

@@ -17,7 +17,7 @@ from migrate.bytes.messages import some
 from migrate.claims import DEFAULT, FILE, GRAPH, HINT, RELEASE, SET, Origin, confirming
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence.configuration import CLASS, PROVEN_BY_SLOTS, SCHEDULE
-from migrate.generations import NATIVE, NEW
+from migrate.generations import ALWAYS, NEVER, traits
 from migrate.matching.slot_table import SlotTable
 from migrate.state import Stored, StoredVariable
 
@@ -35,7 +35,7 @@ def check_config(stored: Stored, configuration: Configuration) -> None:
       ContradictionError: the config is that of another class.
     """
     generation = stored.generation or ""
-    if generation == "tf1" or CLASS in configuration.overrides or configuration.algorithm not in ALGORITHMS:
+    if not stored.traits.has_configs or CLASS in configuration.overrides or configuration.algorithm not in ALGORITHMS:
         return
     _check_release(stored, configuration)
     _check_limits(stored, configuration)
@@ -71,7 +71,7 @@ def _check_release(stored: Stored, configuration: Configuration) -> None:
     said, config = document.get("class_name"), document.get("config")
     if said not in OWN or not isinstance(config, Mapping) or "generation" in configuration.overrides:
         return
-    is_named, is_native = "name" in config, stored.generation in NATIVE
+    is_named, is_native = "name" in config, stored.traits.is_native
     if (is_named and is_native) or ("lr" in config and not is_named and not is_native):
         key = "name" if is_named else "lr"
         raise ContradictionError(
@@ -91,7 +91,7 @@ def _check_limits(stored: Stored, configuration: Configuration) -> None:
         configuration.origins[key].kind in (FILE, RELEASE)
         for key in configuration.algorithm.defaults(stored.generation or "")
     )
-    if stored.optimizer_config is None or stored.generation in NEW or not all(whole):
+    if stored.optimizer_config is None or stored.traits.has_averages or not all(whole):
         return
     for key in (*LIMITS, addons.AVERAGED):
         value = configuration.config.get(key)
@@ -116,7 +116,7 @@ def with_slots(stored: Stored, configuration: Configuration, table: SlotTable) -
     Raises:
       ContradictionError: momentum is 0, and there are slots of it.
     """
-    present, is_native = {slot for slot, _ in table.pairs}, stored.generation in NATIVE
+    present, is_native = {slot for slot, _ in table.pairs}, stored.traits.is_native
     for slot, (option, off) in SWITCHES.items():
         if slot not in present and (present or not configuration.algorithm.slots):
             configuration = _resolved(configuration, option, off, f"the source keeps no slot {slot}")
@@ -184,12 +184,13 @@ def _idle(stored: Stored, configuration: Configuration, arrays: Sequence[LazyArr
     2.9 and 2.10), so that they do not deny a hint, and what the source says of itself holds. A graph shows the kernel
     of MomentumOptimizer, which moves them with a momentum of 0, too.
     """
-    always = stored.generation in NATIVE or (stored.generation == "tf1" and configuration.algorithm.name == "RMSprop")
+    of, name = stored.traits, configuration.algorithm.name
+    is_kept = of.keeps_idle_momentum or (of.rmsprop_keeps_momentum and name == "RMSprop")
     known = configuration.origins["momentum"]
-    moved = stored.generation in ("optimizer", "experimental") and configuration.algorithm.name == "SGD"
-    if always or known.kind in (SET, GRAPH) or (stored.generation == "optimizer" and moved and known.kind == FILE):
+    moved = name == "SGD" and of.sgd_momentum != NEVER
+    if is_kept or known.kind in (SET, GRAPH) or (moved and of.sgd_momentum == ALWAYS and known.kind == FILE):
         return configuration
-    if stored.generation in ("optimizer", "experimental", "keras3") and not any(np.any(a.load()) for a in arrays):
+    if of.builds_for_all and not any(np.any(a.load()) for a in arrays):
         return configuration
     if moved and known.kind == HINT:
         doubt = "momentum is 0 in the hint, and the source has slots of momentum, as TF 2.11 and later always have"
@@ -213,7 +214,7 @@ def check_foreign(stored: Stored, key: str, name: str, algorithm: Algorithm) -> 
     """Refuse a class that does not have a hyperparameter or a state which the source keeps."""
     if key in HYPERPARAMETERS or name in STATES:
         owners = [a.name for a in ALGORITHMS if key in a.scalars or any(name in (n, *x) for n, x in a.state_scalars)]
-        decayed = name == "weight_decay" and stored.generation in addons.GENERATIONS
+        decayed = name == "weight_decay" and stored.traits.is_extended_by_addons
         owners += [c for c in addons.DECAYED if c not in tf_train.ARGUMENTS] if decayed else []
         raise ContradictionError(
             f"the source keeps {name}, which {algorithm.name} does not have; {', '.join(owners)}"
@@ -229,7 +230,7 @@ def check_kept(stored: Stored, configuration: Configuration, kept: Collection[st
     """
     called, generation = configuration.called, stored.generation or ""
     if (
-        generation != "optimizer_v2"
+        not traits(generation).registers_addons
         or not kept
         or configuration.algorithm.is_foreign
         or keras_packages.inner(called, generation)
@@ -251,7 +252,6 @@ def check_kept(stored: Stored, configuration: Configuration, kept: Collection[st
         )
 
 
-FROM_V2 = ("optimizer_v2", *NEW)
 CURRENT = "_current_learning_rate"
 """Where optimizers from TF 2.9 on keep what a schedule gives."""
 
@@ -271,8 +271,9 @@ def with_rate(stored: Stored, configuration: Configuration, kept: Mapping[str, f
     known = configuration.origins["learning_rate"]
     if known.kind not in (HINT, DEFAULT):
         return configuration
+    of = stored.traits
     if isinstance(known.value, Mapping):
-        if stored.format == "tf_object" and stored.generation in FROM_V2 and "learning_rate" in kept:
+        if stored.format == "tf_object" and of.keeps_rate and "learning_rate" in kept:
             raise ContradictionError(
                 f"learning_rate is the number {kept['learning_rate']:.9g} in the checkpoint, so it was not a"
                 f" schedule, and {known.value.get('class_name')} in {known.where}. Remove it there, or, if a program"
@@ -281,7 +282,7 @@ def with_rate(stored: Stored, configuration: Configuration, kept: Mapping[str, f
         return configuration
     if CURRENT in stored.scalars:
         shows = f"the source keeps {CURRENT}"
-    elif stored.generation == "optimizer_v2" and kept and "learning_rate" not in kept:
+    elif of.keeps_rate and not of.has_averages and kept and "learning_rate" not in kept:
         shows = f"the source keeps {some(sorted(kept))} as variables, and no learning rate"
     else:
         return configuration

@@ -33,6 +33,7 @@ from migrate.evidence.user_input import config_hint, settings, used
 from migrate.evidence.user_input.hints import Variables, checked_config
 from migrate.evidence.user_input.used import Migrated
 from migrate.evidence.user_input.variables import Hinted, with_hints
+from migrate.generations import traits
 from migrate.matching import slot_table
 from migrate.matching.choosing import WEIGHTS_ALONE
 from migrate.matching.slot_table import SlotTable
@@ -80,7 +81,7 @@ def _check_generation(known: Known) -> None:
 
 def _check_accumulation(known: Known) -> None:
     """Before its list is read, whose order was another up to Keras 3.9."""
-    if known.release == "keras3":
+    if traits(known.release).accumulates_gradients:
         releases = candidates(known.release, known.stored.versions)
         keras_config.check_accumulation(known.configuration.config, releases)
 

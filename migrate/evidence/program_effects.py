@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from migrate import generations
 from migrate.algorithms import keras_packages, nadam, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.configuration import Configuration
@@ -79,7 +78,7 @@ def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str,
     (`loss_scale_optimizer.py`, `nadam.py` of Keras 3.0 to 3.15).
     """
     is_wrapped = not {*map(wrappers.plain, configuration.wrappers)}.isdisjoint(wrappers.LOSS_SCALE)
-    if stored.generation != "keras3" or not (is_wrapped or loss_scale.kept(unmapped)):
+    if not stored.traits.lists_loss_scale or not (is_wrapped or loss_scale.kept(unmapped)):
         return []
     found, factor = [], configuration.config.get("loss_scale_factor")
     scales = [name for name in map(wrappers.plain, configuration.wrappers) if name in wrappers.LOSS_SCALE]
@@ -116,7 +115,7 @@ def _check_words(overrides: Mapping[str, object]) -> None:
 
 def _is_known_rule(stored: Stored, configuration: Configuration) -> bool:
     """Whether a graph that moves variables by the class taken would show it."""
-    known = keras_packages.is_plain if stored.generation in generations.NATIVE else tf_train.has_kernel
+    known = keras_packages.is_plain if stored.traits.is_native else tf_train.has_kernel
     return known(configuration.algorithm, configuration.config)
 
 
@@ -186,7 +185,7 @@ def late_reads(stored: Stored, values: Mapping[str, object]) -> tuple[str, ...]:
 def _of_rates(stored: Stored, known: Mapping[str, Origin]) -> list[Origin]:
     """A doubt where a variable is called as a learning rate is, holds another one, and no graph says what it is for."""
     rate = known.get("learning_rate")
-    if stored.generation != "tf1" or stored.graph_config is not None or rate is None or rate.kind == SET:
+    if not stored.traits.counts_in_program or stored.graph_config is not None or rate is None or rate.kind == SET:
         return []
     called = (v for v in stored.variables if v.shape == () and v.name.rpartition("/")[2] in RATES)
     numbers = ((v.name, v.array.number()) for v in called if v.array is not None)

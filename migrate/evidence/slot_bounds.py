@@ -19,7 +19,7 @@ from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SLOW
 from migrate.bytes.messages import some
 from migrate.claims import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
 from migrate.facts import counter as facts
-from migrate.generations import NATIVE
+from migrate.generations import traits
 from migrate.releases.narrowing import candidates
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError
@@ -94,7 +94,7 @@ def _square_above(factor: float) -> Callable[[np.ndarray, np.ndarray], bool]:
 def is_apart(state: OptimizerState, name: str) -> bool:
     """Whether a variable may keep no bounds: Keras 3 squares gradients of a repeated row of a table one by one."""
     generation = state.source.generation if state.source else None
-    squares = generation == "keras3" or repeated_rows.SQUARE in (
+    squares = traits(generation).squares_repeated_rows or repeated_rows.SQUARE in (
         state.hyperparameters.get(repeated_rows.REPEATED) or ()
     )
     return squares and not lazy_rows.is_dense(name)
@@ -124,7 +124,7 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
     gathered = state.scalars.get(ACCUMULATED_STEPS)
     if (
         gathered is not None
-        and generation == "keras3"
+        and traits(generation).accumulates_gradients
         and bool(gathered) != moved.get(ACCUMULATED.name, bool(gathered))
     ):
         are = "and gradients are gathered" if moved[ACCUMULATED.name] else "and no gradients are gathered"
@@ -154,7 +154,8 @@ def _is_new(
     slot: str, sizes: Mapping[str, Mapping[str, float]], generation: str | None, settings: Mapping[str, Any]
 ) -> bool:
     """Whether a slot may be as it is before the first step."""
-    start = settings.get("initial_accumulator_value") if slot == "accumulator" and generation not in NATIVE else 0.0
+    is_set = slot == "accumulator" and traits(generation).initial_accumulator
+    start = settings.get("initial_accumulator_value") if is_set else 0.0
     if not isinstance(start, (int, float)) or slot not in (*FROM_ZERO, *STARTS):
         return True
     return all(abs(held[slot] - start) <= 1e-6 * start for held in sizes.values() if slot in held)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from migrate.algorithms import addons
 from migrate.algorithms.configuration import Configuration
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, SHARED_SLOTS, SLOW, Algorithm
 from migrate.bytes.arrays import LazyArray
@@ -15,6 +14,7 @@ from migrate.claims import DEFAULT
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError
 from migrate.evidence.consistency import SWITCHES
 from migrate.evidence.step_count import no_slots_and_no_steps
+from migrate.generations import traits
 from migrate.matching import optional_slots
 from migrate.matching.slot_table import SlotTable
 from migrate.state import Stored
@@ -93,7 +93,7 @@ def _check_new(
     unmapped: Mapping[str, LazyArray],
 ) -> None:
     """Refuse a source without slots that has taken steps, or has slots without variables."""
-    if iterations is None and stored.generation == "tf1" and algorithm.name != "SGD":
+    if iterations is None and stored.traits.counts_in_program and algorithm.name != "SGD":
         raise MissingHintError(no_slots_and_no_steps(algorithm.name))
     if iterations != 0:
         raise DamagedFileError(_lost(wanted, algorithm, stored, values))
@@ -147,7 +147,7 @@ def _switched_off(
 ) -> Exception:
     """What to say of a slot of the source that its options have no use for: wrong options, or none that says it."""
     option, form = ASKED.get(slot, ("momentum", "momentum=VALUE"))
-    form = WRAPPED if slot == AVERAGE.name and generation in addons.GENERATIONS else form
+    form = WRAPPED if slot == AVERAGE.name and traits(generation).is_extended_by_addons else form
     keeps, origin = f"the source keeps the slot {slot} ({stored_as}, ...), and", configuration.origins.get(option)
     if origin is None or origin.kind == DEFAULT:
         return MissingHintError(f"{keeps} nothing shows {option}, which it belongs to. Set it with --set {form}")

@@ -16,12 +16,12 @@ def of_source(stored: Stored, configuration: Configuration) -> Sparse:
         return Sparse(GRAPH, stored.sparse)
     if stored.versions.dtensor == YES:
         return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
-    if stored.generation == "keras3" and not stored.versions.may_be_on_tensorflow:
+    if stored.traits.has_keras3_layers and not stored.versions.may_be_on_tensorflow:
         return Sparse(FILE, frozenset())  # Keras has none there
     if dense := wrappers.makes_dense(configuration.wrappers, stored.generation or "", stored.versions):
         return Sparse(RELEASE, frozenset())
     model = stored.model.config if stored.model is not None else None
-    layers, loose = sparse_inputs.fed(model, stored.versions) if stored.generation == "optimizer_v2" else ((), False)
+    layers, loose = sparse_inputs.fed(model, stored.generation or "", stored.versions)
     more = frozenset(v.name for v in stored.variables for layer in layers if _is_kernel(v.name, layer))
     kind, stock = NAME if model is None else FILE, lazy_rows.only_stock(model)
     single = frozenset(v.name for v in stored.variables if v.shape[:1] in ((), (1,)))

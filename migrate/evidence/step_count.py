@@ -15,7 +15,6 @@ from migrate.bytes.arrays import LazyArray
 from migrate.claims import DEFAULT, FILE, HINT, RELEASE, SET, Origin, Questions, asking, confirming
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError
 from migrate.facts import counter as facts
-from migrate.generations import KERAS2_3
 from migrate.matching.slot_table import COUNTERS, SlotTable
 from migrate.releases.narrowing import candidates
 from migrate.releases.table import Release
@@ -62,13 +61,13 @@ def iterations(stored: Stored, table: SlotTable, configuration: Configuration) -
             " first step, or without its optimizer. If before the first step, add --set iterations=0"
         )
         raise asking(MissingHintError(text), Questions({"iterations": 0}, ()))
-    if stored.generation in algorithm.counts and stored.generation != "experimental":
+    if stored.generation in algorithm.counts and not stored.traits.shows_release_in_list:
         raise DamagedFileError(
             f"the source holds no step counter (iterations), and {algorithm.name} of generation {stored.generation}"
             " always saves one: it is incomplete, or of another generation. Otherwise give the number of steps with"
             " --set iterations=N"
         )
-    if algorithm.uses_count and stored.generation == "tf1" and not stored.slots:
+    if algorithm.uses_count and stored.traits.counts_in_program and not stored.slots:
         raise MissingHintError(no_slots_and_no_steps(algorithm.name))
     if algorithm.uses_count:
         raise MissingHintError(
@@ -131,7 +130,7 @@ def _counted(stored: Stored, table: SlotTable, configuration: Configuration) -> 
         count, where = _count(table.scalars.pop(name))
         doubt = ""
         if (
-            stored.generation == "keras1"
+            stored.traits.has_keras1_layers
             and count == 0
             and not configuration.algorithm.uses_count
             and _decays(configuration.config)
@@ -144,7 +143,7 @@ def _counted(stored: Stored, table: SlotTable, configuration: Configuration) -> 
             "" if doubt else _raced(stored, configuration, count),
             _after(stored, configuration, count),
         )
-    if stored.generation != "tf1":
+    if not stored.traits.counts_in_program:
         return None
     powers = (
         tf_train.steps(table.scalars, configuration.config, configuration.algorithm.name)
@@ -174,7 +173,7 @@ def _raced(stored: Stored, configuration: Configuration, count: int) -> str:
     releases = _racing(stored, configuration, count)
     if not releases or _is_open(releases, configuration):
         return ""
-    seen = " (after, with Keras 2.3 on TensorFlow 1.15)" if releases[0].generation == KERAS2_3 else ""
+    seen = " (after, with Keras 2.3 on TensorFlow 1.15)" if releases[0].traits.counts_always else ""
     return f"this release reads it before or after it raises it by one{seen}"
 
 

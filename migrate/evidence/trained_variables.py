@@ -13,7 +13,6 @@ from migrate.bytes.messages import some
 from migrate.claims import DEFAULT, FILE, GRAPH, HINT, NAME, SET, TRAINED, UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.facts.steps import CONTINUES, FROZEN
-from migrate.generations import NATIVE
 from migrate.matching import strategies
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.releases.narrowing import candidates
@@ -65,7 +64,7 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[
 
 def of_several(stored: Stored, named: NamedVariables | None) -> list[Origin]:
     """A doubt if AdamOptimizers cannot be distinguished, and the user does not name the variables of one."""
-    powers = tf_train.of_several(stored.scalars) if stored.generation == "tf1" and named is None else []
+    powers = tf_train.of_several(stored.scalars) if stored.traits.has_tf_train_names and named is None else []
     text = f"{some(powers)} are of several Adam optimizers: name the variables of the one meant in --variables"
     return [Origin("optimizer", powers, UNINTERPRETED, doubt=text)] if powers else []
 
@@ -141,7 +140,8 @@ def check_left_out(stored: Stored, named: NamedVariables | None, table: SlotTabl
     Raises:
       ContradictionError: with these.
     """
-    left_out, is_seen = named.left_out if named is not None else (), stored.generation == "tf1" and stored.graph_seen
+    left_out = named.left_out if named is not None else ()
+    is_seen = stored.traits.counts_in_program and stored.graph_seen
     lacking = [name for name in left_out if name in table.order or (is_seen and not table.order)]
     if lacking:
         why = "has slots there" if table.order else "is updated in its graph"
@@ -158,7 +158,7 @@ def of_flags(stored: Stored, table: SlotTable, configuration: Configuration) -> 
     untrained, by_name = _untrained(stored, configuration), {v.name: v for v in stored.variables}
     chosen = [by_name[name] for name in table.order]
     unknown = [v.name for v in chosen if v.trainable is None]
-    if unknown and stored.generation in NATIVE and TWINS not in configuration.overrides:
+    if unknown and stored.traits.reads_flags_at_compile and TWINS not in configuration.overrides:
         text = (
             f"{some(unknown)}: their names do not show their layers, and layers that are frozen by now are saved last"
         )
@@ -201,7 +201,7 @@ def without_frozen(stored: Stored, table: SlotTable, *, is_named: bool) -> SlotT
     """
     frozen = {v.name for v in stored.variables if v.trainable is False}
     kept = [name for name in table.order if name in frozen]
-    if not kept or stored.generation in NATIVE or len(kept) == len(table.order):
+    if not kept or stored.traits.reads_flags_at_compile or len(kept) == len(table.order):
         return table
     shown = ", ".join(kept)
     if stored.format == "tf1_saver" and not is_named:

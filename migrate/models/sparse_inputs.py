@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from migrate.facts.rows import DENSE, LOOKED_UP
-from migrate.generations import OPTIMIZER_V2
+from migrate.facts.rows import LOOKED_UP, SPARSE
 from migrate.models import operators
 from migrate.models.layers import MODELS
 from migrate.models.normalized_config import layer_name
@@ -18,16 +17,16 @@ from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 
 
-def fed(config: Any, versions: Versions) -> tuple[frozenset[str], bool]:
+def fed(config: Any, generation: str, versions: Versions) -> tuple[frozenset[str], bool]:
     """Names of the Dense layers in a model's config whose kernels have sparse gradients, and whether other ones may
     have them, too: behind layers that hand sparse tensors on, or in a release that nothing tells."""
     takers = list(_takers(config))
     dense = frozenset(layer_name(layer) for layer in takers if layer["class_name"] == "Dense")
-    answer = LOOKED_UP.of(candidates(OPTIMIZER_V2, versions))
-    if not takers or answer == DENSE:
+    releases = candidates(generation, versions)
+    if not takers or not LOOKED_UP.may_be(SPARSE, releases):
         return frozenset(), False
     elsewhere = any(layer["class_name"] not in ("Dense", *MODELS) for layer in takers)
-    return dense, elsewhere or answer is None
+    return dense, elsewhere or LOOKED_UP.of(releases) is None
 
 
 def _takers(config: Any) -> Iterator[Mapping[str, Any]]:

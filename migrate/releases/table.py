@@ -130,9 +130,14 @@ class Release:
         return version_tuple(self.keras) or ()
 
     @property
+    def traits(self) -> generations.Generation:
+        """What its generation does."""
+        return generations.traits(self.generation)
+
+    @property
     def is_native(self) -> bool:
         """Whether its updates are Keras's own code, before OptimizerV2."""
-        return self.generation in generations.NATIVE
+        return self.traits.is_native
 
     @property
     def is_optimizer_v2(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from migrate import generations
 from migrate.algorithms import addons, wrappers
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.keras_config import NO_EFFECT, SHARED
@@ -16,6 +15,7 @@ from migrate.algorithms.spec import number, whole
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError
 from migrate.evidence.value_checks import OPTIONS
+from migrate.generations import traits
 from optim.errors import HyperparameterError
 
 WHERE = "--optimizer-config"
@@ -23,7 +23,6 @@ AROUND_CONFIG = {"module", "registered_name", "build_config", "compile_config", 
 """What Keras writes next to class and config, which say all."""
 LEGACY = "is_legacy_optimizer"
 """From TF 2.11 on configs say with it which generation of Keras 2 they are of."""
-LEGACY_IS = {"optimizer": False, "optimizer_v2": True}
 SWITCHES = ("jit_compile", LEGACY, "foreach", "fused")
 OFF = {"use_ema": False, "ema_momentum": 0.99, "learning_rate": 0.0}
 """What options of every optimizer are in the config of a LossScaleOptimizer that Keras 3 wrote; the others are none."""
@@ -93,7 +92,7 @@ def _check_wrapper(name: str, config: Mapping[str, Any]) -> None:
 
 def check_legacy(value: Any, generation: str) -> None:
     """Raises: ContradictionError: it is of the other generation of Keras 2."""
-    if isinstance(value, bool) and generation in LEGACY_IS and value != LEGACY_IS[generation]:
+    if isinstance(value, bool) and traits(generation).legacy_flag not in (None, value):
         raise ContradictionError(
             f"{LEGACY} is {value!r} in {WHERE}, and the source is of generation {generation}: one of the two is from"
             " another run"
@@ -102,13 +101,15 @@ def check_legacy(value: Any, generation: str) -> None:
 
 def is_written(key: str, called: str, generation: str, config: Mapping[str, Any]) -> bool:
     """Whether a release writes it into a config also where it does nothing, as that config says."""
-    if key in LIMITS or (key == "decay" and generation == "keras3"):
+    if key in LIMITS or (key == "decay" and traits(generation).ignores_decay):
         return True  # and it is said what they did
     if key == addons.EXCLUDED:
         return called in DECAYING  # with how much they decay, which is asked for
     if key == "gradient_accumulation_steps":
-        return generation == "keras3" and config[key] == 1
-    return key in ("ema_momentum", "ema_overwrite_frequency") and generation in generations.NEW and "use_ema" in config
+        return traits(generation).accumulates_gradients and config[key] == 1
+    return (
+        key in ("ema_momentum", "ema_overwrite_frequency") and traits(generation).has_averages and "use_ema" in config
+    )
 
 
 def check_without_effect(key: str, value: Any) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from migrate import generations
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.keras_config import LAZY_ROWS
 from migrate.bytes.messages import brief
 from migrate.claims import confirming
+from migrate.generations import traits
 from migrate.rules.comparison import same
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.options import exclusive
@@ -30,7 +30,7 @@ def check_given(config: Mapping[str, Any], overrides: Collection[str], generatio
         given = [key for key in (one, other) if key in overrides]
         if not given or not (exclusive.is_on(config.get(one)) and exclusive.is_on(config.get(other))):
             continue
-        if generation in generations.NATIVE and (one, other) == LIMITS[:2] and same(config[one], config[other]):
+        if traits(generation).is_native and (one, other) == LIMITS[:2] and same(config[one], config[other]):
             continue  # no such release has global_clipnorm: it says what clipnorm limits
         left = [key for key in (one, other) if key not in given]
         how = f"leave {left[0]} out with {confirming(left[0], None)}" if left else "give one of them"
@@ -41,7 +41,7 @@ def check_given(config: Mapping[str, Any], overrides: Collection[str], generatio
 
 def _of_generation(generation: str) -> list[tuple[str, str, str]]:
     """Limits of which optimizers from TF 2.9's experimental on apply the first that is set, and no other."""
-    if generation not in generations.NEW:
+    if not traits(generation).has_averages:
         return []
     why = f"optimizers of generation {generation} apply one limit alone"
     return [(LIMITS[0], LIMITS[2], why), (LIMITS[1], LIMITS[2], why)]

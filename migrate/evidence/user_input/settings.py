@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
-from migrate import generations
 from migrate.algorithms import ALGORITHMS, addons, foreign
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.keras_config import LAZY_ROWS, SHARED
@@ -18,6 +17,7 @@ from migrate.claims import confirming
 from migrate.errors import ContradictionError
 from migrate.evidence.configuration import CLASS, GENERATION
 from migrate.evidence.value_checks import OPTIONS
+from migrate.generations import traits
 from migrate.rules.comparison import same
 from migrate.state import CHANGED, GATHERED
 from optim import rules
@@ -96,8 +96,8 @@ def acts(key: str, value: Any, algorithm: Algorithm, generation: str, names: Col
       carried: names of the hyperparameters and scalars of the state.
     """
     acting = {*names, *algorithm.defaults(generation)}
-    acting |= {"decay"} if generation == "optimizer_v2" and "schedule_decay" in names else set()  # its name in Nadam
-    becomes = {} if generation in generations.NEW else BECOMES
+    acting |= {traits(generation).schedule_decay_key} if "schedule_decay" in names else set()
+    becomes = {} if traits(generation).has_averages else BECOMES
     if key in acting or acting.intersection(becomes.get(key, ())):
         return True
     return key in known() and (value is None or value is False or value == 0 or value in ([], ()))
@@ -122,7 +122,7 @@ def check_owner(text: str, key: str, value: Any, algorithm: Algorithm, called: s
     how = f"; if it is one of these, add {confirming('class_name', owners[0])}"
     raise HyperparameterError(
         f"{text}: {called} of generation {generation} has no {key}; {has}"
-        + (how if generation in addons.GENERATIONS else ", which no program of that generation had")
+        + (how if traits(generation).is_extended_by_addons else ", which no program of that generation had")
     )
 
 

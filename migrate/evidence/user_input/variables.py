@@ -106,7 +106,7 @@ def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariable
     flags, at = {v.name: v.trainable for v in stored.variables}, {v.name: i for i, v in enumerate(stored.variables)}
     left_out = tuple(name for name, flag in flags.items() if flag and name not in order)
     in_source = tuple(sorted(hinted, key=lambda v: at.get(v.name, len(at))))
-    by_model = stored.format in ORDERED and stored.layers is None and stored.generation in generations.NATIVE
+    by_model = stored.format in ORDERED and stored.layers is None and stored.traits.is_native
     turned = [pair for pair in pairwise(order) if at.get(pair[0], 0) > at.get(pair[1], 0)]
     known = by_model and all(flags.get(name) is not None for name in order)
     return NamedVariables(order, in_source, left_out, turned[0] if turned and known else (), stored)
