@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from optim.errors import CheckpointError, DtoptError
+from optim.errors import DamagedFileError as DamagedFileError
+from optim.errors import DtoptError
+from optim.errors import UnknownFormatError as UnknownFormatError
 
 
 class ArgumentError(DtoptError, TypeError):
     """An argument is of another kind than it can be; the message names it. No file was opened."""
 
     exit_code = 2
-
-
-class UnknownFormatError(DtoptError, ValueError):
-    """No reader recognises the source, or it is not of the format that `--from` names."""
-
-
-class DamagedFileError(CheckpointError):
-    """A source is truncated, or its bytes contradict its own checksums, sizes or structure."""
 
 
 class AmbiguousError(DtoptError, ValueError):

@@ -8,12 +8,12 @@ from typing import Any
 
 from migrate import claims, surfaces
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.checks import Check
 from migrate.bytes.messages import line
 from migrate.bytes.source import Source
 from migrate.claims import Origin
 from migrate.generations import Generation, traits
 from migrate.releases.versions import UNKNOWN, Versions
+from optim.bytes.checks import Check
 
 GLOBAL_STEP = "global_step"
 """What programs of TensorFlow 1 call their counter of steps, where they give it no other name."""

@@ -95,6 +95,13 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def boolean(name: str, value: Any) -> bool:
+    """True or False, and nothing that Python would take for them. Raises HyperparameterError."""
+    if not isinstance(value, bool):
+        raise HyperparameterError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
 def optional_flag(name: str, value: Any) -> bool | None:
     """True, False, or None to let the algorithm decide."""
     return None if value is None else bool(value)

@@ -56,5 +56,13 @@ class CheckpointError(DtoptError, ValueError):
     """A checkpoint is missing, damaged, of another kind, or does not fit the variables given."""
 
 
+class DamagedFileError(CheckpointError):
+    """A file is truncated, or its bytes contradict its own checksums, sizes or structure."""
+
+
+class UnknownFormatError(DtoptError, ValueError):
+    """No reader recognises a source, or it is not of the format that was asked for."""
+
+
 class UnsupportedError(DtoptError, ValueError):
     """What is asked for cannot be done here; the message says why and what can."""

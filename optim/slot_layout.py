@@ -45,6 +45,11 @@ def escape(name: str) -> str:
     return name.replace(".", "..").replace("/", ".S")
 
 
+def unescape(part: str) -> str:
+    """The name that `escape`, and TensorFlow, made one part of a key from."""
+    return ".".join(piece.replace(".S", "/") for piece in part.split(".."))
+
+
 def is_ours(name: str) -> bool:
     """A state, the file that names it, or what an interrupted save of this program or of TensorFlow left of one."""
     return name == POINTER_NAME or name.startswith((STATE_PREFIX, f".{POINTER_NAME}-"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from migrate.bytes.bundle import STRING, BundleReader, is_numeric
-from migrate.bytes.bundle_writer import BundleWriter
+from optim.bytes.bundle import STRING, BundleReader, is_numeric
+from optim.bytes.bundle_writer import BundleWriter
 
 
 def written(prefix: Path, tensors: Mapping[str, np.ndarray]) -> str:

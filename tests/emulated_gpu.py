@@ -100,7 +100,7 @@ def compiled(name: str) -> Path:
     flags = ("-std=c++17", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{build.SOURCES}")
     texts = [
         (SOURCES / f"{name}.cc").read_text(),
-        *map(build.text, ("driver.h", "launch.h", "squares.h", "sums.h", "table.h")),
+        *map(build.text, ("box.h", "driver.h", "exchange.h", "launch.h", "squares.h", "sums.h", "table.h")),
     ]
     recipe = Recipe(name, build.digest(*texts, *flags[:-1]), ((texts[0], ()),), flags, ("-ldl",))
     return compiling.compile_into(recipe, build.cached(recipe))

@@ -9,7 +9,7 @@ characters, more than a minute, more than 1 GB, a file left behind, `inspect` th
 The last lines are a table: what became of each kind of damage to each kind of file. What is still exact is compared
 with what the sound file says: `the same` also where variables only have other names; else what is said otherwise is
 named, and the release's own next steps say whether it matters: `right` or `denied` (`not replayed` where a case has
-none). The file and seed of one are shown. `denied` is no fault where nothing in the file tells, see docs/exact.md.
+none). The file and seed of one are shown. `denied` is no fault where nothing in the file tells, see docs/limits.md.
 """
 
 from __future__ import annotations

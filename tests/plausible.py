@@ -16,7 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate.bytes.bundle import GRAPH_KEY
+from optim.bytes.bundle import GRAPH_KEY
 from tests import bundles
 from tests.alterations.alteration import CLASSES, RELEASES
 from tests.alterations.arrays import arrays, unzipped, zipped

@@ -18,8 +18,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from migrate.bytes.bundle import GRAPH_KEY
-from migrate.bytes.sstable import build_table, read_table, read_varint, write_varint
+from optim.bytes.bundle import GRAPH_KEY
+from optim.bytes.sstable import build_table, read_table, read_varint, write_varint
 from tests import bundles
 from tests.damages import BYTES, STRANGE, strange_json
 

@@ -5,7 +5,7 @@ name (`docs/benchmarks/`). A number in the text names its source right behind it
 where PATH leads from the document to the number: `rows[peer=optim-local].median`, `context.cpus`, or two of them with
 `/` between, for a quotient. It must be the number of the file, rounded to the digits shown; `ms`, `%`, `GB/s`, `MB` and
 `GB` scale it.
-Text in backticks, links and headings may hold other numbers; nothing else may.
+Text in backticks, links and headings may contain other numbers, and so may names such as GPT-2; nothing else may.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TABLE = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 CLAIM = re.compile(
     r"(?P<number>\d[\d,]*(?:\.\d+)*) ?(?P<unit>ms|%|GB/s|MB|GB)?\s*<!-- (?P<file>\S+\.json) (?P<path>[^>]+?) -->"
 )
-OWN_NUMBERS = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^#.*$|<!--.*?-->", re.DOTALL | re.MULTILINE)
+OWN_NUMBERS = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^#[^\n]*$|<!--.*?-->", re.DOTALL | re.MULTILINE)
 SCALES = {"ms": 1e3, "%": 100.0, "GB/s": 1e-9, "MB": 1e-6, "GB": 1e-9}
 STEP = re.compile(r"(\w+)(?:\[(\w+)=([^\]]+)\]|\[(\d+)\])?$")
 
@@ -98,7 +98,7 @@ def problems(page: Path) -> list[str]:
         if not _fits(match["number"], match["unit"], value):
             found.append(f"{shown}: {match['file']} {match['path']} is {value!r}")
     unsourced = OWN_NUMBERS.sub("", CLAIM.sub("", prose))
-    found += [f"{number}: names no source" for number in re.findall(r"\d[\d.,]*", unsourced)]
+    found += [f"{number}: names no source" for number in re.findall(r"(?<![\w-])\d[\d.,]*", unsourced)]
     return found
 
 

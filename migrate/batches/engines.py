@@ -18,10 +18,10 @@ import msgspec
 
 from migrate.batches.naming import Job
 from migrate.batches.results import FAILED, BatchItem
-from migrate.bytes import files, urls
 from migrate.bytes.atomic import scratch_folder
 from migrate.bytes.source import open_source
 from optim import release
+from optim.bytes import files, urls
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 
 TASK_BYTES = 64 << 20

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from migrate import readers
-from migrate.bytes import files, hdf5
+from migrate.bytes import hdf5
 from migrate.bytes.checkpoint_paths import looks_like_bundle, without_index
 from migrate.bytes.messages import some
 from migrate.errors import AmbiguousError, TargetExistsError, UnknownFormatError
 from migrate.readers import unknown
+from optim.bytes import files
 from optim.errors import DtoptError
 
 SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".pickle", ".index")

@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from migrate.bytes import files
 from migrate.claims import NONE, Questions
 from migrate.conversion.convert import Report
+from optim.bytes import files
 
 MIGRATED, PLANNED, SKIPPED = "migrated", "planned", "skipped"
 REFUSED, FAILED, NOT_REACHED = "refused", "failed", "not reached"

@@ -15,10 +15,10 @@ from migrate.batches import engines, naming
 from migrate.batches.results import FAILED, MIGRATED, NOT_REACHED, PLANNED, REFUSED, SKIPPED, BatchItem, BatchReport
 from migrate.batches.whole import HINTS, PARTIAL, is_whole
 from migrate.batches.workers import WorkerDiedError, in_processes
-from migrate.bytes import files, urls
 from migrate.claims import asked_by
 from migrate.conversion import convert, targets
 from migrate.errors import StrictError
+from optim.bytes import files, urls
 from optim.errors import DtoptError, HyperparameterError
 from optim.interrupts import interruption
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from migrate.batches import model_target
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.claims import remembered, to_remember
@@ -21,6 +20,7 @@ from migrate.lists.planning import for_list, plan
 from migrate.proof import documents
 from migrate.readers import weight_list
 from migrate.state import OptimizerState
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from optim.errors import DtoptError
 from optim.slot_layout import SAVE_COUNTER_KEY
 

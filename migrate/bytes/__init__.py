@@ -1,1 +1,1 @@
-"""Files as bytes: containers, checksums, arrays that are read when asked for. Knows nothing of optimizers."""
+"""Containers, whole sources, folders that appear completely, arrays that are read when asked for."""

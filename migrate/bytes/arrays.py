@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from migrate.bytes.ranges import Extent
+from optim.bytes.ranges import Extent
 
 
 @dataclass(frozen=True)

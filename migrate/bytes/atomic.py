@@ -8,21 +8,17 @@ import hashlib
 import os
 import secrets
 import shutil
-import threading
 from collections.abc import Iterator
 
-from migrate.bytes import system
-from migrate.bytes.checks import Check
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
+from optim.bytes import system
 from optim.errors import CheckpointError, DtoptError
 
 LONGEST_NAME = 200
 """Bytes, with which a scratch folder's own name has room for the rest."""
 ATTEMPTS = 100
 """At a folder that other runs take away before it is locked."""
-PAUSE = 0.1
-"""Seconds between two syncs of a file that grows."""
 
 
 @contextlib.contextmanager
@@ -111,25 +107,6 @@ def locked(folder: str, *, wait: bool = True) -> Iterator[None]:
         yield
     finally:
         system.unlock(folder, descriptor)
-
-
-@contextlib.contextmanager
-def syncing(descriptor: int) -> Iterator[None]:
-    """Inside, the disk gets what an open file has so far while more is made, so that little is left for the sync at its
-    end. Raises OSError, as that would: of a part that could not be stored it does not hear a second time."""
-    done = threading.Event()
-
-    def run() -> None:
-        while not done.wait(PAUSE):
-            system.sync(descriptor)
-
-    beside = Check(run)
-    beside.start()
-    try:
-        yield
-    finally:
-        done.set()
-        beside.finish()
 
 
 def write_synced(path: str, text: str) -> None:

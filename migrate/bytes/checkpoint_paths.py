@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Iterable
 
-from migrate.bytes import files, sstable, urls
 from migrate.errors import AmbiguousError, UnknownFormatError
+from optim.bytes import files, sstable, urls
 
 _POINTER = re.compile(r'^model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 POINTER = "checkpoint"
@@ -52,7 +52,7 @@ def files_of(prefix: str) -> list[str]:
     """The index and the data files of a checkpoint."""
     folder, name = os.path.split(prefix)
     if urls.is_url(prefix):  # a web server lists nothing
-        from migrate.bytes.bundle import BundleReader, shard_name  # protocol buffers, which others need not load
+        from optim.bytes.bundle import BundleReader, shard_name  # protocol buffers, which others need not load
 
         shards = BundleReader(prefix).shards if files.is_file(prefix + ".index") else 0
         names = [shard_name(name, i, shards) for i in range(shards)]

@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 import h5py
 import numpy as np
 
-from migrate.bytes import files, urls
 from migrate.bytes.arrays import LazyArray, native
-from migrate.bytes.checks import Check
 from migrate.bytes.hdf5_heaps import check_heaps
-from migrate.bytes.ranges import Extent
 from migrate.errors import DamagedFileError
+from optim.bytes import files, urls
+from optim.bytes.checks import Check
+from optim.bytes.ranges import Extent
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_RANK = 32

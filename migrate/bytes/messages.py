@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from migrate import surfaces
-from migrate.bytes import urls
+from optim.bytes import urls
 
 LONGEST = 500
 """Characters of a message."""

@@ -1,42 +1,20 @@
-"""The object graph of TF2 checkpoints (TrackableObjectGraph): walked by readers, built by the slot writer."""
+"""The object graph of TF2 checkpoints (TrackableObjectGraph), as readers walk it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import names, protos
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.errors import ContradictionError, DamagedFileError
+from optim.bytes import names, protos
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
+from optim.bytes.object_tree import ATTRIBUTES
+from optim.slot_layout import unescape
 
 VALUE = "VARIABLE_VALUE"
-ATTRIBUTES, _SLOT = "/.ATTRIBUTES/", "/.OPTIMIZER_SLOT/"
-
-
-def unescape(part: str) -> str:
-    """The name that `optim.slot_layout.escape`, and TensorFlow, made one part of a key from."""
-    return ".".join(piece.replace(".S", "/") for piece in part.split(".."))
-
-
-def serialize(keys: Iterable[str]) -> bytes:
-    """The graph whose tree is that of the keys, so that tf.train.Checkpoint restores them by attribute."""
-    graph = protos.ObjectGraph()
-    graph.nodes.add().has_checkpoint_values.value = True
-    ids: dict[tuple[str, ...], int] = {(): 0}
-    for key in keys:
-        path, attribute = key.split(ATTRIBUTES)
-        parts = tuple(path.split("/"))
-        for depth in range(1, len(parts) + 1):
-            if parts[:depth] not in ids:
-                ids[parts[:depth]] = len(graph.nodes)
-                graph.nodes.add().has_checkpoint_values.value = True
-                parent = graph.nodes[ids[parts[: depth - 1]]]
-                parent.children.add(node_id=ids[parts[:depth]], local_name=unescape(parts[depth - 1]))
-        full_name = "/".join(map(unescape, parts))
-        graph.nodes[ids[parts]].attributes.add(name=attribute, full_name=full_name, checkpoint_key=key)
-    return bytes(graph.SerializeToString(deterministic=True))
+_SLOT = "/.OPTIMIZER_SLOT/"
 
 
 def _name(value: Any) -> str:

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from migrate.bytes import checkpoint_paths, files, urls
+from migrate.bytes import checkpoint_paths
 from migrate.errors import DamagedFileError, UnknownFormatError
+from optim.bytes import files, urls
 
 MEMBERS = ("saved_model.pb", "keras_metadata.pb", "variables/variables.index")
 """Files in a folder that a reader opens, besides those that a checkpoint's prefix names."""

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from migrate import readers
-from migrate.bytes import files, urls
 from migrate.bytes.messages import LONGEST, line, some, worded
 from migrate.bytes.source import open_source, watching
 from migrate.claims import NONE, Origin, Questions, asking, doubts
@@ -29,6 +28,7 @@ from migrate.matching.choosing import WEIGHTS_ALONE
 from migrate.models import constraints, rounding
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
+from optim.bytes import files, urls
 from optim.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -415,7 +415,7 @@ def described(state: OptimizerState, to: str) -> dict[str, Any]:
 
 
 def _report(state: OptimizerState, source: str, dest: str, to: str, *, written: bool) -> Report:
-    from migrate.bytes.bundle import numpy_dtype
+    from optim.bytes.bundle import numpy_dtype
 
     slots = [array for owners in state.slots.values() for array in owners.values()]
     arrays = [*slots, *(v.array for v in state.variables if v.array is not None)]

@@ -8,7 +8,6 @@ from typing import Any
 
 from migrate import claims, readers
 from migrate.algorithms import nadam
-from migrate.bytes import files
 from migrate.bytes.source import open_source
 from migrate.conversion import partial
 from migrate.evidence.interpret import interpret
@@ -20,6 +19,7 @@ from migrate.releases import modules
 from migrate.releases.versions import UNKNOWN
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
+from optim.bytes import files
 from optim.errors import HyperparameterError, UnsupportedError
 
 RESET = "weights only: the optimizer is reset on purpose, and its slots and step counter start fresh"

@@ -1,7 +1,7 @@
-"""Learning rates that are chosen by comparing the global step with constants, as `tf.train.piecewise_constant` does.
+"""Read learning rates chosen by comparing the global step with constants, as `tf.train.piecewise_constant` does.
 
-A number that is made of constants by comparisons of the step, logic and choices (`tf.cond`, `tf.case`, `tf.where`)
-alone changes at no other step than at one of those constants, so that it is known whole once it is known there.
+If a number depends only on constants, comparisons of the step, logic and choices (`tf.cond`, `tf.case`, `tf.where`),
+it changes only at those constants. Evaluating it there therefore gives the whole schedule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from migrate.graphs.nodes import PASSING, VARIABLES, Nodes
 from migrate.graphs.patterns import STEP, Found, match
 
 MOST_NODES = 2_000
-"""Behind a rate: one of a hundred pieces has a thousand."""
+"""Nodes that a rate may depend on: one of a hundred pieces has a thousand."""
 
 COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "Less": operator.lt,
@@ -30,19 +30,19 @@ COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class _Step(int):
-    """The step itself, which may be compared and is no rate."""
+    """The step: it may be compared, and is no rate."""
 
 
 class _UnknownError(Exception):
-    """Something else than choices and comparisons."""
+    """An op that neither chooses nor compares."""
 
 
 _DEAD = object()
-"""What comes out of the side of a choice that is not taken."""
+"""The output of the side of a choice that is not used."""
 
 
 def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
-    """The boundaries and values of a rate, as Keras's `PiecewiseConstantDecay` has them; None where it is no such."""
+    """Return the boundaries and values of a rate as in Keras's `PiecewiseConstantDecay`, None for any other rate."""
     behind = list(islice(nodes.behind(name, with_choices=True), MOST_NODES + 1))
     if len(behind) > MOST_NODES:
         return None
@@ -52,7 +52,7 @@ def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
     try:
         rates = [_value(nodes, name, step, {}) for step in steps]
     except (_UnknownError, RecursionError, LookupError, ArithmeticError, TypeError, ValueError):
-        return None  # other ops, or one without the inputs that it must have: a damaged graph says nothing
+        return None  # other ops, or one without the inputs that it needs: the graph is damaged
     if not all(type(rate) is float for rate in rates):
         return None
     changes = [i for i in range(1, len(steps)) if rates[i] != rates[i - 1]]
@@ -62,7 +62,7 @@ def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
 
 
 def _value(nodes: Nodes, name: str, step: int, known: dict[str, Any]) -> Any:
-    """What a node's output is at a step: a float, a bool, the step, or `_DEAD`."""
+    """Evaluate a node's output at a step: a float, a bool, the step, or `_DEAD`."""
     if name not in known:
         known[name] = _computed(nodes, name, step, known)
     return known[name]

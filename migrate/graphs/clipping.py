@@ -1,4 +1,4 @@
-"""The functions of TensorFlow that clip a gradient, op for op (python/ops/clip_ops.py of 1.0, 1.5, 1.15 and 2.15)."""
+"""Recognise TensorFlow's gradient clipping, op for op (python/ops/clip_ops.py of 1.0, 1.5, 1.15 and 2.15)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from migrate.graphs.patterns import ADD, DIVIDE, Anything, Either, Found, Patter
 
 @dataclass(frozen=True)
 class Clip:
-    """What clips one gradient: the option of Keras that does the same, its limit, and what comes in."""
+    """A clipped gradient: the equivalent option of Keras, its limit, and the node that is clipped."""
 
     option: str
     limit: float
     gradient: str
-    """The node whose value is clipped."""
+    """The node before clipping."""
     norm: str = ""
     """The node of the norm over all gradients."""
     axes: str = ""
     """The node of the dims that the norm of one gradient is taken over."""
 
     def is_of_one(self, nodes: Nodes, owner: str) -> bool:
-        """Whether the norm is that of one whole gradient, of a variable."""
+        """Whether the norm is that of one variable's whole gradient."""
         shape = nodes.shape(owner) if self.option == "clipnorm" and owner in nodes.variables else None
         return shape is not None and is_whole(nodes, self.axes, len(shape))
 
 
 def clipped(nodes: Nodes, name: str) -> Clip | None:
-    """How a node clips; None where it does not, or as no option of Keras does."""
+    """Return how a node clips; None if it does not clip, or if no option of Keras clips so."""
     for option, pattern in _CLIPPINGS:
         found = Found()
         if not match(nodes, name, pattern, found):
@@ -40,14 +40,14 @@ def clipped(nodes: Nodes, name: str) -> Clip | None:
 
 
 def may_limit(nodes: Nodes, name: str) -> bool:
-    """Whether a node that is none of these functions may be a limit all the same, which a program takes by itself."""
+    """Whether a node may be a limit although none of these functions made it."""
     compares = any(_COMPARING.fullmatch(nodes.op(each)) for each in nodes.behind(name, to_gradients=True))
     known = (*(pattern for _, pattern in _CLIPPINGS), _BY_AVERAGE)
     return compares and not any(match(nodes, name, each, Found()) for each in known)
 
 
 def normed(nodes: Nodes, name: str) -> list[str]:
-    """The gradients of `tf.global_norm`, Sqrt(2 * Sum(Pack(L2Loss(gradient), ...))); none where a node is another."""
+    """The gradients of `tf.global_norm`, Sqrt(2 * Sum(Pack(L2Loss(gradient), ...))); empty for any other node."""
     found = Found()
     if not match(nodes, name, ("Sqrt", ("Mul", ("Sum", Anything("all"), Anything()), 2.0)), found):
         return []
@@ -56,7 +56,7 @@ def normed(nodes: Nodes, name: str) -> list[str]:
 
 
 def is_whole(nodes: Nodes, axes: str, ndim: int) -> bool:
-    """Whether a sum over these axes is one over a whole tensor of so many dims."""
+    """Whether these axes are all axes of a tensor with `ndim` dims."""
     if nodes.op(axes) == "Range":
         first, end, step = nodes.parents(axes)
         return nodes.op(end) == "Rank" and (nodes.constant(first), nodes.constant(step)) == (0, 1)
@@ -70,26 +70,26 @@ _LENGTHS: tuple[Pattern, ...] = (
     ("Sqrt", _SQUARES),
     (_CHOOSE, _IS_LONG, ("Sqrt", (_CHOOSE, _IS_LONG, _SQUARES, Anything())), _SQUARES),
 )
-"""Of one gradient; from 1.13 on such that the gradient of it is finite where the length is 0."""
+"""By one gradient's norm; from 1.13 on its derivative is finite where the length is 0."""
 _SCALE = ("Mul", "limit", ("Minimum", (DIVIDE, 1.0, _NORM), (DIVIDE, 1.0, "limit")))
 _SCALES: tuple[Pattern, ...] = (
     _SCALE,
     (_CHOOSE, ("IsFinite", _NORM), _SCALE, Anything()),
     (ADD, _SCALE, ("Sub", _NORM, _NORM)),
 )
-"""By all gradients' norm; from 1.13 on one that is not finite makes the gradients NaN."""
+"""By all gradients' norm; from 1.13 on a norm that is not finite makes the gradients NaN."""
 _PARTS = tuple((DIVIDE, "limit", each) for each in (("Maximum", _NORM, "limit"), ("Maximum", "limit", _NORM)))
 _PARTS_BELOW_1 = tuple(
     ("Minimum", *each) for each in ((1.0, (DIVIDE, "limit", _NORM)), ((DIVIDE, "limit", _NORM), 1.0))
 )
 _OWN: Pattern = Either(*_PARTS, *_PARTS_BELOW_1)
-"""As programs write it by themselves: min(1, limit / norm) and limit / max(norm, limit)."""
+"""Written by hand: min(1, limit / norm) and limit / max(norm, limit)."""
 _BY_AVERAGE: Pattern = (
     "Mul",
     ("Mul", _GRADIENT, "limit"),
     ("Minimum", ("Mul", ("Rsqrt", _SQUARES), Anything()), (DIVIDE, 1.0, "limit")),
 )
-"""`tf.clip_by_average_norm`, which is another for each size."""
+"""`tf.clip_by_average_norm`, whose limit depends on the size."""
 _COMPARING = re.compile(r"Minimum|Maximum|ClipByValue|Select(V2)?|Greater|Less|Where|Merge")
 _CLIPPINGS: tuple[tuple[str, Pattern], ...] = (
     ("clipvalue", ("ClipByValue", _GRADIENT, "low", "limit")),

@@ -1,8 +1,7 @@
-"""Steps that a program takes in a `tf.cond`: where its gradients are finite, or at each so many calls.
+"""Read steps inside a `tf.cond`: only if the gradients are finite, or only every n-th call.
 
-A `tf.cond` is a `Switch` of each value that goes in, on one condition, and a `Merge` of each that comes out. Where the
-condition is known, the graph is the one of that side alone: `taken` gives it, in which everything else is read as if
-the program had no condition. The graph is data: nothing of it is run.
+A `tf.cond` has a `Switch` for each input, on one condition, and a `Merge` for each output. If the condition is known,
+only one side of the graph remains. `taken` returns it, so that the other files never meet a condition. Nothing is run.
 """
 
 from __future__ import annotations
@@ -26,20 +25,23 @@ _OF_GRADIENTS = (
     "Identity ReadVariableOp Range Rank Minimum Maximum Rsqrt Select SelectV2 Greater ZerosLike IsFinite "
     "ClipByValue Neg Exp"
 )
-"""What may stand between gradients and a number that is finite if they are."""
+"""Ops between gradients and a number that is finite if the gradients are."""
 _QUOTIENTS = ("RealDiv", "Div", "Reciprocal", "Rsqrt")
 _COUNTING = (
     "Const Placeholder PlaceholderWithDefault AssignAdd Identity ReadVariableOp Cast Add AddV2 Sub Mul Mod FloorMod "
     "FloorDiv Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot"
 )
-"""What a condition is made of by which a program counts its calls, or which it feeds."""
+"""Ops of a condition that counts calls or that the program feeds."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A graph of the sides on which variables are trained. `branches`: for each node that is there on such a side alone
-    the conditions of it, those left out that only ask whether gradients are finite; `doubt`: of one that is not
-    understood."""
+    """A graph of the sides on which variables are trained.
+
+    Attributes:
+      branches: the conditions of each node that runs on one side only, without tests for finite gradients.
+      doubt: why a condition is not understood.
+    """
 
     nodes: Nodes
     branches: Mapping[str, frozenset[str]]
@@ -47,10 +49,10 @@ class Taken:
 
 
 def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collection[str]) -> Taken:
-    """The graph with the sides of conditions on which variables are trained.
+    """Return the graph with only those sides of conditions that train variables.
 
     Args:
-      trained: variables that are, besides those that an optimizer's kernels update.
+      trained: trained variables, besides those that an optimizer's kernels update.
     """
     nodes = _without_constant_ones(Nodes(protos, functions))
     branches: dict[str, frozenset[str]] = {}
@@ -66,7 +68,7 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
             for each in branch:
                 branches[each] = branches.get(each, frozenset()) | {condition}
             if not _counts(nodes, condition):
-                doubt = f"{condition!r} ({nodes.op(condition)}) says at which steps variables are updated"
+                doubt = f"{condition!r} ({nodes.op(condition)}) decides at which steps variables are updated"
         nodes = Nodes(_folded(nodes, {condition: side}), functions)
     finite = {each: _is_guard(nodes, each) for each in set(_switches(nodes).values())}
     guards = {each: end for each, end in finite.items() if end is not None}
@@ -78,8 +80,7 @@ _MOST = 20
 
 
 def _without_constant_ones(nodes: Nodes) -> Nodes:
-    """The graph without conditions that are a constant: whether Horovod has more than one worker is one, made anew for
-    each gradient."""
+    """Resolve conditions that are constants. Horovod adds one per gradient: whether there is more than one worker."""
     held = {each: nodes.held(each) for each in set(_switches(nodes).values())}
     sides = {
         condition: bool(value.numbers[0])
@@ -94,7 +95,7 @@ def _condition(nodes: Nodes, switch: str) -> str:
 
 
 def _conditions(nodes: Nodes, trained: Collection[str]) -> Iterator[str]:
-    """Those of which the steps depend; the outermost of each first."""
+    """Yield the conditions that the steps depend on; the outermost of each step first."""
     seen: set[str] = set()
     for step in _steps(nodes, trained):
         chain, name = list[str](), nodes.source(nodes.inputs[step][0])
@@ -121,19 +122,19 @@ def _steps(nodes: Nodes, trained: Collection[str]) -> list[str]:
 
 
 def _counts_by(nodes: Nodes, inputs: Sequence[str]) -> bool:
-    """Whether what is assigned is a number, as programs move a loss scale that they left among what is trained."""
+    """Whether numbers are assigned, as for a loss scale that a program left among its trainable variables."""
     return len(inputs) > 1 and nodes.constant(inputs[1]) is not None
 
 
 def _side(nodes: Nodes, condition: str, trained: Collection[str]) -> bool | None:
-    """On which side all steps are that are on one; None where they are on both."""
+    """The side that all steps are on; None if steps are on both."""
     steps = set(_steps(nodes, trained))
     lost = {side: bool(steps & _dead(nodes, {condition: side})) for side in (True, False)}
     return None if lost[True] == lost[False] else lost[False]
 
 
 def _left_out(nodes: Nodes, branch: set[str]) -> str:
-    """What is said of a change on a side that what comes out of the condition does not wait for; empty if of none."""
+    """Why a change on one side may never run: the condition's output does not wait for it. Empty if all is well."""
     changes = {each for each in branch if _STEPS.fullmatch(nodes.op(each)) and not nodes.is_no_step(each)}
     ends = (n for n, inputs in nodes.inputs.items() if nodes.op(n) in _MERGES and not branch.isdisjoint(inputs))
     left = changes.difference(*map(nodes.waits_for, ends))
@@ -145,7 +146,7 @@ def _left_out(nodes: Nodes, branch: set[str]) -> str:
 
 
 def _dead(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
-    """The nodes that are not there where conditions have these values."""
+    """The nodes that never run if conditions have these values."""
     dead: set[str] = set()
     outputs = _empty(_switches(nodes), sides)
     readers: dict[str, list[str]] = {}
@@ -170,22 +171,21 @@ def _dead(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
 
 
 def _switches(nodes: Nodes) -> dict[str, str]:
-    """The condition of each switch."""
     return {name: _condition(nodes, name) for name in nodes.inputs if nodes.op(name) in _SWITCHES}
 
 
 def _empty(switches: Mapping[str, str], sides: Mapping[str, bool]) -> set[str]:
-    """The outputs of the switches on these conditions that give nothing."""
+    """The switch outputs that get no value under these conditions."""
     return {f"{name}:{0 if sides[each] else 1}" for name, each in switches.items() if each in sides}
 
 
 def _output(name: str) -> str:
-    """`^a`, `a` and `a:1` as `^a`, `a:0` and `a:1`."""
+    """Normalize `^a`, `a` and `a:1` to `^a`, `a:0` and `a:1`."""
     return name if name.startswith("^") or ":" in name else f"{name}:0"
 
 
 def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
-    """The nodes of one side of each condition, without the switches that lead there."""
+    """Keep the nodes of one side of each condition, and remove the switches in front of them."""
     switches = {name: condition for name, condition in _switches(nodes).items() if condition in sides}
     dead, empty, found = _dead(nodes, sides), _empty(switches, sides), []
     for name, node in nodes.by_name.items():
@@ -207,7 +207,7 @@ def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
 
 
 def _behind(nodes: Nodes, name: str, switches: Collection[str]) -> str:
-    """An input, or what a switch that is no longer there has in for it."""
+    """Replace a removed switch by its own input."""
     while node_of(name) in switches:
         before = str(nodes.by_name[node_of(name)].input[0])
         name = f"^{node_of(before)}" if name.startswith("^") else before
@@ -215,8 +215,7 @@ def _behind(nodes: Nodes, name: str, switches: Collection[str]) -> str:
 
 
 def _is_guard(nodes: Nodes, condition: str) -> bool | None:
-    """What a condition is where all is finite that is tested, which must be gradients or the loss; None if it is
-    another."""
+    """Return what a condition is if all tested values are finite. They must be gradients or the loss; else None."""
     op, inputs = nodes.op(condition), nodes.parents(condition)
     if op in _TESTS and inputs:
         return _TESTS[op] if _is_of_gradients(nodes, inputs[0]) else None

@@ -1,4 +1,4 @@
-"""Keras's constraints, as the ops that set a variable once it has moved (`constraints.py` 1.0 - 2.10)."""
+"""Recognise Keras's constraints: the ops that adjust a variable after its update (`constraints.py` 1.0 - 2.10)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from migrate.graphs.patterns import ADD, DIVIDE, Anything, Cast, Either, Found, 
 
 
 def patterns(moved: Pattern) -> tuple[Pattern, ...]:
-    """What NonNeg, UnitNorm, MaxNorm and MinMaxNorm make of a variable. Their numbers are those of the model."""
+    """Patterns of NonNeg, UnitNorm, MaxNorm and MinMaxNorm applied to an updated variable, with any limits."""
     any_number = Anything()
     square = ("Sum", ("Square", moved), any_number)
-    # `K.sqrt` clips first, in TF 1.8 with an op of its own
+    # `K.sqrt` clips first; in TF 1.8 one op does it
     norm = ("Sqrt", Either(("Maximum", ("Minimum", square, math.inf), 0.0), ("ClipByValue", square, 0.0, math.inf)))
     within = Either(
         ("Maximum", ("Minimum", norm, any_number), any_number), ("ClipByValue", norm, any_number, any_number)
@@ -27,6 +27,6 @@ def patterns(moved: Pattern) -> tuple[Pattern, ...]:
 
 
 def moved_before(nodes: Nodes, value: str) -> str:
-    """The node that a constraint makes a value of, empty if no constraint does."""
+    """Return the updated value that a constraint is applied to, empty if there is no constraint."""
     found = Found()
     return found.nodes["moved"] if match(nodes, value, Either(*patterns(Anything("moved"))), found) else ""

@@ -1,7 +1,7 @@
 """Evaluate nodes of a graph in float64 at chosen values of its variables and gradients. TensorFlow isn't used.
 
-A value is an array, or one number for all elements. Every op computes element by element; any other op, a damaged one,
-a cycle or more than `MOST` nodes raise `UnknownError`, so that nothing is ever guessed. A variable has its first value
+A value is an array, or one number for all elements, and every op works element by element. `UnknownError` is raised for
+any other op, a damaged one, a cycle, or more than `MOST` nodes: nothing is guessed. A variable has its first value
 until an assignment that the reader waits for has changed it.
 """
 
@@ -84,7 +84,7 @@ Writes = Mapping[str, Sequence[Write]]
 
 
 class UnknownError(Exception):
-    """A node that can't be evaluated, by its name."""
+    """A node that can't be evaluated; holds its name."""
 
 
 def _scattered(op: str) -> Callable[..., Any] | None:
@@ -92,7 +92,7 @@ def _scattered(op: str) -> Callable[..., Any] | None:
 
 
 def assignments(nodes: Nodes, names: Iterable[str]) -> dict[str, list[Write]]:
-    """By variable what some of these ops write, to all of it or to rows."""
+    """Group the assignments among these ops by variable, whether they set all of it or rows."""
     found: dict[str, list[Write]] = {}
     for name in names:
         op, inputs = nodes.op(name), nodes.inputs[name]
@@ -103,20 +103,23 @@ def assignments(nodes: Nodes, names: Iterable[str]) -> dict[str, list[Write]]:
 
 
 def changed(nodes: Nodes, op: str) -> str:
-    """The variable that an op changes; TF 1.0 hands on the one that was set before."""
+    """The variable that an op changes. In TF 1.0 an op may follow an `Assign` instead of the variable."""
     found = nodes.target(nodes.inputs[op][0])
     return nodes.target(nodes.inputs[found][0]) if nodes.op(found) == "Assign" else found
 
 
 def rows_of(nodes: Nodes, traced: Iterable[str]) -> set[str]:
-    """The nodes that give the numbers of the rows which ops read or change."""
+    """The nodes with the row numbers that ops read or change."""
     moving = [name for name in traced if nodes.op(name) in _GATHERS or _scattered(nodes.op(name))]
     return {nodes.source(nodes.inputs[name][1]) for name in moving if len(nodes.inputs[name]) > 1}
 
 
 def can_evaluate(nodes: Nodes, name: str) -> bool:
-    """Whether the op of a node computes its value from its inputs, element by element. Of ops that read or change rows
-    of a variable the elements are those of rows that have a gradient: callers check that all have the same rows."""
+    """Whether a node computes its value from its inputs, element by element.
+
+    For reads and changes of rows, the elements are those of rows that have a gradient: callers check that all use the
+    same rows.
+    """
     op = nodes.op(name)
     if op in _GATHERS:
         axis = nodes.inputs[name][2:]
@@ -137,14 +140,14 @@ def _type(nodes: Nodes, name: str, key: str) -> int:
 
 
 def _is_exact_cast(nodes: Nodes, name: str) -> bool:
-    """Whether a cast changes no number: float32 counts as float64 here."""
+    """Whether a cast changes no number. Float32 counts as float64 here."""
     source, target = (_type(nodes, name, key) for key in ("SrcT", "DstT"))
     return source in (FLOAT, DOUBLE, INT32, INT64, BOOL) and target in (FLOAT, DOUBLE)
 
 
 def _inputs(nodes: Nodes, name: str, writes: Writes) -> list[str]:
-    """The outputs that a node computes its own from, `NODE` or `NODE:1`; for a variable that an assignment has changed
-    before, the assignment."""
+    """The outputs that a node reads, `NODE` or `NODE:1`; instead of a variable, the assignment that changed it
+    before."""
     read = [str(each) for each in nodes.by_name[name].input if not each.startswith("^")]
     if len(read) > _INPUTS:
         raise UnknownError(name)
@@ -159,7 +162,7 @@ def _inputs(nodes: Nodes, name: str, writes: Writes) -> list[str]:
 
 
 def _as_read(nodes: Nodes, reader: str, output: str, writes: Writes) -> str:
-    """A reader with one input and no control edge waits for no assignment."""
+    """Resolve a read variable to its latest assignment. A reader with one input and no control edge waits for none."""
     given = [each.op for each in writes.get(output, ()) if each.op != reader]
     if not given or len(nodes.by_name[reader].input) < 2:
         return output
@@ -168,7 +171,11 @@ def _as_read(nodes: Nodes, reader: str, output: str, writes: Writes) -> str:
 
 
 def last(nodes: Nodes, assignments: Sequence[str]) -> str:
-    """The assignment that waits for the others, empty if there are none. Raises UnknownError if no order is certain."""
+    """Return the assignment that waits for all others, empty if there are none.
+
+    Raises:
+      UnknownError: no order is certain.
+    """
     if len(assignments) < 2:
         return next(iter(assignments), "")
     if len(assignments) > _INPUTS:
@@ -180,7 +187,7 @@ def last(nodes: Nodes, assignments: Sequence[str]) -> str:
 
 
 def _passed_on(nodes: Nodes, output: str) -> str:
-    """An output without `:0`; for one of an `IdentityN`, the output that it passes on."""
+    """Normalize an output: remove `:0` and look through `IdentityN`."""
     name, _, place = output.partition(":")
     for _ in range(len(nodes.by_name)):
         number = int(place.rpartition(":")[2] or 0)
@@ -193,7 +200,8 @@ def _passed_on(nodes: Nodes, output: str) -> str:
 
 
 def number_of(nodes: Nodes, name: str) -> np.ndarray | None:
-    """The number of a constant that holds only one, as the program wrote it: 0.9, which float32 rounds. Else None."""
+    """The number of a constant with one distinct value, as the program wrote it (0.9, which float32 rounds), or
+    None."""
     held = nodes.held(name)
     if held is None or not held.numbers or held.numbers.count(held.numbers[0]) < len(held.numbers):
         return None
@@ -202,11 +210,12 @@ def number_of(nodes: Nodes, name: str) -> np.ndarray | None:
 
 
 def trace(nodes: Nodes, outputs: Sequence[str], stop: Callable[[str], bool], writes: Writes) -> dict[str, list[str]]:
-    """All outputs that some are computed from, each after its inputs: none where the evaluation starts.
+    """List all outputs that some outputs depend on, each after its inputs. Outputs where evaluation starts have no
+    inputs.
 
     Args:
-      stop: whether to start at an output although its op is known. writes: a reader that waits for one of these
-        assignments reads what it has written.
+      stop: whether to start at an output although its op is known.
+      writes: a reader that waits for one of these assignments reads its result.
 
     Raises:
       UnknownError: more than `MOST`, a cycle, or assignments in no certain order.
@@ -236,10 +245,10 @@ def trace(nodes: Nodes, outputs: Sequence[str], stop: Callable[[str], bool], wri
 def evaluate(
     nodes: Nodes, traced: Mapping[str, Sequence[str]], given: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The values of outputs in float64, without those that are unknown.
+    """Compute the values of outputs in float64, without those that are unknown.
 
     Args:
-      traced: as `trace` gives it. given: values where the evaluation starts, besides constants.
+      traced: the result of `trace`. given: values where the evaluation starts, besides constants.
     """
     found: dict[str, np.ndarray] = {}
     for output, inputs in traced.items():

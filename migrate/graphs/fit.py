@@ -1,4 +1,4 @@
-"""Fit the hyperparameters of a rule to an update: they are numbers of the graph that give the same new values.
+"""Fit the hyperparameters of a rule to an update: find numbers of the graph that give the same new values.
 
 Rule and graph are compared in float64 at probe points over many decades, of both signs, some of them 0.
 """
@@ -24,11 +24,11 @@ from optim.rule import VARIABLE, Rule, arguments, hyperparameters
 RATE, CHANGE, DECAY = "learning_rate", "change", "weight_decay"
 _SEEDS, _POINTS = 3, 160
 _COUNTS = np.array([[2.0], [13.0], [1009.0]])
-"""What counters hold at the probe points."""
+"""Values of counters at the probe points."""
 _EXPONENTS = np.array([[1.0], [3.0], [6.0]])
-"""Of powers in variables."""
+"""Exponents of powers stored in variables."""
 _NEAR = 1e-6
-"""Relative difference of equal numbers: constants of a graph are in float32."""
+"""Relative difference of equal numbers: a graph stores constants in float32."""
 _MOST_SCALARS, _MOST_COMBINATIONS = 120, 16_000
 _AT_ONCE = 512
 """Combinations of hyperparameters that are evaluated together."""
@@ -36,12 +36,12 @@ _AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Scalar:
-    """Where a hyperparameter is in the graph.
+    """The place of a hyperparameter in the graph.
 
     Attributes:
-      output: the node; empty for a number that isn't in the graph, as the epsilon of a rule without one.
-      number: its value if it is a constant, None for others. is_derived: the hyperparameter isn't that output, but 1
-        minus it, or a constant with the other sign.
+      output: the node; empty for a number that isn't in the graph, such as the epsilon of a rule without one.
+      number: its value if it is a constant, None for others.
+      is_derived: the hyperparameter is 1 minus that output, or a constant with the other sign.
     """
 
     output: str
@@ -59,15 +59,15 @@ class Probe:
     scalars: list[tuple[Scalar, np.ndarray]]
     steps: list[tuple[tuple[str, float], np.ndarray]]
     later: dict[str, np.ndarray]
-    """Numbers in variables after the step, by the node that gives one before it."""
+    """Numbers stored in variables after the step, by the node of the number before it."""
     factors: dict[str, np.ndarray]
-    """What each step multiplies numbers in variables by, if it does nothing else to them."""
+    """The factors by which each step multiplies numbers in variables, if it changes them in no other way."""
     sizes: dict[str, int]
-    """How many nodes a number of the graph is computed from."""
+    """How many nodes a number of the graph depends on."""
 
 
 def probe_of(update: Update, cut: tuple[str, ...]) -> Probe | None:
-    """Evaluate an update whose gradient is `cut`, None if it isn't all known."""
+    """Evaluate an update whose gradient is `cut`, None unless everything is known."""
     rng = np.random.default_rng(7)
     arrays = {name: _spread(rng, (-24, 26)) for name in update.slots}
     arrays[update.variable] = _spread(rng, (-12, 6), zeros=0.5)
@@ -91,8 +91,7 @@ def probe_of(update: Update, cut: tuple[str, ...]) -> Probe | None:
 
 
 def _changing(update: Update, numbers: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The factors of numbers in variables that each step multiplies by one, and what all numbers that a step changes
-    are after it."""
+    """Numbers in variables: the factors of those that each step multiplies, and the new values of all that change."""
     traced, factors = {}, {}
     for name in [each for each in numbers if each in update.nodes.variables and len(update.writes.get(each, ())) == 1]:
         end = update.writes[name][0].op
@@ -109,14 +108,13 @@ def _changing(update: Update, numbers: Mapping[str, np.ndarray]) -> tuple[dict[s
 
 
 def _spread(rng: np.random.Generator, decades: tuple[int, int], zeros: float = 0.2) -> np.ndarray:
-    """Numbers over many decades, of both signs, some of them 0."""
     size = (_SEEDS, _POINTS)
     numbers = 10.0 ** rng.uniform(*decades, size) * rng.choice([-1.0, 1.0, 1.0], size)
     return np.where(rng.uniform(size=size) < zeros, 0.0, numbers)
 
 
 def _scalars(update: Update, values: Mapping[str, np.ndarray]) -> list[tuple[Scalar, np.ndarray]]:
-    """The numbers of the graph, those first that the update uses directly; then 1 minus each, 0 and 1."""
+    """The numbers of the graph, the most direct inputs of the update first; then 1 minus each, 0 and 1."""
     found: list[tuple[Scalar, np.ndarray]] = []
     for output in reversed(update.traced):
         if output in update.others or output in update.own or output not in values or values[output].dtype == bool:
@@ -148,7 +146,7 @@ def _cone(traced: Mapping[str, Sequence[str]], output: str) -> set[str]:
 
 @cache
 def variants(slots: int) -> tuple[Rule, ...]:
-    """All rules with so many slots of the variable's shape, for each set of structural choices."""
+    """All rules with this many slots of the variable's shape, for each set of structural choices."""
     found: dict[Rule, None] = {}
     for kind in rules.every():
         choices = {name: each for name, each in arguments(kind).items() if isinstance(each, Choice)}
@@ -168,7 +166,7 @@ def variants(slots: int) -> tuple[Rule, ...]:
 
 
 def _options(name: str, choice: Choice) -> tuple[Any, ...]:
-    """Values of a choice that change formulas: powers in float32 are a matter of rounding."""
+    """Values of a choice that change formulas. Powers in float32 change only the rounding."""
     if choice.default is None:
         return (None, True) if _takes(choice, name, True) else (None,)
     is_flag = isinstance(choice.default, bool) and not _takes(choice, name, "multiplied")
@@ -183,7 +181,7 @@ def _takes(choice: Choice, name: str, value: Any) -> bool:
 
 
 class Fit:
-    """The hyperparameters with which a rule computes what a graph does."""
+    """Search for the hyperparameters with which a rule computes the same as a graph."""
 
     def __init__(self, rule: Rule, slots: Mapping[str, str], variable: str, probe: Probe) -> None:
         self._rule, self._probe = rule, probe
@@ -195,11 +193,11 @@ class Fit:
         self._valid = self._possible()
         self._names = (RATE, *hyperparameters(type(rule)), *rule.scalars)
         self._fits_slots = False
-        """Whether anything but the change of the variable is left to fit."""
+        """Whether only the change of the variable is left to fit."""
 
     def _possible(self) -> np.ndarray:
-        """The points with values that slots can have: a mean of squares is at least the square of the mean, and graphs
-        take roots of the difference."""
+        """Select the points with values that slots can have: a mean of squares is at least the square of the mean, and
+        graphs compute roots of the difference."""
         possible = np.ones(self._start.shape, bool)
         undefined = np.any([np.isnan(each) for each in self._want.values()], axis=0)
         for square in [slot for slot in self._rule.slots if slot.nonnegative]:
@@ -229,12 +227,12 @@ class Fit:
             yield from self._probe.steps
 
     def _moves_alone(self, name: str, made: np.ndarray) -> np.ndarray:
-        """The points at which the graph changes something and the rule doesn't, whatever its hyperparameters are."""
+        """The points at which the graph changes something and the rule doesn't, for any hyperparameters."""
         exact = self._start == 0 if name == CHANGE else True
         return exact & self._valid & (made == 0) & (self._want[name] != 0)
 
     def _outputs(self, hyper: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, np.ndarray] | None:
-        """What the rule computes; hyperparameters may have a dim of candidates in front."""
+        """Evaluate the rule. Hyperparameters may have a leading dim of candidates."""
         rule, probe = self._rule, self._probe
         try:
             with np.errstate(all="ignore"):
@@ -253,7 +251,7 @@ class Fit:
     def _solve(
         self, known: dict[str, int], unknown: list[str], step: np.ndarray
     ) -> tuple[dict[str, Scalar], str] | None:
-        """Fit one hyperparameter after the other at the points that depend on it alone, or on few."""
+        """Fit one hyperparameter after another, at the points that depend on it alone or on few others."""
         base = self._hyper(known, unknown)
         outputs = self._outputs(base, step)
         if outputs is None:
@@ -278,7 +276,8 @@ class Fit:
     def _dependence(
         self, outputs: Mapping[str, np.ndarray], base: Mapping[str, np.ndarray], name: str, step: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """The points of each output that depend on a hyperparameter; of the change those where no weight can decay."""
+        """The points of each output that depend on a hyperparameter; for the change, only those without weight
+        decay."""
         found = {key: np.zeros(self._valid.shape, bool) for key in outputs}
         for value in (0.61, 1e-3):
             other = self._outputs({**base, name: np.full((_SEEDS, 1), value)}, step)
@@ -292,7 +291,7 @@ class Fit:
     def _least(
         self, depends: Mapping[str, Mapping[str, np.ndarray]], unknown: Sequence[str]
     ) -> tuple[tuple[str, ...], str, np.ndarray]:
-        """The fewest hyperparameters that some points of an output depend on, and these points."""
+        """The smallest set of hyperparameters that some points of an output depend on, and these points."""
         best: tuple[tuple[str, ...], str, np.ndarray] | None = None
         for key in (*self._old, CHANGE):
             codes = sum(depends[name][key].astype(int) << i for i, name in enumerate(unknown))
@@ -306,7 +305,7 @@ class Fit:
     def _fitting(
         self, base: Mapping[str, np.ndarray], names: tuple[str, ...], key: str, points: np.ndarray, step: np.ndarray
     ) -> list[tuple[int, ...]]:
-        """Numbers of the graph, by place, that give what it computes at these points."""
+        """The numbers of the graph, by place, that reproduce its values at these points."""
         scalars, scanned = self._probe.scalars, names
         is_linear = RATE in names and len(names) > 1 and self._is_linear(base, key, step)
         if is_linear:
@@ -342,7 +341,7 @@ class Fit:
         key: str,
         points: np.ndarray,
     ) -> list[tuple[int, ...]]:
-        """The combinations that give the step but for a factor, which is a number of the graph."""
+        """The combinations that give the step except for a factor that is a number of the graph."""
         found = []
         place = names.index(RATE)
         with np.errstate(all="ignore"):
@@ -362,7 +361,7 @@ class Fit:
     def _checked(
         self, known: Mapping[str, int], outputs: Mapping[str, np.ndarray], step: np.ndarray
     ) -> tuple[dict[str, Scalar], str] | None:
-        """The hyperparameters if all outputs are right at all points, maybe after weights decay."""
+        """The hyperparameters, if all outputs are right at all points; weights may decay first."""
         if not self._keeps_scalars(known, step):
             return None
         hyper = {name: self._probe.scalars[known[name]][0] for name in self._names if name in known}
@@ -383,7 +382,7 @@ class Fit:
         return None
 
     def _keeps_scalars(self, known: Mapping[str, int], step: np.ndarray) -> bool:
-        """Whether the graph changes the rule's state of the whole optimizer as the rule does."""
+        """Whether the graph changes the rule's optimizer-wide state as the rule does."""
         if not self._rule.scalars:
             return True
         hyper = self._hyper(known, ())

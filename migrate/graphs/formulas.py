@@ -1,8 +1,7 @@
-"""A learning rate as the ops that compute it from the global step, which `optim.schedules.Formula` computes again.
+"""Read a learning rate as the ops that compute it from the global step; `optim.schedules.Formula` computes it again.
 
-Taken as it is: only ops that give the same number whenever they get the same ones, on scalars and lists, with the
-dtypes that the graph has. `tf.cond` is a `Merge` of two sides that a `Switch` lets through; both sides are computed
-here, and one is chosen. What is none of this is no formula.
+Only deterministic ops on scalars and lists are read, with the dtypes of the graph. `tf.cond` is a `Merge` of two sides
+behind a `Switch`; both sides are computed here, and one is chosen. With any other op there is no formula.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from migrate.graphs.nodes import BOOL, DOUBLE, FLOAT, INT32, INT64, VARIABLES, N
 from migrate.graphs.patterns import STEP, Found, match
 
 MOST = 2_000
-"""Operations of one rate."""
+"""Most operations of one rate."""
 _DTYPES: Mapping[int, str] = {FLOAT: "float32", DOUBLE: "float64", INT32: "int32", INT64: "int64", BOOL: "bool"}
 """By DataType."""
 _FLOATS, _NUMBERS, _BOOL = ("float32", "float64"), ("float32", "float64", "int32", "int64"), ("bool",)
 _HANDED_ON = ("Identity", "ReadVariableOp", "Snapshot", "StopGradient", "CheckNumerics", "Print")
 _CALLED = {"Add": "AddV2", "Div": "RealDiv", "Select": "SelectV2"}
-"""Ops that have another name today; `Div` is one of floats here, as the one of whole numbers is another."""
+"""Ops that have another name today; `Div` divides floats here, never whole numbers."""
 TAKEN: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Minimum", "Maximum"), _NUMBERS),
     **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual"), _NUMBERS),
@@ -32,7 +31,7 @@ TAKEN: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("Floor", "Ceil", "Exp", "Log", "Sqrt", "Rsqrt", "Sin", "Cos", "Tanh", "Sigmoid"), _FLOATS),
     **dict.fromkeys(("Neg", "Abs", "Square"), _NUMBERS),
 }
-"""Dtypes of what an op takes, which are one."""
+"""Attributes with the dtype of an op's inputs, all of one dtype."""
 _ONE = (
     "LogicalNot",
     "Neg",
@@ -53,7 +52,7 @@ TESTS = ("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual")
 
 
 class _Value(NamedTuple):
-    """An operation's place, what it gives, and on which sides of which conditions: (place of a condition, side)."""
+    """An operation: its place, its value, and the sides of conditions it is on as (place of the condition, side)."""
 
     place: int
     dtype: str
@@ -62,7 +61,7 @@ class _Value(NamedTuple):
 
 
 class _NoFormulaError(Exception):
-    """Another op, or one that is damaged."""
+    """An op that no formula may have, or a damaged one."""
 
 
 _FOLDED = {
@@ -75,12 +74,11 @@ _FOLDED = {
     "Sqrt": np.sqrt,
     "Neg": np.negative,
 }
-"""Ops that round as numpy does."""
+"""Ops that round like numpy."""
 
 
 def read(nodes: Nodes, name: str) -> list[list[Any]] | float | None:
-    """The `operations` of a rate, the number that constants alone give, None where it is no formula of the global
-    step."""
+    """Return the `operations` of a rate, a number if only constants are involved, None if it is no such formula."""
     formula = _Formula(nodes)
     try:
         rate = formula.value(name)
@@ -118,7 +116,7 @@ class _Formula:
         return self._operations[: place + 1]
 
     def value(self, name: str) -> _Value:
-        """Of an output, `NODE` or `NODE:1`."""
+        """Evaluate an output, `NODE` or `NODE:1`."""
         name = name.removesuffix(":0")
         if name not in self._values:
             self._values[name] = self._computed(name)
@@ -165,7 +163,7 @@ class _Formula:
         return self._add(["Step", dtype], dtype)
 
     def _merged(self, a: _Value, b: _Value) -> _Value:
-        """A `tf.cond`: its sides are alike but for the condition, and one value is there if the other is not."""
+        """Merge the sides of a `tf.cond`: they differ only in the condition, and exactly one has a value."""
         (mine,), (other,) = a.sides - b.sides, b.sides - a.sides
         self._need(mine[0] == other[0] and (a.dtype, a.shape) == (b.dtype, b.shape))
         yes, no = (a, b) if mine[1] else (b, a)

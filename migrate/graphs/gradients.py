@@ -1,9 +1,9 @@
-"""What gradients go through between the backward pass and an optimizer of tf.train.
+"""Follow gradients between the backward pass and an optimizer of tf.train.
 
-Clipping is an option of today's optimizers and is carried. The sum or the mean over towers or workers, the end of a
-loop that gathers gradients, a loss scale that is taken off again and a guard against NaN give the gradient of the loss,
-as a program in another framework will. Whatever else a program does to it (multipliers for some layers, noise, decay by
-hand, an average over steps) is said, for the steps that come next need it, too.
+Clipping is an option of today's optimizers and is migrated. These steps keep the gradient of the loss: a sum or mean
+over towers or workers, the end of a loop that accumulates gradients, a removed loss scale, and a guard against NaN.
+Anything else is reported, because later steps need it too: multipliers for some layers, noise, decay by hand, an
+average over steps.
 """
 
 from __future__ import annotations
@@ -22,27 +22,31 @@ from migrate.state import CHANGED
 
 _SUMS = ("AddN", "AccumulateNV2", *ADD.split())
 _JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mean", "Sum")
-"""How towers' gradients come to one. Inputs behind the first that are constants say which axis."""
+"""Ops that join gradients of towers. Inputs after the first that are constants give the axis."""
 ROWS_ADDED = "UnsortedSegmentSum"
-"""What adds up rows of a sparse gradient that occur twice, or makes it dense."""
+"""Ops that add up repeated rows of a sparse gradient, or make it dense."""
 _HANDED_ON = ("CheckNumerics", "StopGradient", "PreventGradient", "Print")
 _WORKERS = re.compile(r"Horovod\w+|Nccl\w+|Collective\w+")
 _HOROVOD = {"reduce_op": (0, 1), "prescale_factor": (1.0,), "postscale_factor": (1.0,)}
-"""Attributes of its ops that say a mean or a sum: op 2 is Adasum (horovod/common/common.h 0.22)."""
+"""Horovod's attributes for a mean or a sum: op 2 is Adasum (horovod/common/common.h 0.22)."""
 _TAKEN = re.compile(r"(?:Resource)?AccumulatorTakeGradient")
 _ROWS = {**dict.fromkeys(SCATTERS, 1), "Unique": 0}
-"""Which input of an op says which rows a sparse gradient has."""
+"""The input of an op that has the rows of a sparse gradient."""
 _CHOICES = ("Select", "SelectV2")
 _CHANGING = (*_CHOICES, *_SUMS, *DIVIDE.split(), "Mul", "Sub", "Minimum", "Maximum", "ClipByValue")
-"""What a program may fetch, and feed to the optimizer, instead of the gradient."""
+"""Placeholders that a program may fetch and feed instead of the gradient."""
 _GUARDS = {"IsNan": 1, "IsInf": 1, "IsFinite": 2}
-"""Which input of the choice must be zeros."""
+"""The input of a choice that must be zeros."""
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """`share` times the sum of these gradients; `many`: of as many more as steps of a loop or workers gave. `share` is
-    NaN where a program feeds it; `scale`: a node that the gradients were divided by."""
+    """`share` times the sum of these gradients.
+
+    Attributes:
+      share: NaN if the program feeds it. many: whether steps of a loop or workers add as many gradients again.
+      scale: the node that the gradients were divided by.
+    """
 
     share: float
     gradients: tuple[str, ...]
@@ -51,23 +55,23 @@ class _Sum:
 
 
 class _StrangeError(Exception):
-    """A node on the way, which the exception holds, that does not give the gradient of a loss."""
+    """A node on the path that does not give the gradient of a loss; holds its name."""
 
 
 class _Path:
-    """The way of the gradient of a variable, from the optimizer backwards."""
+    """The path of a variable's gradient, from the optimizer backwards."""
 
     def __init__(self, nodes: Nodes, owner: str) -> None:
         self.nodes = nodes
         self.owner = owner
         self.gathered: dict[str, list[str]] = {}
-        """Variables that hold sums of gradients, and the ops that change them."""
+        """Variables that store sums of gradients, and the ops that change them."""
         self.fed: list[str] = []
-        """Placeholders that a program feeds with gradients."""
+        """Placeholders through which a program feeds gradients."""
         self._open: set[str] = set()
 
     def strange(self, name: str) -> str | None:
-        """A node on the way that does not give the gradient of a loss, None if all do."""
+        """Return a node on the path that does not give the gradient of a loss, None if all do."""
         name = self.nodes.source(name)
         try:
             found = self._sum(name)
@@ -76,7 +80,7 @@ class _Path:
         return None if found is None or self._is_of_loss(found) else name
 
     def _is_of_loss(self, found: _Sum) -> bool:
-        """Whether it is the sum of gradients that each count once, or their mean, behind a loss scale or none."""
+        """Whether this is the sum or mean of gradients, each counted once, with or without a loss scale."""
         count = len(found.gradients)
         if len(set(found.gradients)) < count:
             return False
@@ -91,14 +95,14 @@ class _Path:
 
     @staticmethod
     def _is_part(share: float, count: int, many: bool) -> bool:
-        """Whether it is 1, or one of so many; of a loop nobody knows how many, and a program may feed it."""
+        """Whether the share is 1, or 1 / count. For a loop the count is unknown, and a program may feed the share."""
         parts = 1 / share if share else 0.0
         if many:
             return math.isnan(parts) or (parts > 0.5 and math.isclose(parts, round(parts), rel_tol=1e-6))
         return any(math.isclose(parts, each, rel_tol=1e-6) for each in (1, count))
 
     def _sum(self, name: str) -> _Sum | None:
-        """What a node is of gradients; None for zeros."""
+        """Express a node as a sum of gradients; None for zeros."""
         nodes, name = self.nodes, self.nodes.source(name)
         op, inputs = nodes.op(name), nodes.inputs.get(name, [])
         if op in GIVEN or not op:
@@ -149,7 +153,7 @@ class _Path:
         raise _StrangeError(name)
 
     def _are_rows(self, name: str) -> bool:
-        """Whether numbers are those of the rows that a sparse gradient has, of towers one behind the other."""
+        """Whether these are the row numbers of a sparse gradient, concatenated over towers."""
         nodes, made = self.nodes, self.nodes.source(name)
         if nodes.is_gradient(made) or _told(nodes, made):
             return True
@@ -157,13 +161,13 @@ class _Path:
         return nodes.op(made) in ("Unique", "Reshape", "ConcatV2") and bool(parts) and all(map(self._are_rows, parts))
 
     def _adds(self, name: str) -> bool:
-        """Whether an op of many workers gives the sum or the mean of what they have."""
+        """Whether an op between workers sums or averages their values."""
         told = {key: self.nodes.attribute(name, key) for key in _HOROVOD}
         numbers = {key: each.i if key == "reduce_op" else each.f for key, each in told.items() if each is not None}
         return all(number in _HOROVOD[key] for key, number in numbers.items())
 
     def _together(self, name: str, names: Sequence[str]) -> _Sum | None:
-        """The sum of nodes, each of which is as large a part of its gradients."""
+        """Add nodes that each have the same share of their gradients."""
         found = [each for each in map(self._sum, names) if each is not None]
         if not found:
             return None
@@ -174,7 +178,7 @@ class _Path:
         return replace(first, gradients=tuple(g for each in found for g in each.gradients))
 
     def _gathered(self, variable: str) -> _Sum:
-        """A variable that a loop adds gradients to, and sets to zeros or to the first of them."""
+        """A variable to which a loop adds gradients. It may be reset to zeros or to the first gradient."""
         nodes = self.nodes
         sums, writes = [], [write for write in nodes.writes() if write.target == variable]
         for write in writes:
@@ -194,7 +198,7 @@ class _Path:
         return replace(sums[0], gradients=tuple(gradients), many=True)
 
     def _taken(self, name: str, accumulator: str) -> _Sum | None:
-        """The mean of what workers gave to an accumulator, as SyncReplicasOptimizer has one for each variable."""
+        """The mean of the gradients in an accumulator; SyncReplicasOptimizer has one accumulator for each variable."""
         nodes, made = self.nodes, self.nodes.source(accumulator)
         given = [
             inputs[2]
@@ -202,12 +206,12 @@ class _Path:
             if nodes.op(op).endswith("AccumulatorApplyGradient") and len(inputs) > 2 and nodes.source(inputs[0]) == made
         ]
         sums = [self._sum(each) for each in given]
-        if len(sums) != 1:  # of several, it takes the mean of as many as it is told to
+        if len(sums) != 1:  # with several, it averages only the requested number
             raise _StrangeError(name)
         return sums[0]
 
     def _scaled(self, name: str, op: str, inputs: Sequence[str]) -> _Sum | None:
-        """A gradient times a number, which makes a mean of a sum or ends a loss scale."""
+        """A gradient times a number: the mean of a sum, or the end of a loss scale."""
         a, b = inputs
         for gradient, by in ((a, b), (b, a)) if op == "Mul" else ((a, b),):
             scale = self._divisor(op, by)
@@ -225,7 +229,8 @@ class _Path:
         raise _StrangeError(name)
 
     def _divisor(self, op: str, by: str) -> str | None:
-        """The number or variable that an op divides by if it does, at once or by 1 over it."""
+        """The number or variable that an op divides by, directly or through its reciprocal; None if it does not
+        divide."""
         nodes = self.nodes
         if op != "Mul":
             made = nodes.source(by)
@@ -236,8 +241,8 @@ class _Path:
 
 
 def _loss_scale(nodes: Nodes, gradient: str) -> str:
-    """What the loss is multiplied by whose gradient this is, empty if by nothing: the backward pass begins with that
-    product, `gradients/SCALED_grad/Mul(Fill, scale)`."""
+    """The factor that the loss is multiplied by before this gradient is computed, empty if there is none. The backward
+    pass begins with that product, `gradients/SCALED_grad/Mul(Fill, scale)`."""
     behind = list(nodes.behind(gradient))
     first = set(filter(FIRST.search, behind))
     readers = [each for each in behind if not first.isdisjoint(nodes.parents(each)) and each not in first]
@@ -257,14 +262,14 @@ def _is_zero(nodes: Nodes, name: str) -> bool:
 
 
 def _told(nodes: Nodes, name: str) -> bool:
-    """Whether a program tells a number, at once or by feeding it."""
+    """Whether a program sets or feeds a number."""
     made = nodes.source(name)
     return nodes.op(made) in ("Const", "Range", "Placeholder") or nodes.constant(name) is not None
 
 
 def taken(nodes: Nodes, ops: Collection[str]) -> list[str]:
-    """The gradients that the ops of an update are given: what is made from one outside of them, and tells no rows; or
-    what a program feeds, where that is all."""
+    """The gradients that enter the ops of an update: values computed outside of it, without row numbers, or values that
+    the program feeds, if there are no others."""
     rows = {nodes.inputs[n][_ROWS[op]] for n in ops if (op := nodes.op(n).removeprefix("Resource")) in _ROWS}
     read = {each for name in ops for each in nodes.inputs[name]}.difference(ops, rows)
     made = [n for n in read if any(map(nodes.is_gradient, nodes.behind(n, to_gradients=True)))]
@@ -272,7 +277,7 @@ def taken(nodes: Nodes, ops: Collection[str]) -> list[str]:
 
 
 def made_from_gradients(nodes: Nodes, name: str) -> bool:
-    """Whether a number is made from gradients, in this step or one before, as YellowFin's rate and momentum are."""
+    """Whether a number depends on gradients of this or an earlier step, like YellowFin's rate and momentum."""
     seen, todo = {name}, [name]
     while todo:
         changed = nodes.changing.get(todo.pop())
@@ -286,28 +291,28 @@ def made_from_gradients(nodes: Nodes, name: str) -> bool:
 
 
 class Gradients:
-    """The gradients that one optimizer takes."""
+    """The gradients that one optimizer applies."""
 
     def __init__(self, nodes: Nodes, owners: Collection[str]) -> None:
-        """`owners` are the variables that the optimizer trains."""
+        """Args: owners: the variables that the optimizer trains."""
         self._nodes = nodes
         self._owners = owners
         self._normed: dict[str, frozenset[str]] = {}
-        """By node of a global norm, of which gradients it is."""
+        """The gradients of each global norm, by the norm's node."""
         self.gathered: set[str] = set()
-        """Variables in which a loop sums gradients up, of those gradients that were looked at."""
+        """Variables in which the examined gradients are accumulated."""
         self.gathering: dict[str, list[str]] = {}
-        """By owner the ops that change what its gradient is gathered in."""
+        """By owner the ops that change the variable that accumulates its gradient."""
         self.added: set[str] = set()
-        """Owners whose rows that occur twice are added up before they are clipped."""
+        """Owners whose repeated rows are added up before clipping."""
         self._walked: set[str] = set()
         self._parts = Counter(nodes.parts.values())
 
     def clipping(self, owner: str, name: str, outside: dict[str, str]) -> tuple[str, float] | None:
-        """The limit that a gradient goes through, as an option of Keras.
+        """Return the limit of a gradient as an option of Keras.
 
         Args:
-          owner: the variable whose gradient it is. outside: gets what is done to the gradient beyond that.
+          owner: the variable of the gradient. outside: receives everything else that the program does to the gradient.
         """
         rounded = self._rounded(name)
         if rounded is not None:
@@ -336,7 +341,7 @@ class Gradients:
 
     @cached_property
     def _changes(self) -> dict[str, str]:
-        """Ops that change gradients, by the variable whose they are; under "" where nothing says it."""
+        """Ops that change gradients, by variable; under "" if the graph does not show the variable."""
         nodes, found = self._nodes, dict[str, str]()
         for name, inputs in nodes.inputs.items():
             if nodes.op(name) in _CHANGING and not nodes.is_backward(name):
@@ -345,7 +350,8 @@ class Gradients:
         return found
 
     def _rounded(self, name: str) -> str | None:
-        """A cast to fewer digits on the way of a gradient, as of those that workers send; None if none is new."""
+        """A cast to fewer digits on the path of a gradient, as before it is sent to workers; None if there is no new
+        one."""
         nodes, todo = self._nodes, [name]
         while todo:
             each = todo.pop()
@@ -358,7 +364,7 @@ class Gradients:
         return None
 
     def _is_whole(self, clip: Clip, owner: str) -> bool:
-        """Whether a norm is that of one whole gradient, which is not that of a part, or of all gradients."""
+        """Whether a norm covers one whole gradient, not a part of it, or covers all gradients."""
         if clip.option == "clipnorm":
             return self._parts[self._nodes.parts.get(owner, "")] < 2 and clip.is_of_one(self._nodes, owner)
         if clip.option == "global_clipnorm":

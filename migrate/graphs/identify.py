@@ -1,8 +1,7 @@
 """Find the rule of `optim` that computes the same new values as a graph, with its slots and hyperparameters.
 
-Both are evaluated, so that neither names nor the order of ops matter. Each hyperparameter is a constant or a variable
-of the graph, or a number that it computes from these. What isn't evaluated here are orders of ops that TensorFlow
-leaves open: callers check them.
+Both are evaluated, so names and the order of ops do not matter. Each hyperparameter is a constant or a variable of the
+graph, or a number that the graph computes from them. TensorFlow leaves some orders of ops open; callers check those.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from migrate.graphs.updates import Update
 from optim.rule import Rule
 
 _MOST = 60
-"""Updates of one graph that differ."""
+"""Most different updates of one graph."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,13 @@ class Identity:
     """A rule that computes the same numbers as a graph.
 
     Attributes:
-      rules: its variants that do so. slots: variables by slot. hyper: hyperparameters and state of the whole optimizer
-        that matter. gradient: the outputs that the rule takes for the gradient: one, or several that are equal.
-      powers: variables that hold powers of hyperparameters, by these.
-      step: the counter, and what is added to it to get the number of the step; the counter is empty for powers of betas
-        in variables, and None is for a rule that doesn't need the number.
-      decays: whether weights decay before the step, by hyper["weight_decay"] times the learning rate (`decays` is
-        "rate") or alone ("step"); empty if they don't.
+      rules: its variants that do so. slots: variables by slot. hyper: the hyperparameters and optimizer-wide state that
+        matter. gradient: the outputs that are the rule's gradient: one, or several that are equal.
+      powers: variables that store powers of hyperparameters, by hyperparameter.
+      step: the counter, and what is added to it to get the number of the step. The counter is empty if the graph keeps
+        powers of betas in variables; `step` is None for a rule that doesn't need the number.
+      decays: how weights decay before the step: by hyper["weight_decay"] times the learning rate ("rate"), by
+        hyper["weight_decay"] alone ("step"), or not at all (empty).
     """
 
     rules: tuple[Rule, ...]
@@ -52,22 +51,19 @@ class Identity:
 
 
 class Identifier:
-    """The rules that the variables of a graph move by. Updates that are alike are evaluated once."""
+    """Identify the rule of each variable. Equal updates are evaluated once."""
 
     def __init__(self, nodes: Nodes, writes: Writes, *, rows: bool = False) -> None:
-        """Args:
-        writes: all assignments of each variable in one step.
-        rows: whether ops may change rows only, and what they do to those counts.
-        """
+        """Args: writes: all assignments of each variable in one step. rows: whether ops may change rows only."""
         self._nodes, self._writes, self._rows = nodes, writes, rows
         self._known: dict[Any, tuple[list[str], list[Identity]]] = {}
-        """By what an update computes: its outputs, and the rules."""
+        """By the form of an update: its outputs, and the rules."""
 
     def of(self, variable: str, moved: str = "") -> list[Identity]:
-        """The rules that a variable moves by: one, several that can't be told apart, or none.
+        """Return the rules that a variable's update can be: one, several that can't be told apart, or an empty list.
 
         Args:
-          moved: the node that gives its new value, if something follows that isn't part of the rule.
+          moved: the node of its new value, if something follows that isn't part of the rule.
         """
         try:
             update = Update(self._nodes, variable, self._writes, moved)
@@ -97,7 +93,7 @@ def _renamed(identity: Identity, names: Mapping[str, str]) -> Identity:
 
 
 def _identified(update: Update, cut: tuple[str, ...]) -> list[Identity]:
-    """The simplest rules that fit: those whose hyperparameters are computed from the fewest nodes."""
+    """Return the simplest rules that fit: their hyperparameters depend on the fewest nodes."""
     probe = probe_of(update, cut)
     if probe is None:
         return []
@@ -119,7 +115,6 @@ def _identified(update: Update, cut: tuple[str, ...]) -> list[Identity]:
 
 
 def _powers(probe: Probe, hyper: Mapping[str, Scalar]) -> dict[str, str]:
-    """The variables that hold powers of hyperparameters."""
     values = {key: value for key, each in hyper.items() for scalar, value in probe.scalars if scalar == each}
     return {
         key: name

@@ -1,8 +1,8 @@
-"""Keras 1 in a tf.train.Saver checkpoint: each slot and each setting is called `Variable_n`; only the graph tells them.
+"""Read Keras 1 optimizers in a tf.train.Saver checkpoint. Slots and settings are all named `Variable_n`.
 
-An optimizer makes its settings one after the other, so that they are a run of scalars, then slot after slot for all of
-its variables. Which class it is shows in what its updates read: that of Adam's second slot beta_2, that of SGD's only
-slot the learning rate and the momentum. Source: `keras/optimizers.py` of Keras 1.0.8, 1.1.2 and 1.2.2.
+An optimizer creates its settings first, as a run of scalars, then slot after slot for all of its variables. The class
+shows in the settings that its updates read: Adam's second slot reads beta_2, SGD's only slot reads the learning rate
+and the momentum. Source: `keras/optimizers.py` of Keras 1.0.8, 1.1.2 and 1.2.2.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ ITERATIONS, DECAY, RATE = "iterations", "decay", "lr"
 
 
 class _Class(NamedTuple):
-    """`settings` in order of creation; `slots`: for each slot of a variable the settings that its update reads, those
-    of the learning rate's decay left out; `last`: the op that makes the last slot, where only that tells the class."""
+    """A class of Keras 1.
+
+    Attributes:
+      settings: in order of creation.
+      slots: the settings that each slot's update reads, without those of the learning rate's decay.
+      last: the op that computes the last slot, if only that identifies the class.
+    """
 
     name: str
     settings: tuple[str, ...]
@@ -44,8 +49,8 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class Keras1Optimizer:
-    """One optimizer. `scalars`: key by the setting's name in Keras; `slots`: keys in order of creation; `trained`: the
-    variables, in the order of each kind of slot."""
+    """One optimizer: keys of its settings by name in Keras, keys of its slots in order of creation, and the variables
+    that it trains, in the order of each kind of slot."""
 
     class_name: str
     scalars: Mapping[str, str]
@@ -54,12 +59,12 @@ class Keras1Optimizer:
 
     @property
     def name(self) -> str:
-        """The key of its first setting: nothing else tells two of them apart."""
+        """The key of its first setting, which differs between two optimizers."""
         return next(iter(self.scalars.values()))
 
     @property
     def config(self) -> dict[str, float]:
-        """What the settings say besides their values: those of the first releases had no decay."""
+        """Settings that are no variables: the first releases had no decay."""
         return {} if DECAY in self.scalars or self.class_name == "Nadam" else {DECAY: 0.0}
 
     @property
@@ -68,18 +73,18 @@ class Keras1Optimizer:
 
 
 def is_keras1(arrays: Mapping[str, LazyArray]) -> bool:
-    """Whether scalars without a name are there, as only Keras 1 has them."""
+    """Whether there are unnamed scalars, which only Keras 1 writes."""
     return any(array.shape == () and ANONYMOUS.fullmatch(key) for key, array in arrays.items())
 
 
 def find(arrays: Mapping[str, LazyArray], nodes: Nodes) -> tuple[list[Keras1Optimizer], list[str]]:
-    """The optimizers that the graph trains with, and the first settings of those whose class it does not show."""
+    """Return the optimizers that the graph trains with, and the first setting of each whose class is unclear."""
     steps = list(_steps(nodes))
     found, unknown = [], []
     for settings in _runs(arrays):
         updates = [(target, read) for target, _, read in steps if _is_weight(target, arrays) and read & set(settings)]
         if not updates:
-            continue  # of an optimizer that nothing was trained with
+            continue  # of an optimizer that trains nothing
         optimizer = _optimizer(settings, updates, steps, arrays, nodes)
         if optimizer is None:
             unknown.append(settings[0])
@@ -98,7 +103,7 @@ def _number(key: str) -> int:
 
 
 def _runs(arrays: Mapping[str, LazyArray]) -> list[list[str]]:
-    """Nameless scalars whose numbers follow each other."""
+    """Group unnamed scalars with consecutive numbers."""
     runs: list[list[str]] = []
     for key in sorted((k for k, a in arrays.items() if a.shape == () and ANONYMOUS.fullmatch(k)), key=_number):
         if runs and _number(key) == _number(runs[-1][-1]) + 1:
@@ -109,7 +114,7 @@ def _runs(arrays: Mapping[str, LazyArray]) -> list[list[str]]:
 
 
 def _steps(nodes: Nodes) -> Iterator[tuple[str, str, frozenset[str]]]:
-    """(variable, op, variables that its new value is made from) of each assignment of a step."""
+    """Yield (variable, op, variables that its new value depends on) for each assignment of a step."""
     for write in nodes.writes():
         if write.target in nodes.variables:
             read = nodes.variables_behind(write.value)
@@ -124,7 +129,7 @@ def _optimizer(
     arrays: Mapping[str, LazyArray],
     nodes: Nodes,
 ) -> Keras1Optimizer | None:
-    """The optimizer with these settings, None where the graph is not what one class alone builds."""
+    """Return the optimizer with these settings, None unless exactly one class builds this graph."""
     nameless = {key for key in arrays if ANONYMOUS.fullmatch(key)} - set(settings)
     owners: dict[str, list[str]] = {}
     for target, read in updates:
@@ -151,7 +156,7 @@ def _optimizer(
 
 
 def _are_all(slots: Sequence[str], arrays: Mapping[str, LazyArray]) -> bool:
-    """Whether slots were made one after the other, and none next to them that a graph with a gap does not know."""
+    """Whether the slots' numbers are consecutive, and no other array than scalars has a number next to them."""
     numbers = [_number(slot) for slot in slots]
     beside = [arrays[key].shape for key in arrays if _number(key) in (numbers[0] - 1, numbers[-1] + 1)]
     return numbers == list(range(numbers[0], numbers[-1] + 1)) and set(beside) <= {()}
@@ -166,7 +171,7 @@ def _fits(
     counted: Sequence[str],
     nodes: Nodes,
 ) -> bool:
-    """Whether updates read what those of a class do."""
+    """Whether updates read the same settings as those of a class."""
     if len(settings) != len(kind.settings) or len(slots) != count * len(kind.slots):
         return False
     named = dict(zip(settings, kind.settings, strict=True))

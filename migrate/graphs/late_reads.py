@@ -1,9 +1,9 @@
-"""Whether an update of a variable may run before all gradients of its step were computed from it.
+"""Check whether an update of a variable may run before all gradients of its step are computed.
 
-A kernel of tf.train changes a variable of TensorFlow 1 where it lies, and what reads it, `w/read`, has no copy of it.
-`Optimizer.compute_gradients` makes the gradients of one op wait for each other (`gate_gradients=GATE_OP`);
-`tf.gradients` does not, so that the gradient of a layer below may be computed from weights that have moved already, and
-on TensorFlow 1.13 and 1.15 it is. A resource is copied before it changes while something reads it.
+A kernel of tf.train changes a variable of TensorFlow 1 in place, and a read (`w/read`) does not copy it.
+`Optimizer.compute_gradients` makes gradients wait for each other (`gate_gradients=GATE_OP`), but `tf.gradients` does
+not. The gradient of an earlier layer may then be computed from weights that have changed already, as TensorFlow 1.13
+and 1.15 do. A resource is copied before it changes while an op reads it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Iterator, Mapping
 from migrate.graphs.nodes import PASSING, Nodes, node_of
 
 _ALIASES = (*PASSING, "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient", "Switch", "RefSwitch")
-"""Ops whose output lies where their input does."""
+"""Ops whose output shares memory with their input."""
 _OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
-"""Ops that read no number of their input."""
+"""Ops that do not read the values of their input."""
 
 
 def late_read(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str]) -> str | None:
-    """What is said of an op that may read a variable after its update, None if none may.
+    """Describe an op that may read a variable after its update, None if there is none.
 
     Args:
       kernels: the ops of an optimizer's step, and the variable that each changes. others: those of other optimizers,
-        which count where an op waits for both, as `tf.group(one, other)` does.
+        which matter if one op waits for both, as in `tf.group(one, other)`.
     """
     moved = {**kernels, **{name: others[name] for name in _together(nodes, kernels, others)}}
     readers = _readers(nodes, {v for v in moved.values() if nodes.op(v) != "VarHandleOp"}, behind(nodes, kernels))
@@ -35,14 +35,14 @@ def late_read(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str
             if not bits[each] & done[kernel] and (kernel in kernels or not bits[kernel] & done[each]):
                 return (
                     f"{each!r} reads {variable!r} for the gradient of another variable, and {kernel!r} does not wait"
-                    " for it, as tf.gradients and tf.group have it: some gradients may be those of variables that had"
-                    " moved already; the target takes them as they were before the step"
+                    " for it, as with tf.gradients and tf.group: some gradients may come from variables that had"
+                    " already changed; the target uses the variables from before the step"
                 )
     return None
 
 
 def _together(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """Those of the others for which an op waits that waits for a kernel, too."""
+    """The kernels of others that share an op with one of these kernels: one op waits for both."""
     own, places = 1 << len(others), {name: 1 << place for place, name in enumerate(others)}
     bits = {**places, **dict.fromkeys(kernels, own)}
     met = 0
@@ -52,7 +52,7 @@ def _together(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str
 
 
 def behind(nodes: Nodes, kernels: Mapping[str, str]) -> list[str]:
-    """The kernels and all nodes that one of them waits for."""
+    """The kernels and all nodes that they wait for."""
     seen, todo = set(kernels), list(kernels)
     while todo:
         for each in _inputs(nodes, todo.pop()):
@@ -69,7 +69,7 @@ def _inputs(nodes: Nodes, name: str) -> Iterator[str]:
 
 
 def _readers(nodes: Nodes, variables: set[str], step: list[str]) -> dict[str, set[str]]:
-    """For each variable the ops that read its numbers."""
+    """The ops that read the values of each variable."""
     owners: dict[str, set[str]] = {variable: {variable} for variable in variables}
     found: dict[str, set[str]] = {}
     consumers: dict[str, list[str]] = {}
@@ -92,7 +92,7 @@ def _readers(nodes: Nodes, variables: set[str], step: list[str]) -> dict[str, se
 
 
 def before(nodes: Nodes, step: list[str], bits: Mapping[str, int]) -> dict[str, int]:
-    """For each node the readers, as bits, that are done before it; those of a loop once more, until none is new."""
+    """For each node the readers, as bits, that finish before it. Repeated for loops until nothing changes."""
     found = dict.fromkeys(step, 0)
     changed = True
     while changed:

@@ -1,7 +1,6 @@
-"""What a graph says of the updates that Keras built before OptimizerV2, besides whose slots they read: the rule with
-its constants, and what gradients go through before it.
+"""Read the updates that Keras built before OptimizerV2: the rule with its constants, and changes of the gradients.
 
-Settings are variables, which the checkpoint holds. A rule of which one op is another is a program's own.
+Settings are variables, which the checkpoint stores. A rule with one different op is a custom rule.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ from migrate.state import CHANGED, NO_KERNEL
 _ANY = Anything()
 _CALLED = {"lr": "learning_rate", "m_schedule": "u_product"}
 _COUNTING = ("iterations", "m_schedule")
-"""Scalar variables that an optimizer's own step changes."""
+"""Scalar variables that an optimizer's step changes."""
 _OF_TABLES = (ROWS_ADDED, "AddN")
-"""Ops that `tf.gradients` and Keras add rows up with, and those of a regularizer to them."""
+"""Ops with which `tf.gradients` and Keras add up rows, and add a regularizer's gradient."""
 
 
 class _Rule(NamedTuple):
-    """What moves one variable: a class, the part of its config that the graph contains, and what it takes for the
-    gradient."""
+    """The rule of one variable: a class, the part of its config that the graph contains, and its gradient."""
 
     class_name: str
     config: Mapping[str, Any]
@@ -42,7 +40,7 @@ class _Rule(NamedTuple):
 
 
 class Updates(NamedTuple):
-    """`class_name`: empty where the graph does not show one. `outside`, `constrained`: as in `Stored`."""
+    """`class_name`: empty if the graph does not show one. `outside`, `constrained`: as in `Stored`."""
 
     class_name: str
     config: dict[str, Any]
@@ -59,12 +57,12 @@ def describe(
     others: Collection[str],
     is_of_all: bool,
 ) -> Updates:
-    """What the updates of these variables say, as far as they all say the same.
+    """Read the updates of these variables, as far as they agree.
 
     Args:
       settings: the optimizer's scalar variables by the name of the setting.
-      trained: variables that may be trained; those that gradients or slots move are.
-      others: state of other optimizers, or of an earlier `compile`, whose updates are left aside.
+      trained: variables that may be trained; those are used that gradients or slots change.
+      others: state of other optimizers, or of an earlier `compile`, whose updates are ignored.
       is_of_all: whether the release's `clipnorm` limits one norm over all gradients.
     """
     changed_by = changers(nodes, others)
@@ -81,25 +79,24 @@ def describe(
     own = next((name for name, rule in rules.items() if rule is None), None)
     if own is not None:
         outside[NO_KERNEL] = (
-            f"{written[own].op!r} moves {own!r} in the graph by no rule of Keras's: it is a program's own"
+            f"{written[own].op!r} updates {own!r} in the graph by a custom rule that Keras does not have"
         )
     several = next((changed_by[name] for name in trained if len(changed_by.get(name, ())) > 1), None)
     if several is not None:
-        outside["updates"] = f"{several[-1]!r} changes a variable that {several[0]!r} changes, too"
+        outside["updates"] = f"{several[-1]!r} changes a variable that {several[0]!r} changes too"
     owners = {gradient: name for name, rule in moving.items() for gradient in rule.gradients}
     found = [_limits(nodes, owner, gradient, is_of_all) for gradient, owner in owners.items()]
     limits = found[0][0] if found and all(each == found[0][0] for each, _ in found) else {}
     changed = next((made for _, made in found if _is_changed(nodes, made)), "")
     if changed:
-        outside[CHANGED] = f"gradients go through {changed!r} before they reach the optimizer"
+        outside[CHANGED] = f"gradients pass through {changed!r} before they reach the optimizer"
     config = {**(told[0].config if same else {}), **limits}
     bound = frozenset(name for name, rule in moving.items() if rule.is_constrained)
     return Updates(told[0].class_name if same and own is None else "", config, outside, bound)
 
 
 def _rule(nodes: Nodes, settings: Mapping[str, str], name: str, value: str, identifier: Identifier) -> _Rule | None:
-    """The rule that a variable moves by, None unless it's one of Keras's with the optimizer's settings; a constraint
-    may follow.
+    """The rule of a variable, None unless Keras has it and it uses the optimizer's settings. A constraint may follow.
 
     Args:
       settings: the optimizer's scalar variables by the name of the setting.
@@ -114,7 +111,7 @@ def _rule(nodes: Nodes, settings: Mapping[str, str], name: str, value: str, iden
 
 
 def _numbers(nodes: Nodes, settings: Mapping[str, str], identity: Identity) -> dict[str, Any] | None:
-    """The hyperparameters that are constants, None if one is neither a constant nor the setting of its name."""
+    """The constant hyperparameters, None if any is neither a constant nor the setting of its name."""
     own = {_CALLED.get(key, key): variable for key, variable in settings.items()}
     found: dict[str, Any] = {}
     for key, scalar in reversed(list(identity.hyper.items())):
@@ -139,7 +136,7 @@ def _rate(settings: Mapping[str, str]) -> Pattern:
 
 
 def _is_step(nodes: Nodes, value: str, slots: Collection[str]) -> bool:
-    """Gradients that are accumulated first are variables where the step takes them."""
+    """Whether a value depends on gradients or slots. Gradients that are accumulated first are variables."""
     return _is_of_gradients(nodes, value) or not nodes.variables_behind(value).isdisjoint(slots)
 
 
@@ -148,7 +145,7 @@ def _is_of_gradients(nodes: Nodes, name: str) -> bool:
 
 
 def _is_changed(nodes: Nodes, made: str) -> bool:
-    """Whether a node is neither a gradient nor a sum of their rows, as what a variable has gathered of them."""
+    """Whether a node is neither a gradient, nor a sum of its rows, nor a variable that accumulates it."""
     return not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES
 
 
@@ -156,13 +153,13 @@ _GRADIENT = Anything("gradient")
 
 
 def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[dict[str, float | None], str]:
-    """`clipvalue`, and behind it `clipnorm`; None for one that is not there, where what is clipped is what
-    `tf.gradients` made. And the node that is clipped.
+    """Return `clipvalue` and then `clipnorm`, each None if absent, and the node that is clipped. The limits are empty
+    unless `tf.gradients` made that node.
 
     Args:
       owner: a variable of the gradient's shape.
-      is_of_all: whether the release limits one norm over all gradients: norm >= c chooses gradient * c / norm
-        (`clip_norm`), and not that of each.
+      is_of_all: whether the release limits one norm over all gradients, not each: norm >= c chooses
+        gradient * c / norm (`clip_norm`).
     """
     limits: dict[str, float | None] = {}
     gradient = _rows(nodes, gradient)
@@ -181,5 +178,5 @@ def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[d
 
 
 def _rows(nodes: Nodes, gradient: str) -> str:
-    """The rows that a gradient adds up where a batch has one several times; the gradient itself if it adds none up."""
+    """The rows that a gradient adds up if a batch has one several times; otherwise the gradient itself."""
     return nodes.inputs[gradient][0] if nodes.op(gradient) == ROWS_ADDED else gradient

@@ -1,4 +1,4 @@
-"""The nodes of a TensorFlow graph as data: what each is made from, and the constants among them. Nothing is run."""
+"""The nodes of a TensorFlow graph as data: their inputs, and the constants among them. Nothing is run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ PASSING = ("Identity", "Cast", "ReadVariableOp", "Enter", "Snapshot")
 SETS = ("Assign", "AssignVariableOp")
 WRITES = ("Assign", "AssignSub", "AssignAdd", "AssignVariableOp", "AssignSubVariableOp", "AssignAddVariableOp")
 SCATTERS = ("ScatterSub", "ScatterAdd", "ScatterUpdate")
-"""Alone or behind `Resource`: they change the rows that a sparse gradient has."""
+"""Ops, with or without a `Resource` prefix, that change the rows of a sparse gradient."""
 NOT_STEPS = ("save", "swapping_saver", "report_uninitialized_variables")
-"""Scopes of ops that change variables and are no training steps."""
+"""Scopes of ops that change variables outside of training steps."""
 GIVEN = ("Placeholder", "RestoreV2")
-"""What gives a value that no training step computes: one that a program feeds, or reads from a checkpoint."""
+"""Ops for values that no training step computes: fed by the program, or read from a checkpoint."""
 READS = ("Identity", "ReadVariableOp", "IsVariableInitialized", "VarIsInitializedOp", "SaveV2", "Save")
-"""What has a variable for an input and leaves it as it is."""
+"""Ops that read a variable and do not change it."""
 _HANDED_IN = ("Switch", "RefSwitch", "RefEnter", "RefIdentity")
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
 
 
 FIRST = re.compile(r"(?:^|/)gradients(?:_\d+)?/(?:Fill|grad_ys_\d+)$")
-"""Where `tf.gradients` begins: the gradient of a loss with respect to itself (ops/gradients_util.py 1.15)."""
+"""The node that `tf.gradients` begins at: the gradient of a loss with respect to itself (ops/gradients_util.py
+1.15)."""
 _SUM = re.compile(r"(?:^|/)gradients(?:_\d+)?/AddN(?:_\d+)?$")
-"""Names of sums that `tf.gradients` makes where a value is used more than once (ops/gradients_util.py 1.15)."""
+"""Names of sums that `tf.gradients` adds if a value is used more than once (ops/gradients_util.py 1.15)."""
 
 
 _CALLED = {
@@ -39,30 +40,28 @@ _CALLED = {
     "exit": "bacc",
     "merge": "condgrad",
 }
-"""Names that Python gives ops, beside that of their type, as `_plain` has them."""
+"""Names that Python gives ops besides the name of their type, as `_plain` returns them."""
 
 
 def _plain(name: str) -> str:
-    """`StridedSlice` and `strided_slice`, `ConcatV2` and `concat` are one name."""
+    """Unify spellings: `StridedSlice` and `strided_slice`, `ConcatV2` and `concat`."""
     return re.sub(r"v\d$", "", name.replace("_", "").lower())
 
 
 def node_of(given: Any) -> str:
-    """The node of an input, `NODE:1` or `^NODE`."""
+    """The node of an input, given as `NODE:1` or `^NODE`."""
     return str(given).removeprefix("^").partition(":")[0]
 
 
 @dataclass(frozen=True)
 class Write:
-    """An op that changes a variable, by names of nodes."""
-
     op: str
     target: str
     value: str
 
 
 class Held(NamedTuple):
-    """What a constant holds, flat."""
+    """The values of a constant, flat."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -70,32 +69,32 @@ class Held(NamedTuple):
 
 
 class Nodes:
-    """The nodes of a graph by name, with their inputs without control edges and output numbers."""
+    """The nodes of a graph by name; `inputs` leaves out control edges and output numbers."""
 
     def __init__(self, nodes: Any, functions: Mapping[str, Any] | None = None) -> None:
         self.by_name = {str(node.name): node for node in nodes}
         self.inputs = {str(n.name): [self._handed(i) for i in n.input if not i.startswith("^")] for n in nodes}
         self.variables = frozenset(str(n.name) for n in nodes if n.op in VARIABLES)
         self.values: Mapping[str, float] = {}
-        """What the checkpoint has of scalar variables that the graph does not change: they are constants of it."""
+        """Stored values of scalar variables that the graph does not change: they act as constants."""
         self.changing: Mapping[str, tuple[float, str]] = {}
-        """The same of those that it does change, and an op that does."""
+        """Stored values of scalar variables that the graph changes, each with an op that changes it."""
         self._gradients: dict[str, bool] = {}
-        """Whether a node is one, of those that were looked at."""
+        """Which of the examined nodes are gradients."""
         self.functions = {} if functions is None else functions
-        """The library of the graph, by name."""
+        """The functions of the graph's library, by name."""
         self.counter = ""
-        """The variable that counts the steps, whatever it is called, as far as that is known."""
+        """The variable that counts the steps, if it is known."""
         self.parts: Mapping[str, str] = {}
-        """What the whole is called of which a variable is a part, as `SaverGraph.parts`."""
+        """The name of the whole variable of each part, as in `SaverGraph.parts`."""
 
         self.branches: Mapping[str, frozenset[str]] = {}
-        """Of nodes that not every step has the conditions on which they are there, as `conditions.Taken`."""
+        """The conditions of nodes that not every step runs, as in `conditions.Taken`."""
         self._waits: dict[str, set[str]] = {}
         self._variables_behind: dict[str, frozenset[str]] = {}
 
     def _handed(self, output: str) -> str:
-        """The node of an output, `NODE:1`; of one that hands on many, the node that it has that one from."""
+        """The node of an output, `NODE:1`; for an op that passes on many values, the source of this one."""
         name, _, place = str(output).partition(":")
         for _ in range(len(self.by_name)):
             place = place.rpartition(":")[2] or "0"  # in a function `NODE:output:1`
@@ -109,7 +108,7 @@ class Nodes:
         return str(self.by_name[name].op) if name in self.by_name else ""
 
     def source(self, name: str) -> str:
-        """The node where a value is made, behind those that hand it on."""
+        """The node that computes a value, before ops that only pass it on."""
         for _ in range(len(self.by_name)):
             if self.op(name) not in PASSING or not self.inputs[name]:
                 break
@@ -117,7 +116,7 @@ class Nodes:
         return name
 
     def target(self, name: str) -> str:
-        """The variable that an op is given to change, behind what hands it on into a `tf.cond` or a loop."""
+        """The variable that an op changes, before ops that pass it into a `tf.cond` or a loop."""
         for _ in range(len(self.by_name)):
             name = self.source(name)
             if self.op(name) not in _HANDED_IN or not self.inputs[name]:
@@ -126,19 +125,18 @@ class Nodes:
         return name
 
     def called(self, name: str) -> set[str]:
-        """The functions of the library that an op calls."""
         values = [each.value for each in self.by_name[name].attr] if self.functions else []
         named = [str(f.name) for v in values for f in (v.func, *v.list.func)]
         return {self.op(name), *named} & self.functions.keys()
 
     def is_cast(self, name: str) -> bool:
-        """Whether a value is made into another dtype between its source and here."""
+        """Whether a value is cast between its source and this node."""
         while self.op(name) in PASSING and self.inputs[name] and self.op(name) != "Cast":
             name = self.inputs[name][0]
         return self.op(name) == "Cast"
 
     def rounds(self, name: str) -> bool:
-        """Whether an op makes floats narrower, besides those of the backward pass."""
+        """Whether an op casts floats to a narrower dtype; casts of the backward pass do not count."""
         held = [self.attribute(name, key) for key in ("SrcT", "DstT")] if self.op(name) == "Cast" else []
         digits = [_DIGITS.get(each.type, 0) for each in held if each is not None]
         return len(digits) == 2 and 0 < digits[1] < digits[0] and not self.is_backward(name)
@@ -147,7 +145,7 @@ class Nodes:
         return [self.source(each) for each in self.inputs.get(name, ())]
 
     def constant(self, name: str) -> float | None:
-        """The number of a scalar constant, or of a variable that is one; None where it is none."""
+        """The number of a scalar constant, or of a variable that acts as one; None for others."""
         name = self.source(name)
         if self.op(name) != "Const":
             return self.values.get(name)
@@ -155,12 +153,12 @@ class Nodes:
         return float(held.numbers[0]) if held is not None and held.dtype != BOOL and len(held.numbers) == 1 else None
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """Those of a constant of one dim, None where it is none."""
+        """The integers of a constant with one dim, None for other nodes."""
         held = self.held(name)
         return held.numbers if held is not None and held.dtype == INT32 and len(held.shape) == 1 else None
 
     def held(self, name: str) -> Held | None:
-        """The numbers of a constant, None where it is none, or has others than these or very many."""
+        """The values of a constant; None for other nodes, other dtypes, and very many values."""
         value = self.attribute(name, "value") if self.op(name) == "Const" else None
         if value is None or value.tensor.dtype not in _FORMATS or value.tensor.tensor_shape.unknown_rank:
             return None
@@ -170,35 +168,35 @@ class Nodes:
         return None if numbers is None else Held(int(value.tensor.dtype), shape, numbers)
 
     def attribute(self, name: str, key: str) -> Any:
-        """The value of an op's attribute, None where it has none."""
+        """The value of an op's attribute, None if it is absent."""
         return next((a.value for a in self.by_name[name].attr if a.key == key), None)
 
     def first_value(self, variable: str) -> float | None:
-        """The constant that a scalar variable begins with, None where it is none."""
+        """The constant that initializes a scalar variable, None if there is none."""
         inputs = self.inputs.get(f"{variable}/Assign", ())
         return self.constant(inputs[1]) if len(inputs) > 1 and inputs[0] == variable else None
 
     def shape(self, variable: str) -> tuple[int, ...] | None:
-        """Of a variable; None where the graph does not say all of it."""
+        """The shape of a variable; None unless the graph defines all of it."""
         value = self.attribute(variable, "shape")
         found = None if value is None else value.shape
         dims = () if found is None else tuple(int(dim.size) for dim in found.dim)
         return None if found is None or found.unknown_rank or min(dims, default=0) < 0 else dims
 
     def writes(self) -> Iterator[Write]:
-        """All assignments but those of a first value and those that restore one."""
+        """Yield all assignments except those that initialize or restore."""
         return self.writes_of(self.inputs)
 
     def writes_of(self, names: Iterable[str]) -> Iterator[Write]:
-        """Those among these ops."""
+        """Yield the assignments among these ops, except those that initialize or restore."""
         for name in names:
             inputs = self.inputs[name]
             if self.op(name) in WRITES and len(inputs) > 1 and not self.is_no_step(name):
                 yield Write(name, self.target(inputs[0]), inputs[1])
 
     def changers(self, variables: Collection[str]) -> dict[str, str]:
-        """For those of the variables that a step may change an op that does: one that writes what no program gives, or
-        of whose insides nothing is known, as a loop or a call of a function."""
+        """Map the variables that a step may change to an op that does: it writes a computed value, or its inside is
+        unknown, as in a loop or a function call."""
         found: dict[str, str] = {}
         for name, inputs in self.inputs.items():
             met = [each for each in inputs if each in variables]
@@ -210,13 +208,12 @@ class Nodes:
         return found
 
     def sets_constant(self, name: str) -> bool:
-        """Whether an op sets a variable to a constant."""
         given = self.inputs[name][1:2] if self.op(name) in SETS else []
         return [self.op(self.source(each)) for each in given] == ["Const"]
 
     def sets_alone(self, name: str) -> bool:
-        """Whether an op sets a variable to a constant, and nothing waits for it: a program says when, as char-rnn does
-        by `run(tf.assign(rate, 0.1))`."""
+        """Whether an op sets a variable to a constant and no op waits for it: the program decides when to run it, like
+        char-rnn's `run(tf.assign(rate, 0.1))`."""
         waiting = [name] if self.sets_constant(name) else []
         for each in waiting:
             readers = self.readers.get(each, ())
@@ -229,8 +226,8 @@ class Nodes:
         return self.op(self.source(name)) in GIVEN
 
     def is_no_step(self, name: str) -> bool:
-        """Whether an assignment gives a first value, restores one, or gives all workers that of the first, which keeps
-        its own (Horovod's `broadcast_global_variables`)."""
+        """Whether an assignment initializes, restores, or broadcasts the first worker's value to all workers (Horovod's
+        `broadcast_global_variables`)."""
         target, first = (self.inputs[name] or [""])[0], name.partition("/")[0].rstrip("_0123456789")
         if first in NOT_STEPS or name in (f"{target}/Assign", f"{target}/IsInitialized/VarIsInitializedOp"):
             return True
@@ -241,7 +238,7 @@ class Nodes:
         return any(a.key == attribute and a.value.b for a in self.by_name[name].attr)
 
     def is_gradient(self, name: str) -> bool:
-        """Whether `tf.gradients` made a value; one that may be fed instead of it is the same."""
+        """Whether `tf.gradients` made a value, or it is a placeholder with that value as default."""
         if name not in self._gradients:
             made = name
             while not self.is_backward(made) and self.op(made) in ("PlaceholderWithDefault", *PASSING):
@@ -250,16 +247,16 @@ class Nodes:
         return self._gradients[name]
 
     def is_backward(self, name: str) -> bool:
-        """Whether `tf.gradients` made an op, by its name, `SCOPE/OP_grad/...` of an `OP` of the graph.
+        """Whether `tf.gradients` made an op, judged by its name: `SCOPE/OP_grad/...` for an `OP` of the graph.
 
-        A program may call its own scope `clip_grad`, or `w_grad` after a variable, which has no such op.
+        A program's own scopes `clip_grad` or `w_grad` (after a variable) have no such op.
         """
         if _SUM.search(name):
             return all(map(self.is_gradient, self.inputs.get(name, ("",))))
         return next(self._forward(name), None) is not None and self._is_called_as_usual(name)
 
     def _is_called_as_usual(self, name: str) -> bool:
-        """Whether the part of a name behind `OP_grad` is the one that TensorFlow gives: a program may call an op
+        """Whether the name after `OP_grad` is one that TensorFlow gives. A program may name an op
         `gradients/OP_grad/MatMul_1_noisy`, after the gradient that it changes."""
         scopes, _, called = re.split(r"_grad/(?!.*_grad/)", name)[-1].rpartition("/")
         kind, called = _plain(self.op(name)), re.sub(r"_\d+$", "", called)
@@ -268,24 +265,24 @@ class Nodes:
         return f"{scopes}/{called}".lstrip("/") in {f"{op}_grad" for op in self._forward(name)}  # as tf.while_loop does
 
     def _forward(self, name: str) -> Iterator[str]:
-        """The ops of which a node may be the gradient, by its name."""
+        """Yield the ops whose gradient a node may be, judged by its name."""
         parts = name.split("/")
         for end in (i for i, each in enumerate(parts[:-1]) if each.endswith("_grad") and i):
             op = [*parts[:end], parts[end].removesuffix("_grad")]
-            # what is before SCOPE, if anything, is that of an imported graph
+            # an imported graph has a prefix before SCOPE
             names = ("/".join(op[:i] + op[j:]) for i in range(end) for j in range(i + 1, end + 1))
             yield from (each for each in names if each in self.by_name and each not in self.variables)
 
     def losses(self) -> frozenset[str]:
-        """What `tf.gradients` begins at."""
+        """The losses that `tf.gradients` differentiates."""
         first = set(filter(FIRST.search, self.inputs))
         readers = [name for name in self.inputs if first and not first.isdisjoint(self.parents(name))]
         return frozenset(op for name in readers for op in self._forward(name))
 
     def differentiated(self, name: str) -> frozenset[str]:
-        """The variables of which a gradient may be the gradient: those that its op reads; none where it reads none.
+        """The variables that a gradient may belong to: those that its op reads, or none.
 
-        Of ops that it may be the gradient of, the longest name is the likeliest: that of `Exp` may be of `a/Exp`, too.
+        Of the ops with a matching name the longest is the likeliest: `a/Exp` before `Exp`.
         """
         read = [self.variables.intersection(self.parents(op)) for op in sorted(self._forward(name), key=len)]
         return frozenset().union(*read) if read and read[-1] else frozenset()
@@ -293,8 +290,8 @@ class Nodes:
     def behind(
         self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False, with_choices: bool = False
     ) -> Iterator[str]:
-        """The node and all that its value is made from, up to variables and `stop`, and to gradients if wanted; with
-        what chooses the side of a `tf.cond`, if wanted."""
+        """Yield the node and everything that its value depends on, up to variables and `stop`. Optionally stop at
+        gradients, and include what chooses the side of a `tf.cond`."""
         seen, todo = set(stop), [name]
         while todo:
             each = todo.pop()
@@ -308,13 +305,13 @@ class Nodes:
                 todo.extend(self.sides(each))
 
     def sides(self, name: str) -> list[str]:
-        """What a constant of one side of a `tf.cond` waits for: the identity of that output of the switch."""
+        """The switch outputs that a constant on one side of a `tf.cond` waits for."""
         waits = [str(i)[1:] for i in self.by_name[name].input if i.startswith("^")] if name in self.by_name else []
         return [w for w in waits if self.op(w) == "Identity" and "Switch" in map(self.op, self.inputs[w][:1])]
 
     @cached_property
     def readers(self) -> dict[str, list[str]]:
-        """Which nodes read a node, or wait for it."""
+        """The nodes that read each node, or wait for it."""
         found: dict[str, list[str]] = {}
         for name, node in self.by_name.items():
             for each in node.input:
@@ -322,7 +319,7 @@ class Nodes:
         return found
 
     def waits_for(self, name: str) -> set[str]:
-        """All nodes that are done before this one: what it reads, and what its control edges say."""
+        """All nodes that finish before this one, by its inputs and control edges."""
         if name in self._waits:
             return self._waits[name]
         seen, todo = self._waits.setdefault(name, set()), [name]
@@ -336,8 +333,8 @@ class Nodes:
         return seen
 
     def variables_behind(self, name: str) -> frozenset[str]:
-        """Those that a value is made from, besides what gradients are; of each node they are found once, as the norm of
-        all gradients is behind each update."""
+        """The variables that a value depends on, without those that only gradients depend on. They are computed once
+        for each node, because all updates may depend on the norm of all gradients."""
         known, todo, opened = self._variables_behind, [name], set[str]()
         while todo:
             each = todo[-1]
@@ -348,7 +345,7 @@ class Nodes:
                 opened.add(each)
                 todo += missing
                 continue
-            if missing:  # as in a loop, which is behind itself
+            if missing:  # as in a loop, which depends on itself
                 known[each] = self.variables.intersection(self.behind(each, to_gradients=True))
             elif each not in known:
                 own = {each} & self.variables
@@ -360,7 +357,7 @@ class Nodes:
 FLOAT, DOUBLE, INT32, INT64, BOOL = 1, 2, 3, 9, 10
 """DataType."""
 _DIGITS = {DOUBLE: 53, FLOAT: 24, 19: 11, 14: 8}
-"""Binary ones of a float; of float16 and bfloat16, too."""
+"""Binary operators of float, float16 and bfloat16."""
 _FORMATS = {
     FLOAT: ("f", "float_val"),
     DOUBLE: ("d", "double_val"),
@@ -368,10 +365,10 @@ _FORMATS = {
     INT64: ("q", "int64_val"),
     BOOL: ("?", "bool_val"),
 }
-"""How one number is packed, and the field that has it otherwise."""
+"""How one number is packed, and the field that stores it unpacked."""
 _TYPES = {"f": float, "d": float, "i": int, "q": int, "?": bool}
 _LARGEST = 1 << 20
-"""Elements of a constant that are looked at: shapes are believed, and one number may stand for all."""
+"""Most elements of a constant: one stored number may represent all of them."""
 
 
 def _numbers(tensor: Any, size: int) -> tuple[Any, ...] | None:
@@ -379,7 +376,7 @@ def _numbers(tensor: Any, size: int) -> tuple[Any, ...] | None:
     if tensor.tensor_content:
         whole = len(tensor.tensor_content) == size * struct.calcsize(f"<{form}")
         return struct.unpack(f"<{size}{form}", tensor.tensor_content) if whole else None
-    listed = tuple(getattr(tensor, name)) or (_TYPES[form](),)  # nothing stands for zeros (framework/tensor.cc 1.15)
+    listed = tuple(getattr(tensor, name)) or (_TYPES[form](),)  # an empty list means zeros (framework/tensor.cc 1.15)
     if len(listed) > max(size, 1):
         return None
-    return (listed + listed[-1:] * (size - len(listed)))[:size]  # the last one stands for all that follow
+    return (listed + listed[-1:] * (size - len(listed)))[:size]  # the last number repeats

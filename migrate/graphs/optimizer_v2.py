@@ -1,8 +1,8 @@
-"""What a graph says of an OptimizerV2 of tf.keras: its class, epsilon, momentum of which kind, and clipping.
+"""Read an OptimizerV2's class, epsilon, momentum type and clipping from a graph.
 
-Learning rate, decay and betas are variables, which the checkpoint holds. What is no variable is a constant or an
-attribute of the ops in `SCOPE/update_VARIABLE` (keras/optimizer_v2 of tf.keras 1.14 - 2.10; input numbers from
-tensorflow/core/ops/training_ops.cc). Rules without a kernel of their own are sums of ops: of these epsilon is read.
+The checkpoint stores learning rate, decay and betas as variables. The rest are constants or attributes of the ops in
+`SCOPE/update_VARIABLE` (keras/optimizer_v2 of tf.keras 1.14 - 2.10; input numbers from
+tensorflow/core/ops/training_ops.cc). Rules without a kernel are sums of ops, and their epsilon is read from these.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FTRL = (*_L1_L2, _SHRINKAGE, _POWER)
 
 
 def _from(first: int, *names: str) -> dict[str, int]:
-    """Inputs that follow one another, the learning rate first."""
+    """Number consecutive inputs, the learning rate first."""
     return {name: first + i for i, name in enumerate((RATE, *names))}
 
 
@@ -59,13 +59,17 @@ KERNELS = {
     "FtrlV2": Kernel("Ftrl", 3, _from(4, *_FTRL), _from(5, *_FTRL), slots=("accumulator", "linear")),
 }
 _CALLED = {"schedule_decay": "decay"}
-"""Hyperparameters of rules that configs call otherwise."""
+"""Hyperparameters of rules that have another name in configs."""
 
 
 @dataclass
 class _Step:
-    """What moves one variable. `limits`: of its gradient; None where that was not followed to its end. `outside`: what
-    its update does that none of Keras's does. `constrained`: whether a constraint follows."""
+    """The update of one variable.
+
+    Attributes:
+      limits: of its gradient; None if the gradient was not followed to its end. outside: what its update does that no
+        update of Keras does. constrained: whether a constraint follows.
+    """
 
     class_name: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
@@ -75,11 +79,10 @@ class _Step:
 
 
 def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]], own: str) -> Trained:
-    """What the updates of an optimizer say.
+    """Read the updates of one optimizer.
 
     Args:
-      updates: as `SaverGraph.updates`.
-      own: the scope of its variables, `training/Adam`: its updates are those that read one of them.
+      updates: as `SaverGraph.updates`. own: the scope of its variables, `training/Adam`; its updates read one of them.
     """
     scopes = [scope for scope, per in updates.items() if any(_reads(read, own) for read in per.values())]
     ops: dict[str, list[str]] = {variable: [] for scope in scopes for variable in updates[scope]}
@@ -140,13 +143,13 @@ def _step(
     limits: dict[str, float] | None,
     identifier: Identifier,
 ) -> _Step:
-    """What moves a variable, besides a constraint."""
+    """Read the update of a variable, without its constraint."""
     kernels = [(name, told) for name in names if (told := kernel_of(nodes.op(name), KERNELS)) is not None]
     writes = assignments(nodes, names)
     moving = writes.get(owner, [])
     if kernels:
         if len(kernels) > 1 or moving or _moves_rows(nodes, names):
-            return _Step(limits=limits)  # something else moves the variable, too, as decay of weights does
+            return _Step(limits=limits)  # another op changes the variable too, such as weight decay
         (name, (kernel, is_rows)), *_ = kernels
         changed = _changed(nodes, name, gradient_of(nodes, name, kernel))
         strange = own_slots.strange_in_v2(nodes, name, owner, kernel.slots)
@@ -162,7 +165,7 @@ def _step(
         return _Step(outside=changed) if changed else _Step(found[0], config, limits)
     if len(moving) != 1 or _moves_rows(nodes, names):
         return _Step(limits=limits)
-    text = f"{moving[0].op!r} moves {owner!r} in the graph by no rule of Keras's: it is a program's own"
+    text = f"{moving[0].op!r} updates {owner!r} in the graph by a custom rule that Keras does not have"
     return _Step(limits=limits, outside={NO_KERNEL: text})
 
 
@@ -173,8 +176,8 @@ def _moves_rows(nodes: Nodes, names: Sequence[str]) -> bool:
 def _of_rule(
     nodes: Nodes, own: str, owner: str, writes: Mapping[str, list[Write]], found: tuple[str, dict[str, Any], Identity]
 ) -> dict[str, Any] | None:
-    """The numbers of a rule that the graph contains, None if it reads variables that aren't this optimizer's, or leaves
-    rows without a gradient alone and the class doesn't."""
+    """The numbers of a rule that the graph contains. None if it reads variables of another optimizer, or skips rows
+    without a gradient although the class does not."""
     class_name, flags, identity = found
     algorithm, config = algorithms.find(class_name), dict[str, Any]()
     if writes.keys() != {owner, *identity.slots.values()}:
@@ -203,8 +206,7 @@ def _of_rule(
 
 
 def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
-    """The op that sets a variable to what its constraint, which is the model's, makes of it once all else has moved it;
-    None where there is none."""
+    """The op that applies the model's constraint to a variable after all other changes, None if there is none."""
     moving = {name for name in names if nodes.inputs[name][:1] == [owner] and nodes.op(name) not in READS}
     bounds = Either(*constraints.patterns(Variable(owner)))
     for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS and len(moving) > 1):
@@ -216,15 +218,15 @@ def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
 
 
 def _changed(nodes: Nodes, update: str, gradient: str) -> dict[str, str]:
-    """What is said of a gradient that is made in the scope of its own update, as of a class that changes it first."""
+    """Report a gradient that is computed in the scope of its own update: the class changes it first."""
     made = nodes.source(gradient)
     made = nodes.source(nodes.inputs[made][0]) if nodes.op(made) == ROWS_ADDED else made
     inside = made.startswith(f"{update.rpartition('/')[0]}/")
-    return {CHANGED: f"gradients go through {made!r} before they reach the optimizer"} if inside else {}
+    return {CHANGED: f"gradients pass through {made!r} before they reach the optimizer"} if inside else {}
 
 
 def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str) -> dict[str, Any] | None:
-    """The config that a kernel shows; None where it is not one of Keras's own."""
+    """The config that a kernel shows; None unless Keras itself builds such a kernel."""
     config: dict[str, Any] = dict(kernel.fixed)
     for key, place in (kernel.rows if is_rows and kernel.rows is not None else kernel.inputs).items():
         is_known, value = _argument(nodes, nodes.inputs[name][place], own, key)
@@ -237,11 +239,11 @@ def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str)
 
 
 def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]:
-    """Whether what a rule takes for an argument is understood, and its value; None where it is a variable."""
+    """Whether a rule's argument is understood, and its value; the value is None for a variable."""
     variable, rate = _setting(nodes, own, key), _setting(nodes, own, RATE)
     decayed = (DIVIDE, rate, (ADD, 1.0, ("Mul", Variable(f"{own}/decay"), STEP)))
     known = [variable, *([decayed] if key == RATE else ())]
-    if key == _L1_L2[1]:  # to which Ftrl adds its beta, from TF 2.4 on
+    if key == _L1_L2[1]:  # Ftrl adds its beta to it from TF 2.4 on
         known += [(ADD, variable, (DIVIDE, Variable(f"{own}/beta"), ("Mul", 2.0, each))) for each in (rate, decayed)]
     if any(match(nodes, source, each, Found()) for each in known):
         return True, None
@@ -252,7 +254,7 @@ def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]
 
 
 def _setting(nodes: Nodes, own: str, key: str) -> Pattern:
-    """A variable of a setting; one that a program made of a whole number, `SGD(1)`, is cast where it is read."""
+    """A variable of a setting. A setting from a whole number, `SGD(1)`, is cast when it is read."""
     variable = Variable(f"{own}/{key}")
     dtype = nodes.attribute(variable.name, "dtype") if variable.name in nodes.variables else None
     return Cast(variable) if dtype is not None and dtype.type in (INT32, INT64) else variable
@@ -261,7 +263,7 @@ def _setting(nodes: Nodes, own: str, key: str) -> Pattern:
 def _limits(
     nodes: Nodes, owner: str, names: Sequence[str], gradients: Gradients, outside: dict[str, str]
 ) -> dict[str, float] | None:
-    """Of the gradient that an update takes: what stands between `tf.gradients` and its ops; None if not known."""
+    """The clipping between `tf.gradients` and the ops of an update; None if it is not known."""
     read = taken(nodes, names)
     plain = [each for each in read if nodes.is_gradient(each) or nodes.op(nodes.source(each)) == "Placeholder"]
     made = [each for each in read if each not in plain]
@@ -269,7 +271,7 @@ def _limits(
         strange = [each for each in plain if gradients.clipping(owner, each, outside) is None and outside]
         return {} if plain and not strange else None
     if len(made) > 1:
-        outside.setdefault(CHANGED, f"gradients of {owner!r} reach what updates it in {len(made)} ways")
+        outside.setdefault(CHANGED, f"gradients of {owner!r} reach its update in {len(made)} ways")
         return None
     limit = gradients.clipping(owner, made[0], outside)
     return None if limit is None else dict([limit])

@@ -1,4 +1,4 @@
-"""Whether a kernel reads its own variable and slots, as tf.train's `slot_creator` or OptimizerV2 named them."""
+"""Check that a kernel reads its own variable and slots, as named by tf.train's `slot_creator` or OptimizerV2."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from migrate.graphs.patterns import Found, Variable, match
 
 _POWERS = ("beta1_power", "beta2_power")
 _OF_BETAS = {"Adam": 5, "AdaMax": 4}
-"""How many inputs of a kernel are its variable, two slots and powers; the learning rate and the betas are next."""
+"""The number of a kernel's leading inputs: variable, slots and powers; the learning rate and the betas follow."""
 CENTERED = (0, 2, 1, 3)
-"""Places of what ApplyCenteredRMSProp reads (variable, mean gradient, mean square, momentum), in the order of their
-creation."""
+"""Inputs of ApplyCenteredRMSProp (variable, mean gradient, mean square, momentum) in the order of their creation."""
 
 
 def read(nodes: Nodes, name: str, end: int) -> tuple[list[str], list[str]]:
-    """The variables that a kernel reads before its input `end`: its own and its slots in the order of their creation,
-    and the powers of Adam's betas; none where inputs are missing."""
+    """Return the variables that a kernel reads before its input `end`: its own and its slots in the order of their
+    creation, then the powers of Adam's betas. Both are empty if inputs are missing."""
     found = [nodes.target(each) for each in nodes.inputs[name][:end]]
     if len(found) < end:
         return [], []
@@ -42,10 +41,10 @@ def strange(
     betas: Sequence[str],
     written: Mapping[str, Write],
 ) -> str | None:
-    """What is wrong with what a kernel reads, None if nothing is.
+    """Describe what is wrong with the inputs of a kernel, None if nothing is.
 
     Args:
-      slots, powers: as `read` gives them. betas: the nodes of the powers' betas. written: as `writers.alone_written`.
+      slots, powers: the result of `read`. betas: the nodes of the powers' betas. written: as `writers.alone_written`.
     """
     own = [*slots, *powers]
     averaged = any(_counted(each)[0].endswith(f"/{AVERAGES}") for each in slots)
@@ -53,20 +52,20 @@ def strange(
         return _of_another(name)
     follow = all(_follows(a, b) for a, b in pairwise(slots[1:]))
     if not follow or any(each not in name for each, name in zip(_POWERS, powers, strict=False)):
-        return f"{name!r} reads its slots in another order than their names tell"
+        return f"{name!r} reads its slots in another order than their names show"
     told = zip(powers, map(nodes.constant, betas), strict=False)
     raised = next((p for p, beta in told if p not in written or not _is_power(nodes, written[p], beta)), None)
     if raised is not None:
-        return f"not one op alone multiplies {raised!r} by its beta"
+        return f"{raised!r} is not multiplied by its beta by exactly one op"
     early = next((written[each].op for each in powers if name not in nodes.waits_for(written[each].op)), None)
     apart = next((written[p].op for p in powers if nodes.branches.get(written[p].op) != nodes.branches.get(name)), None)
     if apart is not None:
-        return f"{apart!r} and {name!r} do not stand on one side of a condition"
+        return f"{apart!r} and {name!r} are on different sides of a condition"
     return None if early is None else f"{early!r} does not wait for {name!r}, which reads what it changes"
 
 
 def strange_in_v2(nodes: Nodes, name: str, owner: str, slots: Sequence[str]) -> str | None:
-    """What is wrong with what a kernel of OptimizerV2's reads, which calls a slot `SCOPE/VARIABLE/SLOT`."""
+    """Describe what is wrong with the inputs of an OptimizerV2 kernel, whose slots are called `SCOPE/VARIABLE/SLOT`."""
     first, *others = (nodes.target(each) for each in nodes.inputs[name][: 1 + len(slots)])
     named = [f"/{owner}/{slot}" for slot in slots]
     right = first == owner and all(_counted(a)[0].endswith(b) for a, b in zip(others, named, strict=False))
@@ -74,7 +73,7 @@ def strange_in_v2(nodes: Nodes, name: str, owner: str, slots: Sequence[str]) -> 
 
 
 def _of_another(name: str) -> str:
-    return f"{name!r} does not read the variable that it is called after and slots of its own"
+    return f"{name!r} does not read the variable of its name and that variable's slots"
 
 
 def _is_power(nodes: Nodes, write: Write, beta: float | None) -> bool:
@@ -84,7 +83,7 @@ def _is_power(nodes: Nodes, write: Write, beta: float | None) -> bool:
 
 
 def _follows(first: str, second: str) -> bool:
-    """Whether `slot_creator` may have named a slot after another: `w/Adam`, `w/Adam_1`."""
+    """Whether `slot_creator` may have named one slot after another: `w/Adam`, `w/Adam_1`."""
     (base, number), (other, more) = _counted(first), _counted(second)
     return (base == other and number < more) or second.startswith(f"{first}_")
 

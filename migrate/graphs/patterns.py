@@ -1,4 +1,4 @@
-"""Whether a node of a graph is a given expression, op for op, of constants, variables and the global step."""
+"""Compare a node of a graph with an expression of constants, variables and the global step, op for op."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from migrate.state import GLOBAL_STEP
 ADD, DIVIDE = "Add AddV2", "RealDiv Div"
 STEP = "<step>"
 Pattern = Any
-"""(ops, inputs...); a name for a constant; a number that it must be; STEP; a `Variable`; a `Cast`;
-`Anything`; or one of these that is `Either` of several."""
+"""(ops, inputs...); a name for a constant; a required number; STEP; a `Variable`; a `Cast`; `Anything`; or several of
+these as `Either`."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Anything:
-    """Any node; where it has a name, the same one wherever this name stands."""
+    """Any node. If it has a name, that name matches the same node everywhere."""
 
     name: str = ""
 
@@ -39,21 +39,21 @@ class Either:
 
 @dataclass(frozen=True)
 class Cast:
-    """Another dtype of what a pattern says, as a float of a counter."""
+    """A pattern in another dtype, such as a counter as a float."""
 
     of: Pattern
 
 
 @dataclass
 class Found:
-    """The constants and nodes at the names of a pattern."""
+    """The constants and nodes that names of a pattern matched."""
 
     constants: dict[str, float] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
 
 
 def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
-    """Whether a node is what a pattern says; constants of one name must be one number."""
+    """Whether a node fits a pattern. Constants of one name must be equal."""
     made = nodes.source(name)
     if pattern == STEP:
         scope, _, last = made.rpartition("/")
@@ -80,7 +80,7 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
 
 
 def _matches_alone(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
-    """As `match`; what was found is left as it is where it does not fit."""
+    """As `match`, but leave `found` unchanged if the pattern does not fit."""
     trial = Found(dict(found.constants), dict(found.nodes))
     if not match(nodes, name, pattern, trial):
         return False
@@ -89,7 +89,7 @@ def _matches_alone(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> b
 
 
 def operands(nodes: Nodes, name: str, ops: str) -> list[str]:
-    """Inputs of a node of one of these ops, else none. A `Cast` may only stand behind a comparison: others round."""
+    """The inputs of a node if it has one of these ops, else empty. A `Cast` is only allowed after a comparison."""
     made = nodes.source(name)
     if nodes.op(made) not in ops.split() or (nodes.is_cast(name) and nodes.op(made) != "Less"):
         return []

@@ -1,7 +1,7 @@
-"""What a graph says of an optimizer that a program of TensorFlow 1 builds of plain ops, without a kernel.
+"""Read an optimizer that a program of TensorFlow 1 builds of plain ops, without a kernel.
 
-google-research/bert's AdamWeightDecayOptimizer is one (`optimization.py`), and so is an Adam that a program writes with
-`tf.assign`. Each variable must move by one rule of `optim`, with the same numbers; otherwise nothing is said.
+Examples are google-research/bert's AdamWeightDecayOptimizer (`optimization.py`) and an Adam written with `tf.assign`.
+All variables must follow one rule of `optim` with the same numbers; otherwise nothing is read.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Plain:
     """An optimizer of plain ops.
 
     Attributes:
-      trained: as kernels have it. owners: the variables that it trains. slots: variables by owner, by the names that
-        the class has for slots.
-      counter: the variable that counts the steps, empty if none does. ahead: what it is more than the steps taken.
+      trained: as for kernels. owners: the variables that it trains. slots: variables by owner, by the class's slot
+        names.
+      counter: the variable that counts the steps, empty if there is none. ahead: how far it exceeds the steps made.
       needs_count: whether the rule reads it.
-      powers: variables that hold powers, by hyperparameter. multiplies_first: whether a step multiplies them before it
+      powers: variables that store powers, by hyperparameter. multiplies_first: whether a step multiplies them before it
         reads them.
     """
 
@@ -55,20 +55,16 @@ class Plain:
 
 
 def of_bert(nodes: Nodes, owners: Collection[str]) -> Trained:
-    """What the updates of BERT's optimizer say.
-
-    Args:
-      owners: the variables that have its slots.
-    """
+    """Read the updates of BERT's optimizer. `owners` are the variables that have its slots."""
     known = _identified(nodes, owners)
     strange = next((name for name in owners if name not in known or not _is_berts(name, known[name])), None)
     if strange is not None or not owners:
-        return Trained(outside={"optimizer": f"{strange} is not updated as by BERT's {BERT}"} if strange else {})
+        return Trained(outside={"optimizer": f"{strange} is not updated like BERT's {BERT}"} if strange else {})
     return _described(nodes, known, BERT, {}, ())
 
 
 def of_program(nodes: Nodes, owners: Collection[str]) -> Plain | None:
-    """What the updates of a program's own optimizer say, None unless they are those of a rule that is carried.
+    """Read the updates of a program's own optimizer, None unless they follow a rule that can be migrated.
 
     Args:
       owners: the variables that may be trained.
@@ -102,7 +98,9 @@ def of_program(nodes: Nodes, owners: Collection[str]) -> Plain | None:
     late = late_read(nodes, {written[owner].op: owner for owner in known}, {})
     more |= {LATE_READ: late} if late is not None else {}
     outside = {**trained.outside, **more}
-    whole = replace(trained, sparse=frozenset(), outside=outside, seen=trained.seen and not text)  # rows move as others
+    whole = replace(
+        trained, sparse=frozenset(), outside=outside, seen=trained.seen and not text
+    )  # rows are updated like others
     needs_count = first.step is not None and bool(first.step[0])
     more_than = first.step[1] if first.step is not None else 0.0
     ahead = 1.0 - more_than if needs_count else 0.0
@@ -144,7 +142,7 @@ def _is_berts(name: str, identity: Identity) -> bool:
 
 
 def _counter(nodes: Nodes, ops: Collection[str]) -> str:
-    """The variable that the step raises by one, empty if that is none or not one."""
+    """The variable that the step raises by one, empty unless there is exactly one."""
     raised = [
         write.target
         for write in alone_written(nodes).values()
@@ -154,24 +152,20 @@ def _counter(nodes: Nodes, ops: Collection[str]) -> str:
 
 
 def _disorder(nodes: Nodes, variables: Sequence[str]) -> str:
-    """What is said of ops that may run in another order, or not in every step; empty if there are none.
-
-    Args:
-      variables: all that a step changes.
-    """
+    """Describe ops of a step that may run in another order, or not in every step; empty if there are none."""
     written = alone_written(nodes)
     strange = next((name for name in variables if name not in written), None)
     if strange is not None:
-        return f"not one op alone changes {strange!r} in each step"
+        return f"{strange!r} is not changed by exactly one op in each step"
     ends = [written[name].op for name in variables]
     places = {op: 1 << place for place, op in enumerate(ends)}
     whole = (1 << len(ends)) - 1
     if not any(
         done | places.get(name, 0) == whole for name, done in before(nodes, list(nodes.by_name), places).items()
     ):
-        return f"nothing in the graph waits for all of {', '.join(sorted(ends)[:3])}: they may not run in one step"
+        return f"no op in the graph waits for all of {', '.join(sorted(ends)[:3])}: they may not run in one step"
     if len({nodes.branches.get(each) for each in ends}) > 1:
-        return "some ops of a step are on one side of a condition, others aren't"
+        return "some ops of a step are on one side of a condition, others are not"
     step = behind(nodes, dict.fromkeys(ends, ""))
     readers = {name: _readers(nodes, name, set(step)) - {written[name].op} for name in variables}
     bits = {op: 1 << place for place, op in enumerate(dict.fromkeys([*ends, *set().union(*readers.values())]))}
@@ -184,8 +178,8 @@ def _disorder(nodes: Nodes, variables: Sequence[str]) -> str:
 
 
 def _readers(nodes: Nodes, variable: str, step: Collection[str]) -> set[str]:
-    """The ops of a step that read a variable: those after an `Identity` read it where it is stored, if it isn't a
-    resource. `late_reads` checks those of gradients."""
+    """The ops of a step that read a variable, through `Identity` unless it is a resource. `late_reads` checks
+    gradients."""
     todo, found = [variable], set[str]()
     while todo:
         for reader in nodes.readers.get(todo.pop(), ()):
@@ -200,7 +194,7 @@ def _readers(nodes: Nodes, variable: str, step: Collection[str]) -> set[str]:
 def _described(
     nodes: Nodes, known: Mapping[str, Identity], class_name: str, flags: Mapping[str, Any], steps: Collection[str]
 ) -> Trained:
-    """Numbers, rate, clipping and tables of variables that move by one rule.
+    """Read numbers, rate, clipping and tables of variables that follow one rule.
 
     Args:
       steps: ops that a counter must wait for if the rate depends on it.
@@ -214,7 +208,7 @@ def _described(
     rates = {_place(nodes, each.hyper[RATE]): each.hyper[RATE] for each in known.values()}
     same = all(each == numbers[0] and None not in each.values() for each in numbers)
     if not same or max(len(set(decays.values())), len(limits), len(rates)) > 1 or None in decays.values():
-        return Trained(outside={**outside, "optimizer": "variables are not all updated with the same settings"})
+        return Trained(outside={**outside, "optimizer": "not all variables are updated with the same settings"})
     config: dict[str, Any] = {**numbers[0], **flags}
     if class_name == BERT:
         config["weight_decay_rate"] = next(iter(decays.values()), 0.0)
@@ -233,7 +227,7 @@ def _described(
 
 
 def _numbers(nodes: Nodes, identity: Identity) -> dict[str, float | None]:
-    """The hyperparameters but for the rate: constants, or variables that no step changes; None for others."""
+    """The hyperparameters except the rate: constants, or variables that no step changes; None for others."""
     found: dict[str, float | None] = {}
     for key, scalar in identity.hyper.items():
         number = scalar.number
@@ -245,7 +239,7 @@ def _numbers(nodes: Nodes, identity: Identity) -> dict[str, float | None]:
 
 
 def _place(nodes: Nodes, scalar: Scalar) -> str | float:
-    """One value for numbers that are the same in each step."""
+    """A key that is equal for numbers that are the same in each step."""
     return nodes.source(scalar.output) if scalar.number is None else scalar.number
 
 
@@ -253,7 +247,7 @@ def _rate(nodes: Nodes, scalar: Scalar, steps: Collection[str], outside: dict[st
     name, number = nodes.source(scalar.output), scalar.number if scalar.is_derived or not scalar.output else None
     number = nodes.constant(name) if number is None and not scalar.is_derived else number
     found = schedules.read(nodes, name) if number is None else number
-    text = f"{name!r} ({nodes.op(name)}) in the graph makes it" if found is None else ""
+    text = f"{name!r} ({nodes.op(name)}) in the graph computes it" if found is None else ""
     text = text or (schedules.never_counts(nodes, steps) if number is None else "")
     if text:
         outside[RATE] = text
@@ -261,5 +255,5 @@ def _rate(nodes: Nodes, scalar: Scalar, steps: Collection[str], outside: dict[st
 
 
 def _slices(nodes: Nodes, gradient: str) -> str:
-    """The values of a sparse gradient, which are clipped before it is made dense; of others the gradient itself."""
+    """The values of a sparse gradient, which are clipped before it becomes dense; else the gradient itself."""
     return nodes.parents(gradient)[0] if nodes.op(gradient) == ROWS_ADDED else gradient

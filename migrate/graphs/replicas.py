@@ -1,8 +1,8 @@
-"""Graphs of MirroredStrategy: each device has variables and slots of its own, `w/replica_1`, which stay as the first.
-MultiWorkerMirroredStrategy gives each worker such a graph, of one device where it has no more.
+"""Reduce graphs of MirroredStrategy to one device. Each device has its own variables and slots, `w/replica_1`.
 
-`one_device` gives the graph of the first device, with the gradients of all. It does so only where every mirror is
-changed as its variable is, op for op, and by the same sum of gradients (python/distribute/mirrored_strategy.py 1.15).
+MultiWorkerMirroredStrategy gives each worker such a graph, even with one device. `one_device` returns the graph of the
+first device, with the gradients of all. It requires that every mirror changes exactly like its variable, op for op, by
+the same sum of gradients (python/distribute/mirrored_strategy.py 1.15).
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ _UPDATE = re.compile(r"(.+)/update_\d+(?:_\d+)?/update_(.+)")
 """`SCOPE/update_DEVICE_COUNT/update_VARIABLE/...`: `strategy.extended.update` around `Optimizer.apply_gradients`."""
 _STEPS = re.compile(r"(?:Resource)?(?:(?:Sparse)?Apply\w+|Scatter\w+|Assign\w+)")
 _COMPUTED = (*PASSING, "Mul", "RealDiv", "Add", "AddV2", "AddN", "Sub", "Sqrt", "Pow", "Square", "Neg", "Shape", "Fill")
-"""Ops that give the same whenever they get the same."""
+"""Deterministic ops."""
 
 
 def one_device(protos: Sequence[Any]) -> Sequence[Any]:
-    """The nodes of the first device, or all where there is but one, or mirrors do not follow their variables."""
+    """Return the nodes of the first device; all nodes if there is only one, or if mirrors differ from their
+    variables."""
     named = [str(node.name) for node in protos if node.op == "VarHandleOp"]
     mirrors = {n: told.group(1) for n in named if (told := _MIRROR.fullmatch(n)) and told.group(1) in set(named)}
     if not mirrors and not any(_UPDATE.fullmatch(str(node.name)) for node in protos):
@@ -37,14 +38,14 @@ class _Mirrored:
         self._nodes = nodes
         self._mirrors = mirrors
         self._changes: dict[str, list[str]] = {}
-        """Ops that change a variable, first values left aside."""
+        """Ops that change a variable, except initializers."""
         for name, inputs in nodes.inputs.items():
             if inputs and _STEPS.fullmatch(nodes.op(name)) and not nodes.is_no_step(name):
                 self._changes.setdefault(nodes.source(inputs[0]), []).append(name)
 
     def all_follow(self) -> bool:
-        """Whether mirrors change as their variables do, of all that updates read or change; that of averages of
-        batches, which each device has its own of, is no matter."""
+        """Whether mirrors change like their variables, for everything that updates read or change. Averages of batches
+        may differ between devices."""
         updates = [name for names in self._changes.values() for name in names if _UPDATE.fullmatch(name)]
         read = {source for name in updates for source in self._nodes.parents(name)}
         of_updates = [m for m, v in self._mirrors.items() if m in read or v in read or v.endswith(GLOBAL_STEP)]
@@ -55,7 +56,8 @@ class _Mirrored:
         return len(own) == len(first) and all(any(self._same(a, b) for b in first) for a in own)
 
     def _same(self, a: str, b: str) -> bool:
-        """Whether a node of another device gives what one of the first gives, or changes its variable as that does."""
+        """Whether a node of another device has the same value as one of the first, or the same effect on its
+        variable."""
         nodes = self._nodes
         if a == b or self._mirrors.get(a) == b:
             return True
@@ -71,7 +73,7 @@ class _Mirrored:
         return alike and bool(pairs) and all(self._same(x, y) for x, y in pairs)
 
     def _changes_of(self, first: str) -> Collection[str]:
-        """Ops that change mirrors of what an op changes."""
+        """Ops that change the mirrors of what an op changes."""
         target = self._nodes.source(self._nodes.inputs[first][0]) if self._nodes.inputs[first] else ""
         return {op for m, v in self._mirrors.items() if v == target for op in self._changes.get(m, ())}
 

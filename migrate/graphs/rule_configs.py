@@ -1,4 +1,4 @@
-"""The Keras class and config of a rule that a graph computes, if the migration makes the same rule of them."""
+"""Express a rule that a graph computes as a Keras class and config, if they result in the same rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANY = 0.5
 def carried(
     found: list[Identity], generation: str, *, with_choices: bool = False
 ) -> tuple[str, dict[str, Any], Identity] | None:
-    """The class, its flags and the identity, None unless one class alone of that generation has such a rule.
+    """Return the class, its flags and the identity, None unless exactly one class of that generation has such a rule.
 
     Args:
       with_choices: whether the flags may have choices of the rule that the class of that generation hasn't.
@@ -42,7 +42,7 @@ def carried(
 
 
 def _flags(algorithm: Algorithm, identity: Identity, generation: str, with_choices: bool) -> dict[str, Any] | None:
-    """The flags of the class, None if no config makes one of these rules."""
+    """The flags of the class, None if no config results in one of these rules."""
     numbers = {
         name: _ANY if scalar.number is None else scalar.number
         for name, scalar in identity.hyper.items()

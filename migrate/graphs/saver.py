@@ -1,8 +1,8 @@
-"""What `PREFIX.meta`, the graph that tf.train.Saver writes beside a checkpoint, says of its variables.
+"""Read `PREFIX.meta`, the graph that tf.train.Saver writes next to a checkpoint.
 
-Keras's own optimizers (before OptimizerV2) give their slots names without meaning, `training/Adam/Variable_3`; but the
-graph holds the updates, and the update of a variable reads its own slots and no other's: `w := w - f(m, v, gradient)`,
-while gradients read variables only. The graph is data: nothing of it is run.
+Keras's optimizers before OptimizerV2 give their slots names without meaning, `training/Adam/Variable_3`. But the update
+of a variable, `w := w - f(m, v, gradient)`, reads only its own slots, and gradients read only variables. Nothing of
+the graph is run.
 """
 
 from __future__ import annotations
@@ -14,51 +14,53 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import files, names, protos
 from migrate.graphs import conditions, replicas, scopes
 from migrate.graphs.nodes import NOT_STEPS, Nodes
 from migrate.state import GLOBAL_STEP
+from optim.bytes import files, names, protos
 
 MAX_META = 1 << 30
 
 
 @dataclass(frozen=True)
 class SaverGraph:
-    """`trainable`: names of the collection TRAINABLE_VARIABLES, in order of creation; None where there is none.
+    """A graph and its variables.
 
-    `reads`: for each variable, the variables that the assignments to it read, initial ones and restores left out.
+    Attributes:
+      trainable: names of the collection TRAINABLE_VARIABLES, in order of creation; None if there is none.
+      reads: the variables that the assignments to each variable read, without initializers and restores.
     """
 
     version: str = ""
     trainable: tuple[str, ...] | None = None
     reads: Mapping[str, frozenset[str]] = field(default_factory=dict)
     resources: frozenset[str] = frozenset()
-    """Variables that are resources, as all are in tf.keras from TF 1.12 on, and none in standalone Keras before 2.3."""
+    """Variables that are resources: all in tf.keras from TF 1.12 on, and none in standalone Keras before 2.3."""
     updates: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
-    """Scope of a tf.train optimizer's `apply_gradients` -> variable -> the variables that its update there reads, but
-    for those that its gradient is made from."""
+    """Scope of a tf.train optimizer's `apply_gradients` -> variable -> the variables that its update reads, without
+    those that its gradient depends on."""
     nodes: Nodes | None = None
-    """All of it, for those who look further."""
+    """All nodes of the graph."""
 
     saved_as: Mapping[str, str] = field(default_factory=dict)
-    """Key -> variable, where the Saver wrote a variable under another name than its own."""
+    """Key -> variable, if the Saver wrote a variable under another name."""
 
     parts: Mapping[str, str] = field(default_factory=dict)
-    """Variable that is a part of a partitioned one, or a slot of a part -> what the whole is called; and a slot that
-    was made in a scope, or the counter -> what it is called where there is none."""
+    """New name of a variable: the whole of a part, or of a slot of a part; for a slot made in a scope and for the
+    counter, the name without the scope."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """The same by their keys, which are cut for slots of parts."""
+    """The same by their keys; those of slots of parts are shortened."""
     keys: frozenset[str] = frozenset()
-    """All that this Saver writes; empty where the graph does not show it."""
+    """All keys that this Saver writes; empty if the graph does not show them."""
     doubt: str = ""
-    """Of a condition on which variables are trained."""
+    """Why a condition of training is not understood."""
     conditions: tuple[str, ...] = ()
-    """Those by which the program counts at which of its calls variables are trained."""
+    """Variables with which the program counts the calls that train."""
     cut: str = ""
-    """What says that nodes are gone from it; no TensorFlow loads such a graph."""
+    """Why nodes are missing; no TensorFlow loads such a graph."""
 
     def owners(self, slots: Collection[str], variables: Collection[str]) -> dict[str, str] | None:
-        """Variable by slot, None unless each slot is read by the updates of exactly one variable."""
+        """Return the variable of each slot, None unless the updates of exactly one variable read each slot."""
         owners: dict[str, str] = {}
         for name in variables:
             for slot in self.reads.get(name, frozenset()) & frozenset(slots):
@@ -68,7 +70,7 @@ class SaverGraph:
 
 
 def read(prefix: str) -> SaverGraph | None:
-    """The graph of a checkpoint, None where there is none that can be read: it is no part of the checkpoint."""
+    """Read the graph of a checkpoint, None if there is none or it is damaged: a checkpoint does not need it."""
     data = _bytes(prefix + ".meta")
     try:
         return None if data is None else _of_proto(protos.SaverMetaGraph.FromString(data))
@@ -77,7 +79,7 @@ def read(prefix: str) -> SaverGraph | None:
 
 
 def read_saved_model(path: str) -> SaverGraph | None:
-    """The graph of a `saved_model.pb` that trains, None where none of its graphs does, or several that differ."""
+    """Read the graph that trains in a `saved_model.pb`, None if there is none or if several differ."""
     data = _bytes(path)
     try:
         graphs = [] if data is None else [_of_proto(g) for g in protos.SavedGraphs.FromString(data).meta_graphs]
@@ -91,7 +93,7 @@ def read_saved_model(path: str) -> SaverGraph | None:
 
 
 def _program(graph: SaverGraph) -> dict[str, tuple[Any, ...]]:
-    """The nodes of a graph without those of its Saver: one that is saved twice has another Saver each time."""
+    """The nodes of a graph without those of its Saver, which differ each time a program is saved."""
     nodes = graph.nodes.by_name.items() if graph.nodes is not None else ()
     attributes = {name: sorted(a.SerializeToString() for a in node.attr) for name, node in nodes}
     return {n: (node.op, *node.input, *attributes[n]) for n, node in nodes if not _is_of_saver(n)}
@@ -172,8 +174,8 @@ def _reads(nodes: Nodes) -> dict[str, frozenset[str]]:
 
 
 def _saved_as(saved: Mapping[str, frozenset[str]], parts: Collection[str]) -> dict[str, str]:
-    """What a Saver saves under names of its program, `Saver({"w": variable})`, or swaps, as
-    `MovingAverageOptimizer.swapping_saver` does: averages are saved under the names of their variables."""
+    """Variables that a Saver saves under another name, as `Saver({"w": variable})` does, or swaps:
+    `MovingAverageOptimizer.swapping_saver` saves averages under the names of their variables."""
     return {
         key: next(iter(behind))
         for key, behind in saved.items()
@@ -182,14 +184,14 @@ def _saved_as(saved: Mapping[str, frozenset[str]], parts: Collection[str]) -> di
 
 
 def _parts(saves: Collection[tuple[str, frozenset[str]]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Partitioned variables, as those of canned Estimators are, under the names of the whole.
+    """Map the parts of partitioned variables, such as those of canned Estimators, to the name of the whole.
 
-    A slot of `dnn/kernel/part_0` made in the scope `dnn` is the variable `dnn/dnn/kernel/part_0/Adam`, and its key cuts
-    the name of the part by as much as the scope is long: `dnn/kernel/t_0/Adam` (training/slot_creator.py 1.15).
+    A slot of `dnn/kernel/part_0` made in the scope `dnn` is the variable `dnn/dnn/kernel/part_0/Adam`. Its key removes
+    as many characters from the part's name as the scope has: `dnn/kernel/t_0/Adam` (training/slot_creator.py 1.15).
 
     Args:
-      saves: the keys that the Saver writes, each with the variables that its value is read from. All parts of a
-        variable have one key.
+      saves: the keys that the Saver writes, each with the variables that its value depends on. All parts of a variable
+        share one key.
     """
     keys = {next(iter(behind)): key for key, behind in saves if len(behind) == 1 and key not in behind}
     owners = {key for variable, key in keys.items() if variable.rpartition("/part_")[0] == key}
@@ -207,7 +209,7 @@ _SLOT_OF_A_PART = re.compile(r".+/part_\d+/(.+)")
 
 
 def _saves(proto: Any) -> Iterator[tuple[str, str]]:
-    """(key, what gives its value) of all that the Saver of the file writes."""
+    """Yield (key, node of its value) for everything that the file's Saver writes."""
     nodes = proto.graph_def.node
     scope = _plain(str(proto.saver_def.save_tensor_name)).rpartition("/")[0]
     by_name = {str(n.name): n for n in nodes}
@@ -220,13 +222,12 @@ def _saves(proto: Any) -> Iterator[tuple[str, str]]:
 
 
 def _strings(node: Any) -> list[str]:
-    """The strings of a constant."""
     values = [a.value.tensor.string_val for a in node.attr if a.key == "value"] if node is not None else []
     return [bytes(text).decode("utf-8", "surrogateescape") for text in (values[0] if values else ())]
 
 
 def _updates(nodes: Nodes) -> dict[str, dict[str, frozenset[str]]]:
-    """`SCOPE/update_VARIABLE/...` is what `Optimizer.apply_gradients` calls its ops (training/optimizer.py 1.15)."""
+    """Group the ops `SCOPE/update_VARIABLE/...` of `Optimizer.apply_gradients` (training/optimizer.py 1.15)."""
     found: dict[str, dict[str, frozenset[str]]] = {}
     for name in nodes.inputs:
         scope, _, rest = name.partition("/update_")

@@ -1,8 +1,8 @@
-"""Learning-rate schedules that a program built into its graph, recognised op by op, in Keras's terms.
+"""Recognise learning-rate schedules that a program built into its graph, op by op, and express them in Keras's terms.
 
 `tf.train.*_decay` are expressions of the global step and of constants (training/learning_rate_decay.py 1.0 - 1.15), and
-so is the warm-up of google-research/bert (`optimization.py`, `create_optimizer`). What is not one of these, op for op,
-is carried as the formula that it is: nothing is concluded from names.
+so is the warm-up of google-research/bert (`optimization.py`, `create_optimizer`). Any other schedule is migrated as a
+formula. Names are never used as evidence.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _COSINE = ("Mul", "initial_learning_rate", (ADD, ("Mul", "rest", _HALF_COSINE), 
 
 
 def read(nodes: Nodes, name: str) -> Mapping[str, Any] | float | None:
-    """The schedule that a node is, as `{"class_name", "config"}`; a number where it is one after its warm-up; None
-    where it is neither a schedule of Keras's nor a formula of the step."""
+    """Return the schedule of a node as `{"class_name", "config"}`, a number if it is constant after its warm-up, or
+    None if it is neither a schedule of Keras nor a formula of the step."""
     name = _warmed_up(nodes, name)
     number = nodes.constant(name)
     if number is not None:
@@ -74,38 +74,40 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | float | None:
 
 
 def moving(nodes: Nodes, key: str, names: Iterable[str], changed: Collection[str], how: str) -> dict[str, str]:
-    """For `outside`, that a hyperparameter is made from what steps change, so that no number is right, else empty.
+    """Report a hyperparameter that depends on what steps change, so that no number is right; else return {}.
 
     Args:
-      names: the nodes that give it. changed: the variables that steps change. how: what is said of it anyway.
+      names: its nodes. changed: the variables that steps change. how: the report's text in all cases.
     """
     behind = {each for name in names for each in nodes.behind(name, with_choices=True)}
     return {} if behind.isdisjoint(changed) else {MOVING + key: f"{key}: {how}"}
 
 
 def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[str] | None = None) -> str:
-    """Why the global step is not the number of an optimizer's steps, so that a schedule of it stood still or ran; empty
-    if it is.
+    """Explain why the global step is not the number of an optimizer's steps, so that a schedule of it stops or runs
+    ahead; empty if it is.
 
     Args:
-      kernels: ops of the step, for all of which the global step must wait.
-      among: ops of which one must raise it, as the optimizer is not alone or applies gradients in several places.
+      kernels: ops of the step; the global step must wait for all of them.
+      among: the global step must be raised by one of these ops, if the optimizer is not alone or applies gradients in
+        several places.
     """
     counts = (lambda name: name == nodes.counter) if nodes.counter else (lambda name: name.endswith(GLOBAL_STEP))
     raised = [op for op, variable in writers(nodes) if counts(variable)]
     if len(raised) != 1:
-        return f"the graph raises the global step, which the schedule reads, {'nowhere' if not raised else 'twice'}"
+        times = "twice" if raised else "nowhere"
+        return f"the graph raises the global step, which the schedule reads, {times}"
     op, inputs = raised[0], nodes.inputs[raised[0]]
     one: Pattern = 1.0 if nodes.op(op).startswith("AssignAdd") else (ADD, STEP, 1.0)
     always = nodes.op(op) in WRITES and counts(inputs[0])  # and not in a `tf.cond` or a loop
     if not always or not match(nodes, inputs[1], one, Found()):
-        return f"{op!r} raises the global step, which the schedule reads, otherwise than by one"
+        return f"{op!r} raises the global step, which the schedule reads, by another amount than one"
     if not nodes.waits_for(op).issuperset(kernels):
         return f"{op!r} raises the global step, which the schedule reads, and does not wait for all of the step"
     if any(nodes.branches.get(op) != nodes.branches.get(kernel) for kernel in kernels):
         return f"{op!r} raises the global step, which the schedule reads, at other steps than variables are updated"
     if among is not None and op not in among:
-        return f"{op!r} raises the global step, which the schedule reads, and others may move the variables, too"
+        return f"{op!r} raises the global step, which the schedule reads, and others may update the variables too"
     return ""
 
 
@@ -114,8 +116,7 @@ def _schedule(class_name: str, found: Mapping[str, Any], **options: Any) -> dict
 
 
 def _warmed_up(nodes: Nodes, name: str) -> str:
-    """What a rate is from now on, where it has a warm-up that is over; BERT's `create_optimizer` has a sum of both,
-    others `tf.where`."""
+    """The rate after a warm-up that is over. BERT's `create_optimizer` adds both, other programs use `tf.where`."""
     counter = nodes.counter or next((each for each in nodes.changing if each.endswith(GLOBAL_STEP)), "")
     steps, _ = nodes.changing.get(counter, (0.0, ""))
     found = next((f for pattern in _WARMED if match(nodes, name, pattern, f := Found())), None)
@@ -123,6 +124,6 @@ def _warmed_up(nodes: Nodes, name: str) -> str:
 
 
 def _constants(nodes: Nodes, name: str, pattern: Pattern) -> dict[str, float]:
-    """The constants of a node that is this expression, empty where it is another."""
+    """The constants of a node that fits this expression, empty for others."""
     found = Found()
     return found.constants if match(nodes, name, pattern, found) else {}

@@ -1,8 +1,8 @@
-"""Where an optimizer of tf.train put its slots and its counter, whatever the program called them.
+"""Find the slots and the counter of a tf.train optimizer, under any name that the program gave them.
 
-A slot is made in the variable scope that is open when `minimize` is called: that of `net/w` is `net/w/Adam`, and inside
-of `variable_scope("train")` it is `train/net/w/Adam` (training/slot_creator.py 1.15). The step that `minimize` is given
-is any variable; the op that raises it has the name of the update (training/optimizer.py 1.15).
+A slot is created in the variable scope that is open when `minimize` is called: that of `net/w` is `net/w/Adam`, and
+inside `variable_scope("train")` it is `train/net/w/Adam` (training/slot_creator.py 1.15). The step that `minimize` gets
+may be any variable; the op that raises it has the name of the update (training/optimizer.py 1.15).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from migrate.graphs.nodes import Nodes
 
 
 def slots(nodes: Nodes, updates: Iterable[str]) -> dict[str, str]:
-    """Variables that are slots made in a scope -> what they are called outside of any. Those of the second optimizer of
-    a variable get the next numbers, as they do outside.
+    """Map slots made in a scope to their names outside of any. Slots of a variable's second optimizer get the next
+    numbers, as they do outside.
 
     Args:
       updates: scopes of `apply_gradients`.
@@ -39,13 +39,13 @@ def slots(nodes: Nodes, updates: Iterable[str]) -> dict[str, str]:
 
 
 def _is_slot(name: str, owner: str, variables: Collection[str]) -> bool:
-    """Whether `name` is SCOPE/OWNER/SLOT, and no OptimizerV2 called it so, whose settings would stand in that scope."""
+    """Whether `name` is SCOPE/OWNER/SLOT and not a slot of OptimizerV2, whose settings would be in that scope."""
     head = name.rpartition("/")[0]
     return head.endswith(f"/{owner}") and f"{head.removesuffix(owner)}decay" not in variables
 
 
 def counter(nodes: Nodes, updates: Iterable[str]) -> str:
-    """The variable that all updates raise by one, empty where that is none or not one."""
+    """The variable that all updates raise by one, empty unless there is exactly one."""
     found = set()
     for scope in updates:
         target, *by = nodes.inputs.get(scope) or [""]
@@ -55,10 +55,10 @@ def counter(nodes: Nodes, updates: Iterable[str]) -> str:
 
 
 def without_graph(shapes: Mapping[str, tuple[int, ...]], called: Collection[str]) -> dict[str, str]:
-    """As `slots`, of names alone: all that are called as an optimizer's stand in one scope.
+    """Do the same as `slots` by names alone: all slots of an optimizer are in one scope.
 
     Args:
-      shapes: of all arrays by name; called: what slots are called, `Adam` and `Adam_1`.
+      shapes: of all arrays by name. called: names of slots, such as `Adam` and `Adam_1`.
     """
     found: dict[str, str] = {}
     scopes = set()

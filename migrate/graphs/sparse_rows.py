@@ -1,4 +1,4 @@
-"""What a graph does with gradients of rows, as those of tables are: optimizers that move only these, and clipping."""
+"""Read what a graph does with gradients of rows: optimizers that update only these rows, and clipping."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from migrate.algorithms.repeated_rows import CLIP, REPEATED
 from migrate.graphs.nodes import SCATTERS, SETS, Nodes
 from migrate.state import SPARSE_CLIPPING
 
-ROWS_APART = "rows of sparse gradients that occur twice are clipped apart in some tables, and added up before in others"
+ROWS_APART = "rows of sparse gradients that repeat are clipped separately in some tables, but added up first in others"
 
 
 def rows_apart(
     config: Mapping[str, Any], sparse: Collection[str], added: Collection[str], outside: dict[str, str]
 ) -> dict[str, Any]:
-    """What is done to each gradient of a row that a batch has several times: TensorFlow's functions clip the values of
-    sparse gradients, which programs hardly ever add up before (`added`)."""
+    """How a batch's repeated rows are handled. TensorFlow's functions clip the values of sparse gradients, and few
+    programs add rows up first (`added`)."""
     apart = set(sparse).difference(added)
     if not apart or not any(config.get(key) for key in LIMITS):
         return {}
@@ -35,39 +35,43 @@ def lazy(
     strange: Collection[str],
     outside: dict[str, str],
 ) -> str:
-    """The class, which is another where sparse gradients move their rows alone: those of Adam itself move all rows.
+    """Return the class: LazyAdam if sparse gradients update only their rows, since Adam itself updates all rows.
 
     Args:
-      strange: the tables that move neither by a kernel nor by the rule of their class without one.
+      strange: the tables updated neither by a kernel nor by the class's rule for tables.
     """
     scattered = {nodes.inputs[n][0] for n in found if nodes.op(n).removeprefix("Resource") in SCATTERS} & set(sparse)
     whole = next((n for n in found if scattered and nodes.op(n) in SETS and owner_of(n) in scattered), None)
     if whole is not None:
-        outside["optimizer"] = f"updates of {owner_of(whole)} move only the rows that have a gradient, and slots of all"
+        outside["optimizer"] = (
+            f"updates of {owner_of(whole)} change only the rows that have a gradient, but all rows of slots"
+        )
     is_adam = class_name in ("AdamOptimizer", "AdamWOptimizer")
     own = sorted(set(strange) - scattered if is_adam else strange)
     if own:
-        outside["optimizer"] = f"updates of {own[0]} move rows by another rule than that of {class_name}"
+        outside["optimizer"] = f"updates of {own[0]} change rows by a rule that is not {class_name}"
     if scattered and class_name == "AdaMaxOptimizer":
-        outside["optimizer"] = f"AdaMaxOptimizer moves only the rows of {min(scattered)} that have a gradient"
+        outside["optimizer"] = f"AdaMaxOptimizer changes only the rows of {min(scattered)} that have a gradient"
     if not scattered or not is_adam:
         return class_name
     if class_name != "AdamOptimizer" or scattered != set(sparse):
-        outside["optimizer"] = f"updates of {min(scattered)} move only the rows that have a gradient, and others do not"
+        outside["optimizer"] = (
+            f"updates of {min(scattered)} change only the rows that have a gradient, and others do not"
+        )
     return "LazyAdamOptimizer"
 
 
 def of_own_rule(nodes: Nodes, tables: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """For `outside`, a table that a program moves by a rule of its own: neither is it moved whole by its slots, as Adam
-    does, nor are its rows and theirs, as LazyAdam's and AdaMax's are.
+    """Report a table that a program updates by a custom rule: neither does its update change all rows, as Adam does,
+    nor only the table's and slots' rows that have a gradient, as LazyAdam and AdaMax do.
 
     Args:
-      tables: those that move neither by a kernel nor by a rule that is known, with the ops of their updates.
+      tables: those without a known kernel or rule, with the ops of their updates.
     """
     for table, ops in sorted(tables.items()):
         rows = {nodes.inputs[n][0] for n in ops if nodes.op(n).removeprefix("Resource") in SCATTERS}
         if table not in rows or len(rows) == 1:
-            return {"optimizer": f"updates of {table} move rows by no rule of tf.train's"}
+            return {"optimizer": f"updates of {table} change rows by a rule that tf.train does not have"}
     return {}
 
 

@@ -1,4 +1,4 @@
-"""What tf.train does with the rows of a sparse gradient if a class has no kernel for them.
+"""Recognise how tf.train updates the rows of a sparse gradient if a class has no kernel for them.
 
 Sources: `_apply_sparse` and `_resource_apply_sparse` of `training/gradient_descent.py` and `adam.py`, 1.0 to 2.15.
 """
@@ -21,9 +21,9 @@ _CLASSES = {"SGD": "GradientDescentOptimizer", "Adam": "AdamOptimizer"}
 
 
 class TableRule(NamedTuple):
-    """The class by whose rule a table moves, the op that moves it, and the rule's inputs by arguments.
+    """The class whose rule updates a table, the op that changes it, and the rule's inputs by arguments.
 
-    `slots`, `powers`: as `own_slots.read` gives them.
+    `slots`, `powers`: the result of `own_slots.read`.
     """
 
     class_name: str
@@ -34,11 +34,7 @@ class TableRule(NamedTuple):
 
 
 def read(nodes: Nodes, tables: Mapping[str, Collection[str]]) -> dict[str, TableRule]:
-    """The rules of tables, without those whose ops are no rule that is known here.
-
-    Args:
-      tables: the ops of each one's update.
-    """
+    """Return the rules of tables, without those whose ops follow no known rule. `tables` has the ops of each update."""
     scalars = {name: [w] for name, w in alone_written(nodes).items() if nodes.shape(name) == ()} if tables else {}
     found = {table: _read(nodes, table, ops, scalars) for table, ops in tables.items()}
     return {table: rule for table, rule in found.items() if rule is not None}
@@ -63,7 +59,7 @@ def _read(nodes: Nodes, table: str, ops: Collection[str], scalars: Mapping[str, 
 
 
 def _is_changed(nodes: Nodes, op: str, identity: Identity) -> bool:
-    """Whether the update makes its gradient by itself, beyond adding up rows that occur twice."""
+    """Whether the update changes its gradient, apart from adding up repeated rows."""
     made = identity.gradient[0]
     made = nodes.source(nodes.inputs[made][0]) if nodes.op(made) == ROWS_ADDED else made
     return made.startswith(f"{op.rpartition('/')[0]}/")

@@ -1,8 +1,8 @@
-"""What a graph says of a tf.train optimizer: class, constants, schedule, clipping and sparse gradients.
+"""Read a tf.train optimizer from a graph: class, constants, schedule, clipping and sparse gradients.
 
 `Optimizer.apply_gradients` puts one kernel per variable into the graph, `SCOPE/update_VARIABLE/ApplyX`, and the
 constructor's arguments are constants that the kernels read (tensorflow/python/training 1.15, input numbers from
-tensorflow/core/ops/training_ops.cc). The graph is data: nothing of it is run, and what is not recognised is said.
+tensorflow/core/ops/training_ops.cc). Nothing of the graph is run, and everything not recognised is reported.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from migrate.state import CHANGED, LATE_READ, MOVING, NO_KERNEL, SPARSE_CLIPPING
 
 
 class Kernel(NamedTuple):
-    """A class of tf.train or tf.keras, and which input of its kernel is what.
+    """A class of tf.train or tf.keras, and the meaning of its kernel's inputs.
 
-    `rows`: of the sparse kernel, which has indices. `slots`: those of tf.keras's class, which it reads first, behind
-    the variable.
+    `rows`: those of the sparse kernel, which has indices. `slots`: those of tf.keras's class, which follow the
+      variable.
     """
 
     class_name: str
@@ -45,7 +45,7 @@ _CENTERED = {_RATE: 4, "rho": 5, "momentum": 6, "epsilon": 7}
 _L1, _L2, _POWER = "l1_regularization_strength", "l2_regularization_strength", "learning_rate_power"
 _SHRINKAGE = "l2_shrinkage_regularization_strength"
 _WITH_BETA = (ADD, _L2, (DIVIDE, "beta", ("Mul", 2.0, Anything("rate"))))
-"""What FtrlOptimizer of TF 2.4 and later hands its kernel for l₂ (`_prepare` in `training/ftrl.py`)."""
+"""The l₂ input that FtrlOptimizer of TF 2.4 and later gives its kernel (`_prepare` in `training/ftrl.py`)."""
 KERNELS = {
     "GradientDescent": Kernel("GradientDescentOptimizer", 2, {_RATE: 1}),
     "Momentum": Kernel("MomentumOptimizer", 3, {_RATE: 2, "momentum": 4}, {_RATE: 2, "momentum": 5}),
@@ -71,22 +71,26 @@ KERNELS = {
     ),
 }
 CALLED = frozenset(kernel.class_name.removesuffix("Optimizer") for kernel in KERNELS.values())
-"""What their slots are called unless the program names the optimizer."""
+"""The names of their slots unless the program names the optimizer."""
 ARGUMENTS = frozenset(key for kernel in KERNELS.values() for key in (*kernel.inputs, *(kernel.rows or ())))
 WITH_DECAY = {"AdamOptimizer": "AdamWOptimizer", "MomentumOptimizer": "MomentumWOptimizer"}
-"""What `tf.contrib.opt` calls a class that decays weights before its step (`weight_decay_optimizers.py` 1.15)."""
+"""Classes of `tf.contrib.opt` that decay weights before the step (`weight_decay_optimizers.py` 1.15)."""
 _OTHER_KERNELS = re.compile(r"(?:Resource)?(?:Sparse)?Apply(ProximalGradientDescent|AdagradDA|PowerSign|AddSign)")
-"""Kernels of classes without a rule here, which are called so."""
+"""Classes of kernels that have no rule here."""
 _AS_USUAL = {"update_slots": True, "multiply_linear_by_lr": False}
-"""Flags of kernels by which they would step otherwise than their class; absent ones are these."""
+"""Kernel flags that change the class's step; absent flags have these values."""
 NESTEROV = ("Momentum", "Adam")
 """Kernels with an attribute use_nesterov."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What kernels say. `config` has the arguments under Keras's names; `seen`: whether each gradient was followed to
-    its end; `outside`: what was met there, or makes an argument, and is not understood."""
+    """What kernels show.
+
+    Attributes:
+      config: the arguments under Keras's names. seen: whether each gradient was followed to its end.
+      outside: steps of the program, or of an argument, that are not understood.
+    """
 
     class_name: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -94,17 +98,17 @@ class Trained:
     outside: Mapping[str, str] = field(default_factory=dict)
     seen: bool = False
     gathered: frozenset[str] = frozenset()
-    """Variables in which gradients are summed up between steps."""
+    """Variables that accumulate gradients between steps."""
     constrained: frozenset[str] = frozenset()
     """As `Stored.constrained`."""
 
 
 def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Collection[str] = ()) -> Trained:
-    """What the kernels of an optimizer say.
+    """Read the kernels of an optimizer.
 
     Args:
-      updates: as `SaverGraph.updates`. scopes: those of the chosen optimizer; the others are of other ones, which may
-        change its variables. None chosen: all are of one.
+      updates: as `SaverGraph.updates`. scopes: those of the chosen optimizer; other optimizers may change its variables
+        too. Empty if all are of one optimizer.
     """
     others = _updating(nodes, list(updates) if scopes else [])
     scopes = scopes or list(updates)
@@ -155,7 +159,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
 
 
 def _by_owner(names: Collection[str], owners: Collection[str]) -> dict[str, list[str]]:
-    """Of the ops that update variables those of some, by variable."""
+    """Group the ops that update some owners by owner."""
     found: dict[str, list[str]] = {}
     for name in names:
         if (owner := owner_of(name)) in owners:
@@ -164,12 +168,11 @@ def _by_owner(names: Collection[str], owners: Collection[str]) -> dict[str, list
 
 
 def _updating(nodes: Nodes, scopes: Collection[str]) -> list[str]:
-    """The ops that update variables in these scopes."""
     return [name for each in scopes for name in nodes.by_name if name.startswith(f"{each}/update_")]
 
 
 def _without_rule(nodes: Nodes, found: Collection[str]) -> str | None:
-    """The class whose kernels they are, where it has no rule here; None where they are of several, or of none."""
+    """The class of these kernels that has no rule here; None for several classes, or for none of these."""
     kernels = (_OTHER_KERNELS.fullmatch(nodes.op(name)) for name in found)
     called = {kernel.group(1) for kernel in kernels if kernel is not None}
     return f"{called.pop()}Optimizer" if len(called) == 1 else None
@@ -178,19 +181,19 @@ def _without_rule(nodes: Nodes, found: Collection[str]) -> str | None:
 def _strange_rule(
     nodes: Nodes, found: Collection[str], applied: Mapping[str, tuple[Kernel, bool]], classes: Collection[str]
 ) -> dict[str, str]:
-    """What is met where kernels do not step by the rule of one class."""
+    """Report kernels that do not follow the rule of one class."""
     other = next((name for name in found if _OTHER_KERNELS.fullmatch(nodes.op(name))), None)
     if other is not None:
-        return {"optimizer": f"{other!r} ({nodes.op(other)}) moves a variable by the rule of another class"}
+        return {"optimizer": f"{other!r} ({nodes.op(other)}) updates a variable by the rule of another class"}
     first = next((name for name, (kernel, _) in applied.items() if _changes_gradient(nodes, name, kernel)), None)
     if first is not None:
-        text = f"{first!r} takes a gradient that the optimizer's own step has changed, as LARSOptimizer's does"
+        text = f"{first!r} gets a gradient that the optimizer's own step has changed, as LARSOptimizer's does"
         return {"trust_coefficient": text}
     return {"optimizer": f"variables are updated by {', '.join(sorted(classes))}"} if len(classes) > 1 else {}
 
 
 class _Read:
-    """What kernels of one class say, gathered over the variables that they update."""
+    """What kernels of one class show, collected over the variables that they update."""
 
     def __init__(self, nodes: Nodes, owners: Collection[str]):
         self._nodes = nodes
@@ -199,13 +202,12 @@ class _Read:
         self.moved = by_variable.keys()
         """Variables that steps change."""
         self.rates: dict[str, Any] = {}
-        """Schedules that were read, which kernels share."""
+        """Schedules that were read; kernels share them."""
         self._doubted: set[tuple[str, str]] = set()
         self._said: dict[tuple[str, str], dict[str, str]] = {}
         self._values: dict[str, list[Any]] = {}
         self.gradients = Gradients(nodes, owners)
         self.changed = set(owners)
-        """Variables and slots."""
         self.limits: set[tuple[str, float] | None] = set()
         self.outside: dict[str, str] = {}
 
@@ -223,14 +225,14 @@ class _Read:
         self._note(self._arguments(name, {key: inputs.get(place) for key, place in places}))
 
     def rule(self, rule: TableRule) -> None:
-        """A table that moves by the rule of its class, which has no kernel for its rows."""
+        """Read a table that follows the rule of its class, which has no kernel for its rows."""
         self._wrong(rule.op, rule.slots, rule.powers, [rule.inputs[key] for key in rule.inputs if key in BETAS])
         self._note(self._arguments(rule.op, rule.inputs))
 
     def _wrong(
         self, name: str, slots: list[str], powers: list[str], betas: Sequence[str], unusual: str | None = None
     ) -> None:
-        """Say what is wrong with what an op that moves a variable reads, and with its order."""
+        """Report wrong inputs and a wrong order of an op that updates a variable."""
         wrong = own_slots.strange(self._nodes, name, owner_of(name), slots, powers, betas, self._written)
         wrong = wrong or unusual or _out_of_order(self._nodes, name, self.gradients)
         if wrong is not None:
@@ -243,11 +245,11 @@ class _Read:
             known.extend([value] if value not in known else ())
 
     def _arguments(self, name: str, inputs: Mapping[str, str | None]) -> Iterator[tuple[str, Any]]:
-        """What the inputs of a kernel, or of a rule without one, are."""
+        """Yield what the inputs of a kernel, or of a rule without one, are."""
         nodes, outside, rates = self._nodes, self.outside, self.rates
         for key, given in inputs.items():
             if given is None:
-                outside[key] = f"{name!r} in the graph lacks the input that it is"
+                outside[key] = f"{name!r} in the graph lacks this input"
                 continue
             value: Any = nodes.constant(given)
             if value is None and key == _RATE:
@@ -262,75 +264,76 @@ class _Read:
                 value, op = nodes.changing[made]
                 outside |= self._rewritten(name, key, made, op)
             if made_from_gradients(nodes, made):
-                outside[NO_KERNEL] = f"{name!r} takes a {key} that steps make from gradients, which no rule here does"
+                outside[NO_KERNEL] = f"{name!r} uses a {key} that steps compute from gradients, which no rule here does"
             if value is not None:
                 yield key, value
             else:
                 self._unread(key, made)
 
     def _rewritten(self, kernel: str, key: str, variable: str, op: str) -> dict[str, str]:
-        """What is said of a hyperparameter whose variable the graph changes, once for all kernels."""
+        """Report a hyperparameter whose variable the graph changes, once for all kernels."""
         said = self._said.get((key, variable))
         if said is None:
             said = self._said[key, variable] = said_of_writer(self._nodes, key, variable, op, [kernel])
         return said
 
     def _unread(self, key: str, made: str) -> None:
-        """A hyperparameter of one kernel or of many, which the graph makes in a way that is not understood."""
+        """Report a hyperparameter of kernels that the graph computes in a way that is not understood."""
         if (key, made) in self._doubted:
             return
         self._doubted.add((key, made))
-        how = f"{made!r} ({self._nodes.op(made) or 'no op'}) in the graph makes it"
+        how = f"{made!r} ({self._nodes.op(made) or 'no op'}) in the graph computes it"
         how = self.outside.setdefault(key, how)
         self.outside |= schedules.moving(self._nodes, key, [made], self.moved, how)
 
     def table(self, owner: str, ops: Collection[str]) -> None:
-        """A variable whose rows are moved by several ops and no kernel."""
+        """Read a variable whose rows several ops change, without a kernel."""
         for gradient in taken(self._nodes, ops):
             self.limits.add(self.gradients.clipping(owner, gradient, self.outside))
 
     def agreed(self) -> dict[str, Any]:
-        """The arguments that all kernels have alike; the others are said to differ."""
+        """Return the arguments that are the same for all kernels, and report the others."""
         differing = {key for key, each in self._values.items() if len(each) > 1}
         self.outside |= {key: f"variables have different values of {key}" for key in sorted(differing)}
         return {key: each[0] for key, each in self._values.items() if key not in differing}
 
 
 def _limit(limits: set[tuple[str, float] | None], outside: dict[str, str]) -> dict[str, float]:
-    """The limit of gradients as an option, if all have the same."""
+    """The limit of gradients as an option, if all have the same one."""
     if len(limits) > 1:
-        outside.setdefault(CHANGED, "not all gradients are clipped alike")
+        outside.setdefault(CHANGED, "not all gradients are clipped in the same way")
     limit = next(iter(limits)) if len(limits) == 1 else None
     return {} if limit is None else dict([limit])
 
 
 def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> str | None:
-    """What is said of a kernel that the op which `apply_gradients` returns does not wait for; None if it does for all.
-    That op is called as its scope is, unless the scope is one of a distribution strategy."""
+    """Report a kernel that the op returned by `apply_gradients` does not wait for; None if there is none. That op has
+    the name of its scope, unless the scope belongs to a distribution strategy."""
     own = tuple({f"{name.rpartition('/')[0]}/" for name in kernels})
     for scope in scopes:
         inside = (name for name in nodes.by_name if name.startswith(f"{scope}/") and not name.startswith(own))
         done = set[str]().union(*map(nodes.waits_for, [scope] if scope in nodes.by_name else inside))
         left = next((name for name in kernels if name.startswith(f"{scope}/update_") and name not in done), None)
         if left is not None:
-            return f"nothing in {scope!r} waits for {left!r}, which may never run"
+            return f"no op in {scope!r} waits for {left!r}, which may never run"
     return None
 
 
 def _out_of_order(nodes: Nodes, name: str, gradients: Gradients) -> str | None:
-    """What is said of a kernel on a side of a condition that takes what is gathered before it is whole, or again."""
+    """Report a kernel on a side of a condition that reads accumulated gradients too early, or again."""
     if any(nodes.op(nodes.source(each)) in ("Switch", "RefSwitch") for each in nodes.inputs[name]):
-        return f"{name!r} stands on a side of a condition that is not understood"
+        return f"{name!r} is on a side of a condition that is not understood"
     branch = nodes.branches.get(name)
     for op in gradients.gathering.get(owner_of(name), ()) if branch else ():
         early, late = (op, name) if nodes.op(op).startswith("AssignAdd") else (name, op)
         if early not in nodes.waits_for(late) and (early == op or nodes.branches.get(op) == branch):
-            return f"{late!r} does not wait for {early!r}, and both use what is gathered of gradients"
+            return f"{late!r} does not wait for {early!r}, and both use accumulated gradients"
     return None
 
 
 def _unusual(nodes: Nodes, name: str) -> str | None:
-    """What a flag of a kernel says otherwise than its class, None if nothing: RegAdagradOptimizer's update_slots."""
+    """Describe a kernel's flag that differs from its class, such as RegAdagradOptimizer's update_slots; None if
+    none."""
     told = {key: nodes.attribute(name, key) for key in _AS_USUAL}
     key = next((k for k, each in told.items() if each is not None and bool(each.b) != _AS_USUAL[k]), None)
     return None if key is None else f"{name!r} has {key} = {not _AS_USUAL[key]}"
@@ -344,7 +347,7 @@ def _with_decay(
     config: dict[str, Any],
     outside: dict[str, str],
 ) -> str:
-    """The class, which is another where its updates also do p ← p − weight_decay·p, as those of tf.contrib.opt's do."""
+    """The class, replaced by that of tf.contrib.opt if updates also do p ← p − weight_decay·p."""
     found = Found()
     decayed: set[str] = set()
     stepped = {owner_of(name) for name in applied}
@@ -356,7 +359,7 @@ def _with_decay(
         if subtracted and match(nodes, write.value, ("Mul", "weight_decay", Variable(owner)), found):
             decayed.add(owner)
         elif owner in stepped:
-            outside["updates"] = f"{write.op!r} changes a variable that the optimizer's kernel updates, too"
+            outside["updates"] = f"{write.op!r} changes a variable that the optimizer's kernel updates too"
     if not decayed:
         return class_name
     if class_name not in WITH_DECAY:
@@ -369,19 +372,19 @@ def _with_decay(
 
 
 def _changes_gradient(nodes: Nodes, name: str, kernel: Kernel) -> bool:
-    """Whether what a kernel takes for the gradient is made in the scope of its own update."""
+    """Whether a kernel's gradient is computed in the scope of its own update."""
     return nodes.source(gradient_of(nodes, name, kernel)).startswith(f"{name.rpartition('/')[0]}/")
 
 
 def gradient_of(nodes: Nodes, name: str, kernel: Kernel) -> str:
-    """The gradient that an update is given, before rows that occur twice are added up (training/optimizer.py 1.15)."""
+    """The gradient that an update gets, before it adds up repeated rows (training/optimizer.py 1.15)."""
     given = nodes.inputs[name][kernel.gradient]
     source = nodes.source(given)
     return nodes.inputs[source][0] if nodes.op(source) == ROWS_ADDED else given
 
 
 def kernel_of(op: str, kernels: Mapping[str, Kernel]) -> tuple[Kernel, bool] | None:
-    """The kernel of an op and whether it is the sparse one."""
+    """The kernel of an op, and whether it is the sparse one."""
     told = re.fullmatch(r"(?:Resource)?(Sparse)?Apply(\w+)", op)
     kernel = kernels.get(told.group(2)) if told else None
     return (kernel, bool(told and told.group(1))) if kernel is not None else None

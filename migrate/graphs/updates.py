@@ -16,7 +16,7 @@ _OF_NUMBERS = (
     " SelectV2 Less LessEqual Greater GreaterEqual Equal NotEqual LogicalAnd LogicalOr LogicalNot Identity"
     " ReadVariableOp StopGradient Snapshot Reshape Squeeze"
 )
-"""Ops that make one number of others."""
+"""Ops that compute one number from others."""
 _CHOICES = (
     *("Select", "SelectV2", "Minimum", "Maximum", "ClipByValue", "Abs", "Sign"),
     *("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual"),
@@ -42,7 +42,7 @@ class Update:
         self.others = self._dependent(set(self.leaves))
         for output in self.traced.keys() - self.own - self.others:
             if self._chooses(output):
-                self.traced[output] = []  # a number of its own: what it is at a few steps says nothing of others
+                self.traced[output] = []  # its values at a few steps do not determine it at others
 
     def _end(self, variable: str) -> str:
         found = last(self.nodes, [write.op for write in self.writes.get(variable, ())])
@@ -84,7 +84,7 @@ class Update:
         return not self._is_number(output)
 
     def _is_number(self, output: str) -> bool:
-        """Whether an output is made of numbers alone, by ops that give one number."""
+        """Whether an output depends on numbers alone, through ops that give one number."""
         nodes = self.nodes
         for each in nodes.behind(node_of(output), to_gradients=True):
             if nodes.is_gradient(each):
@@ -95,15 +95,15 @@ class Update:
         return True
 
     def _chooses(self, output: str) -> bool:
-        """Whether a number is chosen by comparing; limits of 0 and infinity, as Keras puts below a root, choose
-        nothing."""
+        """Whether a number is chosen by comparing. Limits of 0 and infinity, as Keras puts below a root, do not
+        count."""
         if self.nodes.op(output) not in _CHOICES:
             return False
         limits = [number_of(self.nodes, each) for each in self.traced[output]]
         return sum(limit is not None and float(limit) in (0.0, math.inf) for limit in limits) < len(limits) - 1
 
     def _dependent(self, on: set[str]) -> set[str]:
-        """The outputs that are computed from some of these, and these."""
+        """These outputs and all that depend on them."""
         found = set(on)
         for output, inputs in self.traced.items():
             if not found.isdisjoint(inputs):
@@ -111,7 +111,7 @@ class Update:
         return found & self.traced.keys()
 
     def form(self) -> tuple[Any, ...]:
-        """What is computed, whatever the variable, its slots and its gradient are called."""
+        """A key of the computation, without the names of the variable, its slots and its gradient."""
         places = {output: place for place, output in enumerate(self.traced)}
         groups = list(dict.fromkeys(self._groups().values()))
         found: list[Any] = []
@@ -128,16 +128,16 @@ class Update:
         return (places[self.variable], *found)
 
     def _groups(self) -> dict[str, tuple[str, ...]]:
-        """For each array where the evaluation starts those that are equal."""
+        """Map each array where the evaluation starts to those that are equal."""
         alike: dict[Any, list[str]] = {}
         for each in self.leaves:
-            rows = self.nodes.op(each) == ROWS_ADDED  # added up again wherever they are used
+            rows = self.nodes.op(each) == ROWS_ADDED  # added up again at each use
             alike.setdefault(tuple(self.nodes.parents(each)[:2]) if rows else each, []).append(each)
         return {each: tuple(members) for members in alike.values() for each in members}
 
     def cuts(self) -> list[tuple[str, ...]]:
-        """The outputs that could be the gradient: everything that isn't the variable, a slot or a number reaches the
-        new values through this one alone. Those come first that leave most of the graph to be evaluated."""
+        """Outputs that could be the gradient: everything except the variable, slots and numbers reaches the new values
+        through one of them. Those that leave most of the graph to be evaluated come first."""
         group = self._groups()
         open_: set[tuple[str, ...]] = {(end,) for end in self.ends.values() if end in self.others}
         found: list[tuple[str, ...]] = []

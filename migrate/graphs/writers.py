@@ -1,4 +1,5 @@
-"""Which ops of a graph change a variable: assignments of all kinds, in a `tf.cond`, a loop and a function, too."""
+"""Find the ops of a graph that change a variable: all kinds of assignments, also in a `tf.cond`, a loop or a
+function."""
 
 from __future__ import annotations
 
@@ -15,25 +16,24 @@ _CHANGES = re.compile(
 """Ops that change the variable that is their first input (core/ops/state_ops.cc, resource_variable_ops.cc,
 array_ops.cc and training_ops.cc 1.15)."""
 _FIRST = {"If": 1, "Case": 1, "While": 0, "PartitionedCall": 0, "StatefulPartitionedCall": 0}
-"""Which input of an op is the first argument of the functions that it calls."""
+"""The input of an op that is the first argument of the functions that it calls."""
 
 
 def other_writer(nodes: Nodes, variables: Collection[str], own: Collection[str]) -> str | None:
-    """What is said of an op that changes one of the variables in a step, besides those of its optimizer; None if there
-    is none."""
+    """Describe an op that changes one of the variables in a step besides their optimizer; None if there is none."""
     found = next((op for op, changed in writers(nodes) if changed in variables and op not in own), None)
     return None if found is None else f"{found!r} changes the variables or slots besides the optimizer"
 
 
 def alone_written(nodes: Nodes, changed: Mapping[str, Sequence[str]] | None = None) -> dict[str, Write]:
-    """The one assignment of each variable that one op alone changes in a step; `changed`: as `changers` gives it."""
+    """The assignment of each variable that exactly one op changes in a step. `changed`: the result of `changers`."""
     writes = {write.op: write for write in nodes.writes()}
     found = changers(nodes) if changed is None else changed
     return {variable: writes[ops[0]] for variable, ops in found.items() if len(ops) == 1 and ops[0] in writes}
 
 
 def changers(nodes: Nodes, without: Collection[str] = ()) -> dict[str, list[str]]:
-    """The ops that change each variable in a step, assignments of what reads `without` aside."""
+    """The ops that change each variable in a step, without assignments of values that read `without`."""
     values = {write.op: write.value for write in nodes.writes()}
     found: dict[str, list[str]] = {}
     for op, variable in writers(nodes):
@@ -43,8 +43,8 @@ def changers(nodes: Nodes, without: Collection[str] = ()) -> dict[str, list[str]
 
 
 def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
-    """(op, variable that it changes), without ops that give a variable its first value, or one that was fed
-    (`set_weights`), read from a checkpoint (`init_from_checkpoint`), or is a constant (`w.assign(pretrained)`)."""
+    """Yield (op, variable that it changes). Excluded are initial values, and values that are fed (`set_weights`), read
+    from a checkpoint (`init_from_checkpoint`) or constant (`w.assign(pretrained)`)."""
     changes = _Changes(nodes)
     for name, inputs in nodes.inputs.items():
         value = inputs[1] if len(inputs) > 1 else ""
@@ -54,10 +54,10 @@ def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
 
 
 def rewritten(nodes: Nodes, held: Mapping[str, str], steps: Collection[str]) -> dict[str, str]:
-    """For `outside`, hyperparameters that a graph changes, as of a program that lets its rate decay.
+    """Report hyperparameters that the graph changes, such as a decaying rate.
 
     Args:
-      held: their variables. steps: ops of the optimizer's own.
+      held: their variables. steps: ops of the optimizer's step.
     """
     ops = {variable: op for op, variable in writers(nodes)}
     changed = {key: variable for key, variable in held.items() if variable in ops}
@@ -68,13 +68,13 @@ def rewritten(nodes: Nodes, held: Mapping[str, str], steps: Collection[str]) -> 
 
 
 def said_of_writer(nodes: Nodes, key: str, variable: str, op: str, steps: Collection[str]) -> dict[str, str]:
-    """The same of one; that no number is right where each step changes it."""
+    """Report one hyperparameter; if each step changes it, no number is right."""
     how = f"{op!r} in the graph changes the variable {variable!r}, which it is read from"
     return {key: how, **({MOVING + key: f"{key}: {how}"} if _runs_with(nodes, op, steps) else {})}
 
 
 def _runs_with(nodes: Nodes, op: str, steps: Collection[str]) -> bool:
-    """Whether anything waits for an op and for one of these, so that one `run` does both."""
+    """Whether one `run` does an op and one of these: some op waits for both."""
     behind: set[str] = set()
     todo = [op]
     while todo:
@@ -85,12 +85,12 @@ def _runs_with(nodes: Nodes, op: str, steps: Collection[str]) -> bool:
 
 
 class _Changes:
-    """What the ops of a graph and of its functions change."""
+    """The changes by ops of a graph and of its functions."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._places: dict[str, frozenset[int]] = {}
-        """Which of its arguments a function changes, of those that were looked into."""
+        """The arguments that each examined function changes."""
 
     def of(self, nodes: Nodes, name: str) -> Iterator[str]:
         inputs, op = nodes.inputs[name], nodes.op(name)
@@ -100,13 +100,13 @@ class _Changes:
             places = self._of_function(function)
             first = 0 if op == function else _FIRST.get(op)
             if first is None and places:
-                yield from map(nodes.target, inputs)  # any of them may be handed on to any argument
+                yield from map(nodes.target, inputs)  # each may become any argument
             elif first is not None:
                 yield from (nodes.target(inputs[first + i]) for i in places if first + i < len(inputs))
 
     def _of_function(self, name: str) -> frozenset[int]:
         if name not in self._places:
-            self._places[name] = frozenset()  # of one that calls itself
+            self._places[name] = frozenset()  # in case it calls itself
             function = self._nodes.functions[name]
             body = Nodes(function.node_def, self._nodes.functions)
             changed = {each for node in body.by_name for each in self.of(body, node)}

@@ -16,7 +16,6 @@ from migrate import algorithms, generations
 from migrate.algorithms import nadam
 from migrate.algorithms.spec import Algorithm, Block, FlatOrder
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
 from migrate.claims import Questions, asked_by, asking, doubts
 from migrate.errors import AmbiguousError, MissingHintError
@@ -26,6 +25,7 @@ from migrate.rules import differences
 from migrate.state import OptimizerState
 from migrate.surfaces import ORDER
 from optim import schedules, slot_layout
+from optim.bytes.bundle import numpy_dtype
 from optim.errors import HyperparameterError, UnsupportedError
 
 

@@ -49,6 +49,7 @@ APART = {
     "use_ema": "averages of the variables",
     "gradient_accumulation_steps": "accumulation of gradients",
     "lookahead": "Lookahead",
+    "cautious": "cautious updates",
     "stochastic_average": "averages of the variables",
 }
 """Options of a source that no transformation here has."""

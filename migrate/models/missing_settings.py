@@ -1,7 +1,7 @@
 """What of a model its files do not hold, Keras 3's above all.
 
 Found by calling `get_config` of every class of Keras 3.0 to 3.15 and comparing with its arguments. What nothing shows
-and only few models have is in docs/exact.md.
+and only few models have is in docs/limits.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
-from migrate.bytes.bundle import STRING, numpy_dtype
+from optim.bytes.bundle import STRING, numpy_dtype
 
 CHUNK = 2 << 20
 """Bytes at a time: they stay in the processor's cache, and a thread that reads them seldom waits for one that runs

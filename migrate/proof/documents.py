@@ -16,7 +16,8 @@ from typing import Any
 
 import h5py
 
-from migrate.bytes import files, hdf5
+from migrate.bytes import hdf5
+from optim.bytes import files
 from optim.slot_layout import POINTER_NAME, pointer_text
 
 CONFIG, METADATA = "config.json", "metadata.json"

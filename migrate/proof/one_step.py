@@ -51,6 +51,8 @@ def _parity(state: OptimizerState, folder: str) -> float:
     ahead = state.hyperparameters.get("lookahead")
     if ahead and (state.iterations + 1) % ahead["sync_period"] == 0:
         raise UnsupportedError("the next step is one of Lookahead's slow weights, which no formula here has")
+    if state.hyperparameters.get("cautious"):
+        raise UnsupportedError("updates are cautious, and no formula here has their mask")
     source = stepping.parity_source(state)
     parity.rate(source)  # raises UnsupportedError for a schedule whose formula is not known
     names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))

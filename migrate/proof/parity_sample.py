@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import numpy_dtype
 from migrate.proof.parity import ELEMENTWISE
 from migrate.state import OptimizerState, StoredVariable
+from optim.bytes.bundle import numpy_dtype
 
 NUMBERS = 1 << 21
 """Of all variables together up to which a step is compared on all of them."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from migrate.bytes import object_graph
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, STRING, BundleReader, numpy_dtype
 from migrate.bytes.messages import line
 from migrate.claims import EXACT
 from migrate.conversion.convert import Progress
@@ -19,6 +18,7 @@ from migrate.proof import documents, tensorflow
 from migrate.proof.compare import Comparer
 from migrate.state import OptimizerState
 from optim import slot_layout
+from optim.bytes.bundle import GRAPH_KEY, STRING, BundleReader, numpy_dtype
 
 Row = tuple[str, tuple[int, ...], str, bool, bool]
 """A variable in the table: name, shape, dtype, whether it is trained, and whether its value is there."""

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from migrate import claims, readers
-from migrate.bytes import files, urls
 from migrate.bytes.source import open_source
 from migrate.conversion import error_boundary, partial
 from migrate.conversion.convert import PathLike, Progress, described, for_target, read, read_part
@@ -25,6 +24,7 @@ from migrate.evidence.user_input.hints import Hints, check_hints
 from migrate.lists import planning
 from migrate.proof import documents, list_target, loaded, model_target, narrow, one_step, slots_target, tensorflow
 from migrate.state import OptimizerState
+from optim.bytes import files, urls
 from optim.errors import HyperparameterError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
-"""One file per format, and folders of their parts. `READERS` is the whole list of formats; detection looks at content,
-never at the suffix alone."""
+"""One file per format, and folders of their parts. `READERS` lists all formats. Detection reads the content, never only
+the suffix."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from optim.errors import HyperparameterError
 
 @dataclass(frozen=True)
 class Reader:
-    """One format: `name` is what `--from` takes, `module` a module of this package with `sniff(path)` and
-    `read(path)`.
+    """A format.
 
-    `takes_generation`: whether how the file is read depends on the generation, so that `read(path,
-    generation)`. `takes_optimizer`: whether a file may hold several optimizers, so that `read(path, optimizer_path)`.
+    Attributes:
+      name: its value for `--from`. module: a module of this package with `sniff(path)` and `read(path)`.
+      takes_generation: whether the file is read differently for each generation, by `read(path, generation)`.
+      takes_optimizer: whether a file may hold several optimizers, with `read(path, optimizer_path)`.
     """
 
     name: str
@@ -32,11 +33,11 @@ class Reader:
         return import_module(f"migrate.readers.{self.module}")
 
     def sniff(self, path: str) -> bool:
-        """Whether the content of `path` is of this format."""
+        """Whether the content of `path` has this format."""
         return bool(self.load().sniff(path))
 
     def read(self, path: str, generation: str | None, optimizer_path: str | None = None) -> Stored | OptimizerState:
-        """What the source holds. Raises HyperparameterError for an `optimizer_path` where nothing is to choose."""
+        """Read the source. Raises HyperparameterError for an `optimizer_path` if there is no choice."""
         if self.takes_optimizer:
             return self.load().read(path, optimizer_path)
         if optimizer_path is not None:
@@ -67,7 +68,7 @@ READERS = (
         takes_optimizer=True,
     ),
 )
-"""In the order in which they are asked."""
+"""In the order in which they are tried."""
 
 
 def detect(path: str, format: str = "auto") -> Reader:
@@ -78,8 +79,8 @@ def detect(path: str, format: str = "auto") -> Reader:
       format: the name of a reader, or `auto`.
 
     Raises:
-      UnknownFormatError: nothing is there, or no reader knows it, or not the one named.
-      HyperparameterError: there is no format of that name.
+        UnknownFormatError: nothing is there, or no reader knows it, or not the named one.
+        HyperparameterError: there is no format of that name.
     """
     if format != "auto":
         named = next((r for r in READERS if r.name == format), None)

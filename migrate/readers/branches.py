@@ -1,4 +1,4 @@
-"""What the names of an optimizer's variables tell of where it made them."""
+"""Derive from the names of an optimizer's variables where they were created."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from migrate.state import CHANGED
 
 
 def on_condition(names: Iterable[str]) -> dict[str, str]:
-    """A doubt where an optimizer made its variables in a branch of `tf.cond`, as the first step does that is taken in
-    one: `cond/Adam/iter`. So does a LossScaleOptimizer, which leaves out no step but those that overflow."""
+    """Warn if an optimizer created its variables in a branch of `tf.cond`, `cond/Adam/iter`: its first step was in one.
+
+    A LossScaleOptimizer does the same, but skips only steps with overflows.
+    """
     found = next((name for name in names if re.match(r"cond(_\d+)?/", name)), None)
-    text = f"{found!r} was made in a branch of tf.cond, as where not each batch makes a step"
+    text = f"{found!r} was created in a branch of tf.cond: perhaps not every batch makes a step"
     return {} if found is None else {CHANGED: text}

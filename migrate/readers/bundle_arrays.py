@@ -1,4 +1,4 @@
-"""The tensors of an open bundle as arrays, and those of its keys that are none."""
+"""The tensors of an open bundle as arrays, and its keys that have no numbers."""
 
 from __future__ import annotations
 
@@ -6,41 +6,39 @@ import re
 from functools import partial
 
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import STRING, BundleReader, is_numeric
 from migrate.bytes.messages import some
 from migrate.claims import UNINTERPRETED, Origin
+from optim.bytes.bundle import STRING, BundleReader, is_numeric
 
 
 def lazy(bundle: BundleReader, key: str) -> LazyArray:
-    """A tensor that stays in the file until it is asked for."""
+    """A tensor that is read when it is used."""
     entry = bundle[key]
     return LazyArray(entry.shape, entry.dtype, partial(bundle.load, key), key, bundle.extent(key))
 
 
 ITERATOR = "/.ATTRIBUTES/ITERATOR_STATE"
-"""Ends keys of what tf.data keeps of an iterator."""
+"""Suffixes of the keys of tf.data's iterators."""
 TEXT = re.compile(r"_CHECKPOINTABLE_OBJECT_GRAPH|.*(?:_serialized|[-_]keys|[-_]values|/OBJECT_CONFIG_JSON|/py_state)")
-"""Keys of texts that TensorFlow writes: of objects, of tables and of boosted trees."""
+"""Keys of strings that TensorFlow writes: objects, tables and boosted trees."""
 
 
 def not_numbers(bundle: BundleReader) -> list[str]:
-    """A warning of the iterators of tf.data, of which no state can be made; empty without them."""
+    """Warn about the iterators of tf.data, which cannot be migrated; empty without them."""
     left = [name for key, name in _left(bundle) if key.endswith(ITERATOR)]
     if not left:
         return []
-    return [
-        f"no arrays of numbers, but what tf.data keeps of an iterator, so that they stay in the source: {some(left, 3)}"
-    ]
+    return [f"state of tf.data iterators is not migrated and stays in the source: {some(left, 3)}"]
 
 
 def doubts(bundle: BundleReader) -> tuple[Origin, ...]:
-    """A doubt of other tensors that are no numbers: one may be a slot whose dtype was altered."""
+    """Warn about other tensors without numbers: one may be a slot whose dtype was altered."""
     left = [name for key, name in _left(bundle) if not key.endswith(ITERATOR)]
-    text = f"no arrays of numbers, and not understood, so that they stay in the source: {some(left, 3)}"
+    text = f"these are no numbers, are not understood and stay in the source: {some(left, 3)}"
     return (Origin("left in the source", left, UNINTERPRETED, doubt=text),) if left else ()
 
 
 def _left(bundle: BundleReader) -> list[tuple[str, str]]:
-    """Key, and key and dtype in words, of tensors that are no numbers, but for the texts that TensorFlow writes."""
+    """Key, and key with dtype, of tensors without numbers, except TensorFlow's own strings."""
     left = ((k, e) for k, e in bundle.items() if not is_numeric(e.dtype))
     return [(k, f"{k} ({e.dtype})") for k, e in left if e.dtype != STRING or not TEXT.fullmatch(k)]

@@ -25,7 +25,7 @@ from migrate.facts.lists import OWNERS, SORTED
 from migrate.generations import traits
 from migrate.readers.branches import on_condition
 from migrate.readers.keras.layers import misplaced
-from migrate.readers.keras.left_out import settled
+from migrate.readers.keras.left_out import complete
 from migrate.readers.keras.model import (
     check_inputs,
     class_names,
@@ -45,7 +45,7 @@ NAME = "h5"
 NOT_COMPILED = (
     "the model was not compiled, or with an optimizer of tf.train, which Keras keeps in TensorFlow checkpoints only"
 )
-SAVED_WEIGHTS = "it was written by save_weights, which keeps the model only"
+SAVED_WEIGHTS = "it was written by save_weights, which saves only the model"
 WEIGHTS = "model_weights"
 WITHOUT_OPTIMIZER = "it was saved with include_optimizer=False, or by a release that did not save this optimizer"
 
@@ -59,11 +59,11 @@ def sniff(path: str) -> bool:
 
 
 def read(path: str, generation: str | None = None) -> Stored:
-    """Everything the file holds of its optimizer, in the file's own terms.
+    """Return everything that the file has of its optimizer, in the file's own terms.
 
     Args:
       path: the `.h5` file.
-      generation: one of `generations.GENERATIONS`, for a file that does not say.
+        generation: one of `generations.GENERATIONS`, for a file that does not show it.
 
     Raises:
       DamagedFileError: it is truncated, or contradicts itself.
@@ -92,7 +92,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         doubts = claims.remembered(_json_attribute(file, claims.REMEMBERED, path))
         _check_backend(backend, model, path)
         if traits(generation).has_keras3_layers and isinstance(model, Mapping):
-            model = settled(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
+            model = complete(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
     in_graph = any(name.startswith("training") for name, _ in weights)
     release = _told_by_metrics(version, training) or _told_by_order(version, training)
     after, before = _bounds_by_layers(version, model)
@@ -117,7 +117,7 @@ def read(path: str, generation: str | None = None) -> Stored:
 
 
 def _tables(model: Mapping[str, Any], groups: Groups) -> frozenset[str]:
-    """The weights of Embedding layers, which Keras 1 calls `words_W`."""
+    """The weights of Embedding layers, whose name in Keras 1 is `words_W`."""
     layers = {f"{name}_W" for name in names_of_class(model, "Embedding")}
     return frozenset(v for own in groups.values() for weight, v in own if weight.removesuffix(":0") in layers)
 
@@ -127,7 +127,7 @@ def _no_state(path: str, why: str) -> str:
 
 
 def _backend(file: h5py.File, names: Sequence[str], version: str | None) -> str | None:
-    """Keras 1 does not write it; its TensorFlow variables are called `name:0`, those of Theano have no `:0`."""
+    """The backend, by variable names: Keras 1 does not write it. TensorFlow's end in `:0`, Theano's do not."""
     stored = hdf5.text_attribute(file, "backend")
     if stored is not None or (version_tuple(version) or (1,))[0] != 1:
         return stored
@@ -140,10 +140,10 @@ def _backend(file: h5py.File, names: Sequence[str], version: str | None) -> str 
 
 
 def _check_backend(backend: str | None, model_config: Any, path: str) -> None:
-    """Refuse slots of kernels that Keras flips when it loads them on another backend than theirs.
+    """Refuse slots of kernels that Keras flips when it loads them on another backend.
 
-    Theano convolves where TensorFlow and CNTK correlate (`keras/engine/saving.py::_need_convert_kernel` 2.2.4), so
-    kernels lie the other way round in the file; Keras turns those of the model, and forgets the slots.
+    Theano convolves and TensorFlow and CNTK correlate (`keras/engine/saving.py::_need_convert_kernel` 2.2.4), so files
+    of Theano have flipped kernels. Keras flips those of the model when it loads them, but not the slots.
     """
     found = sorted({name for name in class_names(model_config) if re.search(r"Conv|Deconv", name)})
     if backend == "theano" and found:
@@ -160,7 +160,8 @@ def _check_backend(backend: str | None, model_config: Any, path: str) -> None:
 
 
 def _told_by_metrics(version: str | None, training: Any) -> str | None:
-    """TF 2.3 and 2.4 both call their Keras 2.4.0; what a user named "mae", 2.3 saves so and 2.4 as an object."""
+    """TF 2.3 and 2.4 both have Keras 2.4.0; a metric named "mae" is saved as that name by 2.3 and as an object by
+    2.4."""
     if version != "2.4.0" or not isinstance(training, Mapping):
         return None
     found = set()
@@ -179,7 +180,7 @@ def _told_by_metrics(version: str | None, training: Any) -> str | None:
 
 
 def _told_by_order(version: str | None, training: Any) -> str | None:
-    """TF 2.1 and 2.2 both call their Keras 2.3.0-tf; they write what `compile` took in two orders."""
+    """TF 2.1 and 2.2 both have Keras 2.3.0-tf; they write the arguments of `compile` in two orders."""
     if version != "2.3.0-tf" or not isinstance(training, Mapping):
         return None
     order = [key for key in training if key in ("metrics", "weighted_metrics", "sample_weight_mode", "loss_weights")]
@@ -191,10 +192,10 @@ def _told_by_order(version: str | None, training: Any) -> str | None:
 
 
 def _bounds_by_layers(version: str | None, model: Any) -> tuple[str, str]:
-    """Releases of TensorFlow that the writer is later than, and earlier than; empty if unknown.
+    """Releases of TensorFlow after and before the writer's; empty if unknown.
 
-    TF 1.9 to 1.12 all call their Keras 2.1.6-tf; before 1.11 the config of a Sequential is a list, and before 1.12 the
-    initializer of a Dense kernel VarianceScaling with fan_avg.
+    TF 1.9 to 1.12 all have Keras 2.1.6-tf. Before 1.11 the config of a Sequential is a list, and before 1.12 the
+    initializer of a Dense kernel is VarianceScaling with fan_avg.
     """
     if version != "2.1.6-tf" or not isinstance(model, Mapping):
         return "", ""
@@ -215,7 +216,7 @@ def _json_attribute(file: h5py.File, name: str, path: str) -> Any:
 
 
 def _optimizer_config(training: Any) -> dict[str, Any] | None:
-    """`{"class_name", "config"}` of a training_config, None if it names none."""
+    """`{"class_name", "config"}` of a training_config, None if it has none."""
     found = training.get("optimizer_config") if isinstance(training, Mapping) else None
     if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
         return None
@@ -226,7 +227,7 @@ Weights = tuple[tuple[str, LazyArray], ...]
 
 
 def _optimizer_weights(file: h5py.File, path: str) -> Weights | None:
-    """The flat list in the order of the attribute: HDF5 itself lists Variable_10 before Variable_2."""
+    """The flat list in the order of the attribute; HDF5 itself lists Variable_10 before Variable_2."""
     if "optimizer_weights" not in file:
         return None
     group = hdf5.member(file, "optimizer_weights", path)
@@ -240,14 +241,14 @@ def _optimizer_weights(file: h5py.File, path: str) -> Weights | None:
 
 
 def _around(weights: Weights) -> tuple[Weights, Weights]:
-    """What a LossScaleOptimizer of Keras 3 lists of its own, and then the optimizer in it, from its own counter on."""
+    """Split the list of Keras 3's LossScaleOptimizer into its own weights and those of the inner optimizer."""
     counters = [i for i, (name, _) in enumerate(weights) if name.rpartition("/")[2] == "iteration"]
     start = counters[-1] if counters else 0
     return weights[:start], weights[start:]
 
 
 def _check_listed(group: h5py.Group, names: Collection[str], path: str) -> None:
-    """Refuse arrays that no list names: Keras lists all that it writes, so that a list has lost some."""
+    """Refuse arrays that no list names. Keras lists all that it writes, so entries of a list were lost."""
     listed = {"/".join(part for part in name.split("/") if part not in ("", ".")) for name in names}
     lost = sorted(set(hdf5.dataset_names(group)) - listed)
     if lost:
@@ -259,12 +260,12 @@ def _check_listed(group: h5py.Group, names: Collection[str], path: str) -> None:
 
 Groups = dict[str, tuple[tuple[str, str], ...]]
 OF_MODEL = "top_level_model_weights"
-"""The group of weights that a model itself has, and none of its layers."""
+"""The group of a model's own weights, which belong to no layer."""
 
 
 def _model(file: h5py.File, path: str) -> Any:
-    """The model's config. Up to Keras 2.2.2 and TF 1.10 it names no Sequential in a Sequential; its weights do, which
-    stand at its place."""
+    """The model's config. Up to Keras 2.2.2 and TF 1.10 it does not name a Sequential in a Sequential; the name is
+    added from the weights at its place."""
     model = _json_attribute(file, "model_config", path)
     layers = model.get("config") if isinstance(model, Mapping) else None
     if not isinstance(layers, list):
@@ -279,15 +280,15 @@ def _model(file: h5py.File, path: str) -> Any:
 
 
 def _group(file: h5py.File, path: str) -> h5py.Group:
-    """The weights by layers, which in a file of save_weights are all of it."""
+    """The weights by layers, which are the whole file of save_weights."""
     return hdf5.member(file, WEIGHTS, path) if WEIGHTS in file else file
 
 
 def _variables(
     file: h5py.File, path: str, model: Any, generation: str | None, version: str | None
 ) -> tuple[tuple[StoredVariable, ...], Groups]:
-    """Model variables in the order in which this release hands them to its optimizer, with the frozen ones; and which
-    of them each layer has, in the file's order."""
+    """Return the model variables, including frozen ones, in this release's order for optimizers; and those of each
+    layer, in the file's order."""
     layers = top_layers(model)
     group = _group(file, path)
     order = hdf5.name_list(group, "layer_names")
@@ -312,7 +313,7 @@ def _variables(
         arrays = hdf5.lazy_datasets(node, names, path)
         own = [(layer, *row) for row in zip(names, arrays, flags, strict=True)]
         listed += own
-        # Saving puts what is frozen in a layer behind the rest of it, wherever it stands there.
+        # Saving puts a layer's frozen weights after its others, whatever their place in the layer.
         trained += [own[i] for i in trained_order(layers.get(layer), names)]
     _check_groups([(layer, name) for layer, name, _, _ in listed], path)
     _check_listed(group, [f"{layer}/{name}" for layer, name, _, _ in listed], path)
@@ -332,18 +333,18 @@ def _variables(
 
 
 def _check_layers(order: Sequence[str], config: Sequence[str], path: str) -> None:
-    """Refuse layers whose weights are listed in another order than the model has them, in which Keras takes them."""
+    """Refuse layers whose weights are listed in another order than in the model: Keras reads them by place."""
     listed, had = [name for name in order if name in config], [name for name in config if name in order]
     wrong = next((pair for pair in zip(listed, had, strict=False) if pair[0] != pair[1]), None)
     if wrong is not None:
         raise DamagedFileError(
-            f"{path}: it lists the weights of the layer {wrong[0]!r} where its model has {wrong[1]!r}, and Keras takes"
+            f"{path}: it lists the weights of the layer {wrong[0]!r} where its model has {wrong[1]!r}, and Keras reads"
             " them in the model's order; one of the two was altered; copy the file again"
         )
 
 
 def _check_groups(weights: Sequence[tuple[str, str]], path: str) -> None:
-    """Refuse two layers each of which holds what is called as the other's weights."""
+    """Refuse two layers with each other's weights, judged by the names."""
     scopes: dict[str, set[str]] = {}
     for layer, name in weights:
         scopes.setdefault(layer, set()).add(name.partition("/")[0] if "/" in name else layer)
@@ -351,18 +352,18 @@ def _check_groups(weights: Sequence[tuple[str, str]], path: str) -> None:
         other = next(iter(scope)) if len(scope) == 1 else layer
         if other != layer and scopes.get(other) == {layer}:
             raise DamagedFileError(
-                f"{path}: the layer {layer!r} holds weights that are called as those of {other!r}, and the other way"
+                f"{path}: the layer {layer!r} has weights named like those of {other!r}, and the other way"
                 " round; copy the file again"
             )
 
 
 def _check_order(layer: Mapping[str, Any] | None, names: Sequence[str], path: str) -> None:
-    """Refuse a list in another order than its layer's: Keras takes weights by their places."""
+    """Refuse a list in another order than its layer's: Keras reads weights by place."""
     wrong = misplaced(layer, names)
     if wrong is not None:
         raise DamagedFileError(
-            f"{path}: it lists {wrong[0]!r} before {wrong[1]!r}, and no release does: Keras takes weights by their"
-            " places; copy the file again"
+            f"{path}: it lists {wrong[0]!r} before {wrong[1]!r}, and no release does: Keras reads weights by"
+            " place; copy the file again"
         )
 
 
@@ -370,20 +371,20 @@ Row = tuple[str, str, LazyArray, bool | None]
 
 
 def _numeric_flag(flag: bool | None, array: LazyArray) -> bool | None:
-    """Integers and booleans have no gradient."""
+    """Clear the flag of integers and booleans, which have no gradient."""
     return flag if array.dtype.startswith(("float", "bfloat", "complex")) else False
 
 
 def sorts_by_name(generation: str | None, version: str | None) -> bool:
-    """Whether this release gave slots in the order of variable names (Keras 1.0.6 - 2.0.5, and that of TF 1.2)."""
+    """Whether this release ordered slots by variable names (Keras 1.0.6 - 2.0.5, and that of TF 1.2)."""
     return OWNERS.of(candidates(generation or "", Versions(version or ""))) == SORTED
 
 
 def _shared_once(rows: Sequence[Row]) -> tuple[list[Row], dict[int, int]]:
-    """Drop the second copy of a weight of a layer that two groups share: the same name and the same bits.
+    """Drop the second copy of a weight of a layer in two groups: the same name and the same bits.
 
     Returns:
-      The rows that are kept, and the id of each dropped array with that of the one that stands for it.
+        The remaining rows, and for each dropped array its id with the id of its copy.
     """
     kept: dict[str, list[LazyArray]] = {}
     result = []
@@ -408,7 +409,7 @@ def _equal(a: LazyArray, b: LazyArray) -> bool:
 
 
 def unique_names(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Variable names without `:0`, with the layer's name in front where two layers use the same one."""
+    """Variable names without `:0`, prefixed with the layer's name if two layers use the same one."""
     plain = [name.removesuffix(":0") for _, name in pairs]
     times = Counter(plain)
     return [f"{layer}/{name}" if times[name] > 1 else name for (layer, _), name in zip(pairs, plain, strict=True)]

@@ -1,7 +1,7 @@
 """`.keras` files: a zip of metadata.json, config.json and model.weights.h5.
 
-Nothing is extracted under a member's own name, and no layer is built: of the config only JSON is read. The weights
-are read in place where the member is stored as it is (as Keras does), else from an unlinked temporary file.
+Nothing is extracted under a member's own name, and no layer is built: of the config only JSON is read. An uncompressed
+member (as Keras writes it) is read in place, others from an unlinked temporary file.
 Upstream: `saving/saving_lib.py::_save_model_to_fileobj` of tf_keras 2.12 - 2.21 and Keras 3.0 - 3.15.
 """
 
@@ -20,34 +20,35 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from migrate import claims
-from migrate.bytes import files, hdf5, json_text
-from migrate.bytes.checks import Check, Crc32
-from migrate.bytes.ranges import CHUNK, Extent
-from migrate.bytes.window import Window
+from migrate.bytes import hdf5, json_text
 from migrate.errors import DamagedFileError
 from migrate.readers.keras import for_keras
-from migrate.readers.keras.left_out import settled
+from migrate.readers.keras.left_out import complete
 from migrate.readers.keras.model import check_inputs
 from migrate.readers.keras.tree import check_numbering, read_tree
 from migrate.readers.keras.vars import stored
 from migrate.releases import recognition
 from migrate.releases.versions import Versions, version_tuple
 from migrate.state import OptimizerState, Stored, StoredModel
+from optim.bytes import files
+from optim.bytes.checks import Check, Crc32
+from optim.bytes.ranges import CHUNK, Extent
+from optim.bytes.window import Window
 from optim.errors import UnsupportedError
 
 NAME = "keras"
 ASSETS = "assets/"
-"""The folder of what layers have besides weights: vocabularies."""
+"""The folder for what layers have besides weights, such as vocabularies."""
 METADATA, CONFIG, WEIGHTS, NPZ = "metadata.json", "config.json", "model.weights.h5", "model.weights.npz"
 MAX_JSON = 256 << 20
 MAX_RATIO = 1100
-"""Deflate cannot do better than about 1030 to 1."""
+"""Best compression ratio of Deflate, rounded up from 1030."""
 CHECKED_AT_ONCE = 256 << 20
-"""Bytes of weights whose checksum costs no time that anybody would notice."""
+"""Bytes of weights whose checksum is checked at once, in negligible time."""
 
 
 def sniff(path: str) -> bool:
-    """Whether it is a zip with a Keras config in it, also a damaged one."""
+    """Whether it is a zip with a Keras config, even if damaged."""
     if not files.is_file(path):
         return False
     with files.opened(path) as file:
@@ -57,14 +58,14 @@ def sniff(path: str) -> bool:
         with files.zipped(path) as archive:
             return {CONFIG, WEIGHTS, NPZ} & set(archive.namelist()) != set()
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError):
-        return path.endswith(".keras")  # so that reading it says what is damaged
+        return path.endswith(".keras")  # so that reading it reports the damage
 
 
 def read(path: str) -> Stored | OptimizerState:
-    """Everything the file holds of its optimizer, in the file's own terms. Tensors stay in it.
+    """Return everything that the file has of its optimizer, in the file's own terms. Tensors stay in it.
 
     Raises:
-      DamagedFileError: truncated, it contradicts itself, or it declares more than it can hold.
+        DamagedFileError: it is truncated, contradicts itself, or declares more than it can hold.
     """
     members = _members(path)
     metadata, config = _json(path, members, METADATA), _json(path, members, CONFIG)
@@ -101,13 +102,13 @@ def read(path: str) -> Stored | OptimizerState:
     )
     compiled = config.get("compile_config")
     training = compiled if isinstance(compiled, Mapping) else None
-    told = settled(config, [v.name for v in found.variables]) if found.traits.has_keras3_layers else config
+    told = complete(config, [v.name for v in found.variables]) if found.traits.has_keras3_layers else config
     doubts = claims.remembered(metadata.get(claims.REMEMBERED))
     return replace(found, model=StoredModel(told, training, None, _assets(path, members)), doubts=doubts)
 
 
 def _assets(path: str, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Callable[[], Iterator[bytes]]]:
-    """What a `.keras` has besides config and weights, see `StoredModel.assets`."""
+    """Files of a `.keras` besides config and weights, see `StoredModel.assets`."""
     found = {}
     for name, info in members.items():
         if name.startswith(ASSETS) and not info.is_dir():
@@ -131,7 +132,7 @@ def _members(path: str) -> dict[str, zipfile.ZipInfo]:
 
 
 def _checked(path: str, info: zipfile.ZipInfo) -> None:
-    """What a member declares must be possible; members are read by this check's leave only."""
+    """Refuse a member with impossible sizes. Members are only read after this check."""
     where = f"{path}: {info.filename}"
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UnsupportedError(f"{where} is encrypted or compressed in a way that Keras does not use; zip it again")
@@ -157,25 +158,25 @@ def _json(path: str, members: Mapping[str, zipfile.ZipInfo], name: str) -> dict[
 
 
 def _optimizer_config(config: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """`{"class_name", "config"}` of `compile_config.optimizer`, and what is doubtful in it."""
+    """`{"class_name", "config"}` of `compile_config.optimizer`, and warnings about it."""
     compiled = config.get("compile_config")
     found = compiled.get("optimizer") if isinstance(compiled, Mapping) else None
     if isinstance(found, str):
-        said = f"compile() was given the name {found!r} alone: a learning rate set later is not recorded"
-        return {"class_name": found, "config": {}}, (said,)
+        warning = f"compile() was given the name {found!r} alone: a learning rate set later is not recorded"
+        return {"class_name": found, "config": {}}, (warning,)
     if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
         return None, ()
     return {**found, "class_name": str(found.get("class_name", "")), "config": dict(found["config"])}, ()
 
 
 def _backend(optimizer: Mapping[str, Any] | None) -> str:
-    """The backend of Keras 3, where the class of the optimizer tells it: on PyTorch nine of them are subclasses."""
+    """The backend of Keras 3, if the optimizer's class shows it: on PyTorch nine of them are subclasses."""
     is_torch = str((optimizer or {}).get("module")).startswith("keras.src.backend.torch.")
     return "torch" if is_torch else ""
 
 
 def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:
-    """The weights as a file of their own. Small ones are compared with their checksum at once."""
+    """The weights as an embedded file. Small ones are compared with their checksum at once."""
     _checked(path, info)
     member, in_place = _Member(path, info), info.compress_type == zipfile.ZIP_STORED
     start = member.start() if in_place else 0
@@ -188,7 +189,7 @@ def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:
 
 @dataclass
 class _Member:
-    """One member of a zip. `unpacked` is a temporary file of its bytes where they are compressed."""
+    """One member of a zip. `unpacked` is a temporary file of its bytes if they are compressed."""
 
     path: str
     info: zipfile.ZipInfo
@@ -201,7 +202,7 @@ class _Member:
         return io.BufferedReader(Window(files.held(os.dup(self.unpacked.fileno())), 0, self.info.file_size))
 
     def part(self, offset: int, size: int) -> Iterator[np.ndarray]:
-        """Of the file, piece by piece."""
+        """Yield bytes of the file, piece by piece."""
         return Extent(self.path, offset, size, self.info.filename).chunks(np.empty(CHUNK, np.uint8))
 
     def compare(self, crc: int) -> None:
@@ -211,7 +212,7 @@ class _Member:
             )
 
     def start(self) -> int:
-        """Where a member that is stored as it is begins in the zip."""
+        """The offset of an uncompressed member in the zip."""
         with files.opened(self.path) as file:
             file.seek(self.info.header_offset)
             header = file.read(30)
@@ -227,7 +228,7 @@ class _Member:
         return int(start)
 
     def unpack(self) -> None:
-        """Once; it is compared with its checksum meanwhile."""
+        """Unpack the member once, and compare its checksum."""
         if self.unpacked is None:
             file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open as long as the tensors may be asked for
             for chunk in self.chunks():
@@ -236,7 +237,7 @@ class _Member:
             self.unpacked = file
 
     def chunks(self) -> Iterator[bytes]:
-        """All its bytes; zipfile compares the checksum at the end, and stops at the declared size."""
+        """Yield all its bytes; zipfile compares the checksum at the end, and stops at the declared size."""
         try:
             with files.zipped(self.path) as archive, archive.open(self.info) as member:
                 while chunk := member.read(CHUNK):

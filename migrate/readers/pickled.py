@@ -1,7 +1,7 @@
-"""What people pickle of a training run: `optimizer.get_weights()`, alone or with other things.
+"""Read pickles that people save of a training run: `optimizer.get_weights()`, alone or with other things.
 
-A list of arrays; a mapping of names to arrays; or a list or mapping in which one of these is the optimizer's, next to
-the model's weights, the optimizer's config, an epoch and the like.
+A pickle is a list of arrays, a mapping of names to arrays, or a list or mapping of such parts: one is the optimizer's,
+others are the model's weights, the optimizer's config, an epoch and the like.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Arrays = tuple[tuple[str, np.ndarray], ...]
 
 @dataclass(frozen=True)
 class Contents:
-    """What a pickle holds.
+    """The relevant content of a pickle.
 
     Attributes:
-      weights: of the optimizer, in order, with names that are its own if the pickle is a mapping.
-      config: what `optimizer.get_config()` or `keras.optimizers.serialize` gave, if it is there.
-      others: arrays that are not the optimizer's.
+        weights: of the optimizer, in order; names are its own if the pickle is a mapping.
+        config: the result of `optimizer.get_config()` or `keras.optimizers.serialize`, if it is there.
+        others: arrays that are not the optimizer's.
     """
 
     weights: Arrays
@@ -35,13 +35,13 @@ class Contents:
 
 
 def contents(value: Any, where: str) -> Contents:
-    """Find the optimizer's arrays in what a pickle holds.
+    """Find the optimizer's arrays in a pickle.
 
     Args:
-      value: as `safe_pickle.loads` returns it. where: the file, for messages.
+        value: the result of `safe_pickle.loads`. where: the file, for messages.
 
     Raises:
-      UnsupportedError: it holds none, or several lists, and nothing shows which of them is the optimizer's.
+        UnsupportedError: there is no list, or several, and it is unclear which one is the optimizer's.
     """
     direct = _arrays(value, "weights")
     if direct is not None:
@@ -72,7 +72,7 @@ def _parts(value: Any) -> dict[str, Any]:
 
 
 def _arrays(value: Any, name: str) -> Arrays | None:
-    """The arrays of a list that holds nothing else, or of a mapping that holds nothing else but words."""
+    """The arrays of a list of arrays only, or of a mapping of arrays and strings only."""
     if isinstance(value, Mapping):
         items = [(key, each) for key, each in value.items() if not isinstance(each, str | bool | None)]
         has_array = any(isinstance(each, np.ndarray) and each.shape for _, each in items)
@@ -91,12 +91,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_config(value: Any) -> bool:
-    """Whether it is a mapping such as `get_config()` gives, with or without the class around it."""
+    """Whether it is a result of `get_config()`, with or without the class."""
     return isinstance(value, Mapping) and bool({"class_name", "learning_rate", "lr"} & value.keys())
 
 
 def _chosen(held: Mapping[str, Arrays]) -> str | None:
-    """The key of the optimizer's arrays: called so, or the only ones, or the only ones with a step counter."""
+    """The key of the optimizer's arrays: by its name, or because only these are arrays or have a step counter."""
     for found in (
         [key for key in held if "optim" in key.lower()],
         [key for key in held if "model" not in key.lower()],
@@ -108,6 +108,6 @@ def _chosen(held: Mapping[str, Arrays]) -> str | None:
 
 
 def _counts(arrays: Sequence[tuple[str, np.ndarray]]) -> bool:
-    """Whether a list begins or ends with a number, which no layer has among its weights there."""
+    """Whether a list begins or ends with a scalar, which no layer has there."""
     ends = [arrays[0][1], arrays[-1][1]] if arrays else []
     return any(array.shape == () for array in ends)

@@ -15,8 +15,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import files, json_text, protos, urls
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
+from migrate.bytes import json_text
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.graphs import saver
@@ -27,13 +26,15 @@ from migrate.readers.objects.optimizers import GraphOptimizer
 from migrate.releases import recognition
 from migrate.releases.versions import Versions
 from migrate.state import Stored, StoredModel
+from optim.bytes import files, protos, urls
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from optim.errors import UnsupportedError
 
 NAME = "saved_model"
 _GRAPH_FILE = "saved_model.pb"
 _KERAS_FILE = "keras_metadata.pb"
 OPTIMIZER = "optimizer"
-"""Where a model has that of its `compile`."""
+"""The attribute of a model's compiled optimizer."""
 
 
 def sniff(path: str) -> bool:
@@ -46,7 +47,7 @@ def _folder(path: str) -> str:
 
 
 def read(path: str, optimizer_path: str | None = None) -> Stored:
-    """What a SavedModel holds, the optimizer's config included. Tensors stay in the file.
+    """Return the content of a SavedModel, including the optimizer's config. Tensors stay in the file.
 
     Raises:
       UnknownFormatError: no SavedModel. DamagedFileError: truncated or altered.
@@ -86,7 +87,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A Keras object that was compiled: its number, the file that says so, its metadata, its optimizer's config."""
+    """A compiled Keras object: its number, the file with its config, its metadata, its optimizer's config."""
 
     node: int
     where: str
@@ -95,20 +96,20 @@ class _Compiled:
 
 
 def _of_model(graph: ObjectGraph, every: Sequence[GraphOptimizer], compiled: Mapping[int, _Compiled]) -> str | None:
-    """The path to the optimizer of the whole model where it is not the only one: a GAN has its discriminator's, too."""
+    """The path to the whole model's optimizer if there are others, such as that of a GAN's discriminator."""
     if len(every) < 2 or 0 not in compiled:
         return None
     return next((each.name for each in every if graph.children[0].get(OPTIMIZER) in each.nodes), None)
 
 
 def _is_whole(graph: ObjectGraph, node: int, stored: Stored) -> bool:
-    """Whether all variables are in a model, and none in another one beside it, or around it."""
+    """Whether all variables are in this one model."""
     within = {graph.keys[each] for each, _ in graph.walk(node)}
     return all(v.array is None or v.array.stored_as in within for v in stored.variables)
 
 
 def _owner(graph: ObjectGraph, optimizer: GraphOptimizer | None, compiled: Mapping[int, _Compiled]) -> _Compiled | None:
-    """What was compiled with an optimizer; the first that was compiled where the optimizer has no variables."""
+    """The object compiled with an optimizer; the first compiled one if the optimizer has no variables."""
     if optimizer is None:
         return next(iter(compiled.values()), None)
     owners = (each for node, each in compiled.items() if graph.children[node].get(OPTIMIZER) in optimizer.nodes)
@@ -116,14 +117,15 @@ def _owner(graph: ObjectGraph, optimizer: GraphOptimizer | None, compiled: Mappi
 
 
 _DIVIDED = "_tf_distribute_sharded_variable"
-"""What ParameterServerStrategy makes of a variable whose parts are elsewhere (`sharded_variable.py` 2.4 to 2.21)."""
+"""The class of a variable that ParameterServerStrategy splits (`sharded_variable.py` 2.4 to 2.21)."""
 
 
 def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGraph, bundle: BundleReader) -> None:
-    """Compare the objects in the three files, which number them alike (`saved_model/save.py` 2.0 to 2.21).
+    """Compare the objects in the three files, which number them in the same way (`saved_model/save.py` 2.0 to 2.21).
 
     Raises:
-      DamagedFileError: one of them is of another model. UnsupportedError: variables are in parts, or no objects named.
+        DamagedFileError: one of them is of another model. UnsupportedError: variables are split, or no objects are
+          named.
     """
     nodes = [node for each in model.meta_graphs[:1] for node in each.object_graph_def.nodes]
     if not nodes:
@@ -134,21 +136,21 @@ def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGra
         )
     if any(node.user_object.identifier == _DIVIDED for node in nodes):
         raise UnsupportedError(
-            f"{folder} was saved under ParameterServerStrategy with variables in parts, which its files number each in"
-            " another way; migrate a checkpoint of the same run, tf.train.Checkpoint(model=model,"
+            f"{folder} was saved under ParameterServerStrategy with variables in parts, which its files number"
+            " differently; migrate a checkpoint of the same run, tf.train.Checkpoint(model=model,"
             " optimizer=optimizer), which has them whole"
         )
     for i, (key, name) in enumerate(zip(graph.keys, graph.full_names, strict=True)):
         kept = nodes[i].variable if i < len(nodes) and nodes[i].HasField("variable") else None
-        if key is None or (kept is None and not name):  # other objects have values under that key, too
+        if key is None or (kept is None and not name):  # other objects have values under that key too
             continue
         shape = None if kept is None else tuple(int(dim.size) for dim in kept.shape.dim)
         called = "" if kept is None else str(kept.name).removesuffix(":0")
         if shape != bundle[key].shape or (name and called and name != called):
             raise DamagedFileError(
                 f"{folder}: variables/ has {name or key!r} of shape {list(bundle[key].shape)} where {_GRAPH_FILE} has"
-                f" {called or 'none'!r}{'' if shape is None else f' of shape {list(shape)}'}: one is of another model;"
-                " copy the whole folder again"
+                f" {called or 'none'!r}{'' if shape is None else f' of shape {list(shape)}'}: one is of another"
+                " model; copy the whole folder again"
             )
     for told in keras:
         is_there = told.node_id in _at(nodes, 0, str(told.node_path).removeprefix("root"))
@@ -161,7 +163,7 @@ def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGra
 
 
 def _at(nodes: Sequence[Any], start: int, path: str) -> set[int]:
-    """The objects to which names lead from one, `.layer_with_weights-0.cell`; a name may have dots."""
+    """The objects reached by names from one, `.layer_with_weights-0.cell`; a name may contain dots."""
     found = set() if path or not nodes else {start}
     for child in nodes[start].children if path and nodes else ():
         name = f".{child.local_name}"
@@ -176,7 +178,7 @@ def _keras_nodes(folder: str) -> list[Any]:
 
 
 def _model(text: str, stored: Stored, aliases: Mapping[str, str]) -> StoredModel | None:
-    """The model of a Keras object whose metadata `_optimizer_config` could read; None for a subclassed one."""
+    """The model of a Keras object with metadata that `_optimizer_config` could read; None for a subclassed one."""
     metadata = json_text.parsed(text)
     config = metadata.get("model_config")
     if not isinstance(config, Mapping):
@@ -204,7 +206,7 @@ def _readable(name: str, config: Mapping[str, Any], aliases: Mapping[str, str]) 
 
 
 def _compiled(keras: Sequence[Any], model: Any) -> Iterator[_Compiled]:
-    """Every Keras object that was compiled, the model first."""
+    """Yield every compiled Keras object, the model first."""
     told = [(int(node.node_id), _KERAS_FILE, str(node.metadata)) for node in keras]
     for graph in model.meta_graphs[:1]:
         nodes = graph.object_graph_def.nodes
@@ -227,7 +229,7 @@ def _parse(message: Any, path: str) -> Any:
 
 
 def _optimizer_config(text: str, where: str) -> Mapping[str, Any] | None:
-    """`training_config.optimizer_config` of a Keras object, None where it has none."""
+    """`training_config.optimizer_config` of a Keras object, None if it has none."""
     if '"training_config"' not in text:
         return None
     try:

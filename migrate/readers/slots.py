@@ -1,19 +1,19 @@
-"""Reads the slot-variable layout, docs/formats/slot-variables.md, which dtopt itself writes."""
+"""Read the slot-variable layout, docs/formats/slot-variables.md, which dtopt itself writes."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from migrate.bytes import checkpoint_paths, files, urls
+from migrate.bytes import checkpoint_paths
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import BundleReader
-from migrate.bytes.object_graph import unescape
 from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import DamagedFileError
 from migrate.readers.bundle_arrays import lazy
 from migrate.state import OptimizerState, Parts, Stored, StoredVariable
 from optim import slot_layout
+from optim.bytes import files, urls
+from optim.bytes.bundle import BundleReader
 from optim.errors import CheckpointError
 
 NAME = "slots"
@@ -36,13 +36,13 @@ def _prefix(path: str) -> str:
 
 
 def read(path: str) -> OptimizerState:
-    """The state of a slot-variable checkpoint; arrays stay in the file until they are asked for.
+    """Return the state of a slot-variable checkpoint; arrays stay in the file until they are used.
 
     Args:
       path: the folder, or the prefix of a state in it.
 
     Raises:
-      CheckpointError: not this layout, or its tensors are not those that its metadata lists.
+        CheckpointError: not this layout, or its tensors are not those in its metadata.
       DamagedFileError: truncated or altered.
     """
     bundle = BundleReader(_prefix(path))
@@ -83,7 +83,7 @@ def read(path: str) -> OptimizerState:
 
 
 def _origins(metadata: slot_layout.Metadata) -> tuple[Origin, ...]:
-    """What was not certain when it was migrated is not certain now."""
+    """Values that were uncertain in the migration stay uncertain."""
     told = metadata.provenance.get("reasons")
     texts = [str(each) for each in told] if isinstance(told, list) else []
     return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=text) for text in texts)
@@ -99,7 +99,7 @@ def _variable(bundle: BundleReader, entry: slot_layout.VariableEntry, path: str)
 def _below(bundle: BundleReader, prefix: str) -> dict[str, LazyArray]:
     """Tensors by unescaped name whose keys are `prefix` and one name."""
     return {
-        unescape(key[len(prefix) :].removesuffix(slot_layout.VALUE_SUFFIX)): lazy(bundle, key)
+        slot_layout.unescape(key[len(prefix) :].removesuffix(slot_layout.VALUE_SUFFIX)): lazy(bundle, key)
         for key in bundle
         if key.startswith(prefix) and key.endswith(slot_layout.VALUE_SUFFIX)
     }

@@ -1,13 +1,13 @@
-"""Checkpoints of tf.train.Saver, where a tensor is known by its variable's name alone: `net/w`, `net/w/Adam_1`.
+"""Read checkpoints of tf.train.Saver, which identify a tensor by its variable's name alone: `net/w`, `net/w/Adam_1`.
 
-- `tf1`: optimizers of tf.train. Slots are called VARIABLE/OPTIMIZER, the second VARIABLE/OPTIMIZER_1
-  (`training/slot_creator.py`); which slot is the first is up to the optimizer, see `algorithms.tf_train`.
+- `tf1`: optimizers of tf.train. Slots are named VARIABLE/OPTIMIZER, the second VARIABLE/OPTIMIZER_1
+  (`training/slot_creator.py`); their order depends on the optimizer, see `algorithms.tf_train`.
 - `optimizer_v2`: tf.keras 1.14 and 1.15 in graph mode, `training/OPTIMIZER/VARIABLE/SLOT`, `training/OPTIMIZER/iter`.
-- `keras2.3`: `training/Adam/m_0_1`, the m of variable 0, whatever that is called.
+- `keras2.3`: `training/Adam/m_0_1`, the m of variable 0, under any name of that variable.
 - `keras2`, `optimizer_v1`: `training/Adam/Variable_3` or `training/Variable_3`, in order of creation.
-- `keras1`: everything is called `Variable_3`, see `graphs.keras1`.
+- `keras1`: everything is named `Variable_3`, see `graphs.keras1`.
 
-`savers` has a file for each, with Keras 2 of either kind in one; `savers.optimizers` says which of several is meant.
+`savers` has a file for each, with both kinds of Keras 2 in one; `savers.optimizers` chooses one of several optimizers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 
 from migrate.algorithms import clipping
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
@@ -43,6 +42,7 @@ from migrate.releases.narrowing import candidates
 from migrate.releases.recognition import NOTHING_NAMED
 from migrate.releases.versions import Versions
 from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
+from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -64,7 +64,7 @@ def sniff(path: str) -> bool:
 
 
 def read(path: str, optimizer_path: str | None = None) -> Stored:
-    """What a Saver checkpoint holds. Tensors stay in the file until they are asked for.
+    """Return the content of a Saver checkpoint. Tensors stay in the file until they are used.
 
     Args:
       optimizer_path: which optimizer, by the scope of its step counter (Keras) or of its updates (tf.train).
@@ -72,7 +72,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     Raises:
       UnknownFormatError: another format. DamagedFileError: truncated or altered.
       AmbiguousError: several optimizers and no path. HyperparameterError: no optimizer of that path.
-      UnsupportedError: names of Keras 1, which say nothing, without a graph that does.
+        UnsupportedError: meaningless names of Keras 1, without a graph that explains them.
     """
     prefix = require_prefix(path)
     bundle = BundleReader(prefix)
@@ -84,7 +84,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
 def read_bundle(
     bundle: BundleReader, format_name: str, beside: SaverGraph | None, graph_file: str, optimizer_path: str | None
 ) -> Stored:
-    """As `read`, of an open bundle and the graph beside it; also of a SavedModel of TensorFlow 1."""
+    """Do the same as `read` for an open bundle and its graph; also for a SavedModel of TensorFlow 1."""
     bundle.check_sizes()
     _check_trained(bundle)
     prefix = bundle.prefix
@@ -138,7 +138,7 @@ def read_bundle(
 
 
 def _of_native(graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_optimizers.Choice) -> dict[str, Any]:
-    """What the graph says of an optimizer that Keras had before OptimizerV2."""
+    """Read an optimizer that Keras had before OptimizerV2 from the graph."""
     trained = [v.name for v in stored.variables if v.trainable is not False]
     slots = [key for key, _ in stored.weights or ()]
     settings = {key: array.stored_as for key, array in stored.scalars.items()}
@@ -157,7 +157,7 @@ def _of_native(graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_opt
 def _named(
     bundle: BundleReader, arrays: dict[str, LazyArray], graph: SaverGraph | None, graph_file: str
 ) -> tuple[dict[str, LazyArray], list[str]]:
-    """The arrays by the names of their variables and slots, as the graph tells them where there is one; evidence."""
+    """Return the arrays by the names of their variables and slots, from the graph if there is one, and evidence."""
     evidence = [
         f"{bundle.prefix}.index has no object graph: tensors have names of variables, as tf.train.Saver keys them"
     ]
@@ -172,11 +172,11 @@ def _named(
 
 def _some_calls(graph: SaverGraph | None) -> Iterator[str]:
     for each in graph.conditions if graph is not None and not graph.doubt else ():
-        yield f"the graph updates variables only at calls chosen by {each!r}: count them in the new program, too"
+        yield f"the graph updates variables only at calls chosen by {each!r}: count them in the new program too"
 
 
 def _counted(arrays: dict[str, LazyArray], graph: SaverGraph | None, updates: Collection[str]) -> dict[str, LazyArray]:
-    """The arrays with the counter of a chosen optimizer, which may have one of its own, as `global_step`."""
+    """Add the counter of a chosen optimizer, which may be its own or `global_step`."""
     own = scopes.counter(graph.nodes, updates) if updates and graph is not None and graph.nodes is not None else ""
     if not own or graph is None or graph.nodes is None:
         return arrays
@@ -185,11 +185,11 @@ def _counted(arrays: dict[str, LazyArray], graph: SaverGraph | None, updates: Co
 
 
 SETTINGS = ("rho", "momentum", "beta_1", "beta_2", "decay", "schedule_decay")
-"""What programs hardly ever change while they train, and keep in variables; a learning rate they do change."""
+"""Settings in variables that programs hardly ever change during training, unlike a learning rate."""
 
 
 def _changed(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[str, str]:
-    """Settings that the checkpoint has otherwise than its graph made them."""
+    """Settings whose value in the checkpoint differs from the initial one in the graph."""
     nodes, found = graph.nodes if graph is not None else None, {}
     for key, array in arrays.items() if nodes is not None else ():
         name = key.rpartition("/")[2]
@@ -200,7 +200,7 @@ def _changed(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[
 
 
 def _check_trained(bundle: BundleReader) -> None:
-    """Refuse trees: `NAME_stamp` and `NAME_serialized` are all of an ensemble (ops/boosted_trees_ops.py 1.15)."""
+    """Refuse boosted trees: `NAME_stamp` and `NAME_serialized` are a whole ensemble (ops/boosted_trees_ops.py 1.15)."""
     trees = [key for key, _ in bundle.items() if key.endswith(TREES) and f"{key.removesuffix(TREES)}_stamp" in bundle]
     if trees and not any(entry.dtype.startswith(("float", "bfloat")) for _, entry in bundle.items()):
         raise UnsupportedError(
@@ -210,7 +210,7 @@ def _check_trained(bundle: BundleReader) -> None:
 
 
 def _wholes(bundle: BundleReader, arrays: Mapping[str, LazyArray], renamed: Mapping[str, str]) -> dict[str, LazyArray]:
-    """The arrays as they are called without parts and scopes; slots whose parts have keys of their own, joined."""
+    """Rename the arrays without parts and scopes, and join slots whose parts have separate keys."""
     keys: dict[str, list[str]] = {}
     for key in arrays:
         keys.setdefault(renamed.get(key, key), []).append(key)
@@ -221,7 +221,7 @@ def _wholes(bundle: BundleReader, arrays: Mapping[str, LazyArray], renamed: Mapp
 
 
 def _by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[str, LazyArray], list[str]]:
-    """The arrays by the variables whose values they are, and evidence where those are not their keys."""
+    """Return the arrays by their variables, and evidence if these differ from the keys."""
     saved_as = {key: variable for key, variable in graph.saved_as.items() if key in arrays}
     found = {saved_as.get(key, key): array for key, array in arrays.items()}
     if not saved_as or len(found) != len(arrays):
@@ -241,10 +241,11 @@ def _program(
     arrays: Mapping[str, LazyArray],
     plain: Plain | None,
 ) -> dict[str, Any]:
-    """What the graph says of an optimizer of tf.train, or an OptimizerV2.
+    """Read an optimizer of tf.train, or an OptimizerV2, from the graph.
 
     Args:
-      scopes: of the updates of the chosen one of several tf.train optimizers. plain: the program's own.
+        scopes: of the updates of the chosen one of several tf.train optimizers. plain: the custom optimizer of plain
+          ops.
     """
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
@@ -257,9 +258,9 @@ def _program(
             told = plain_ops.of_bert(graph.nodes, list(stored.slots[plain_ops.BERTS_SLOTS["m"]]))
         else:
             told = tf_train.describe(graph.nodes, graph.updates, scopes)
-    except (LookupError, ValueError):  # an op without the inputs that it must have: a damaged graph says nothing
+    except (LookupError, ValueError):  # an op lacks inputs: the graph is damaged
         return {"graph_seen": False}
-    # Where it shows all that happens to gradients, there is no other limit of them.
+    # If it shows all changes of gradients, there is no other limit on them.
     is_known = told.class_name is not None and told.outside.keys().isdisjoint({"optimizer", *ON_THEIR_WAY})
     followed = told.seen or is_known
     said = {**(dict.fromkeys(clipping.LIMITS) if followed else {}), **told.config}
@@ -281,29 +282,33 @@ def _program(
 def _without_kernels(
     stored: Parts, graph: SaverGraph, sparse: Collection[str], scopes: Collection[str]
 ) -> dict[str, str]:
-    """A doubt where the graph trains, and no class of tf.train does so: a program's own may call its slots as those.
-    Tables (`sparse`) are moved by other ops than kernels."""
+    """Warn if the graph trains, but not by a class of tf.train: custom slots may have the same names. Tables (`sparse`)
+    are updated without kernels."""
     if graph.nodes is None or (graph.updates and traits(stored.generation).has_configs):
         return {}
     trained = {variable.name for variable in stored.variables if variable.trainable}
     updated = {each for scope in scopes or graph.updates for each in graph.updates[scope]}
     own = (updated or trained).difference(sparse)
     moved = next(((op, variable) for op, variable in writers(graph.nodes) if variable in own), None)
-    text = "in the graph, and is no kernel of tf.train's optimizers: the rule is a program's own"
-    return {} if moved is None else {NO_KERNEL: f"{moved[0]!r} moves {moved[1]!r} {text}"}
+    text = "in the graph, and is no kernel of tf.train's optimizers: it is a custom rule"
+    return {} if moved is None else {NO_KERNEL: f"{moved[0]!r} updates {moved[1]!r} {text}"}
 
 
 def _lost(stored: Parts, graph: SaverGraph, scopes: Collection[str]) -> dict[str, str]:
-    """A doubt where the graph updates variables that have no slots in the checkpoint, although others have."""
+    """Warn if the graph updates variables without slots in the checkpoint, although others have slots."""
     owned = {owner for per in stored.slots.values() for owner in per}
     held = {variable.name for variable in stored.variables}
     updated = {graph.parts.get(v, v) for scope in scopes or graph.updates for v in graph.updates.get(scope, ())}
     lost = sorted((updated & held) - owned) if owned else []
-    return {LOST: f"{some(lost)}: trained in the graph, and without the slots that others have: lost"} if lost else {}
+    return (
+        {LOST: f"{some(lost)}: trained in the graph, but without the slots that others have: these are lost"}
+        if lost
+        else {}
+    )
 
 
 def _gathered(names: Collection[str], graph: SaverGraph, arrays: Mapping[str, LazyArray]) -> dict[str, str]:
-    """A doubt where variables hold gradients that the next step would take."""
+    """Warn if variables hold gradients that the next step would use."""
     held = (graph.parts.get(name, name) for name in sorted(names))
     left = next((name for name in held if name in arrays and np.any(arrays[name].load())), None)
     text = "holds gradients, which are not migrated: the next step uses them unless the program clears them before"
@@ -313,7 +318,7 @@ def _gathered(names: Collection[str], graph: SaverGraph, arrays: Mapping[str, La
 def _own_graph(
     graph: SaverGraph | None, graph_file: str, arrays: Mapping[str, LazyArray]
 ) -> tuple[SaverGraph | None, dict[str, str]]:
-    """The graph beside the checkpoint if it is whole and has the checkpoint's variables, else None and a doubt."""
+    """Return the checkpoint's graph if it is whole and has the checkpoint's variables, else None and a warning."""
     if graph is None or graph.nodes is None:
         return graph, {}
     known = {name for name in graph.nodes.by_name if graph.nodes.op(name) in VARIABLES}
@@ -333,7 +338,7 @@ def _own_graph(
 
 
 def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str) -> None:
-    """Refuse a checkpoint that lacks what its own Saver writes."""
+    """Refuse a checkpoint that lacks keys of its own Saver."""
     lacking = sorted(graph.keys - bundle.keys()) if graph is not None else []
     if lacking:
         raise DamagedFileError(
@@ -345,7 +350,7 @@ def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str
 def _choice(
     arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, prefix: str
 ) -> saver_optimizers.Choice:
-    """Which optimizer is meant, of how many."""
+    """Choose the optimizer."""
     counters = _counters(arrays)
     uncounted = saver_v2.counting_in_global_step(arrays)
     if not counters and _is_of_keras1(arrays, graph):
@@ -370,13 +375,12 @@ def _choice(
 
 
 def _is_of_keras(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> bool:
-    """Whether an optimizer of Keras is there, whose settings are variables that are read by their names."""
+    """Whether there is an optimizer of Keras, whose settings are variables with known names."""
     return bool(_counters(arrays) or saver_v2.counting_in_global_step(arrays) or _is_of_keras1(arrays, graph))
 
 
 def _is_of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> bool:
-    """Whether scalars without a name are settings of Keras 1, and not those of a program with an optimizer of tf.train,
-    as its step or rate."""
+    """Whether unnamed scalars are settings of Keras 1, not a tf.train program's own, such as its step or rate."""
     if not keras1.is_keras1(arrays):
         return False
     if graph is not None and graph.nodes is not None and graph.updates:
@@ -385,7 +389,7 @@ def _is_of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> 
 
 
 def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:
-    """Keys of Keras optimizers' step counters, which stand beside other hyperparameters. None for tf.train."""
+    """Keys of Keras optimizers' step counters, which are next to other hyperparameters. Empty for tf.train."""
     beside = ("learning_rate", "lr", "decay")
     return [
         key
@@ -397,14 +401,14 @@ def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:
 
 
 def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, graph: SaverGraph | None) -> Parts:
-    """What its graph says of Keras 1's nameless variables."""
+    """Name Keras 1's unnamed variables by their use in the graph."""
     others = in_order([key for key in arrays if key not in (*optimizer.state, *optimizer.trained)], graph)
     variables = [stored_variable(name, arrays[name], True) for name in optimizer.trained]
     variables += [stored_variable(name, arrays[name], False) for name in others]
     return Parts(
         NOTHING_NAMED,
-        f"nothing has a name, as in Keras 1; updates in the graph read the same variables as {optimizer.class_name},"
-        " and show whose the slots are",
+        f"variables are unnamed, as in Keras 1; updates in the graph read the same variables as {optimizer.class_name},"
+        " and show which slots belong to which variable",
         tuple(variables),
         {},
         {name: arrays[key] for name, key in optimizer.scalars.items()},

@@ -9,13 +9,13 @@ import re
 from collections.abc import Collection, Mapping
 
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from migrate.readers.bundle_arrays import lazy
 from migrate.releases.recognition import SLOTS_NAMED_BEFORE_VARIABLES
 from migrate.releases.versions import YES, Versions
 from migrate.state import Stored, StoredVariable
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from optim.errors import CheckpointError
 
 NAME = "tf_dtensor_names"
@@ -24,7 +24,7 @@ _COUNTERS = ("iteration", "iterations", "_iterations")
 
 
 def sniff(path: str) -> bool:
-    """Whether `path` is a bundle without object graph in which DTensor's names occur."""
+    """Whether `path` is a bundle with DTensor's names and without object graph."""
     prefix = find_prefix(path)
     if prefix is None or not looks_like_bundle(prefix):
         return False
@@ -36,7 +36,7 @@ def sniff(path: str) -> bool:
 
 
 def read(path: str) -> Stored:
-    """What a name-based DTensor checkpoint holds. Tensors stay in the file until they are asked for.
+    """Return the content of a name-based DTensor checkpoint. Tensors stay in the file until they are used.
 
     Raises:
       UnknownFormatError: another format. AmbiguousError: two tensors have one name.
@@ -85,7 +85,8 @@ def read(path: str) -> Stored:
 def _slots(
     arrays: dict[str, LazyArray], prefix: str
 ) -> tuple[dict[str, dict[str, LazyArray]], dict[str, int], str | None]:
-    """Slots by name and variable, for each variable its place in the optimizer's order, and what that is called.
+    """Return slots by name and variable, the place of each variable in the optimizer's order, and the source of the
+    order.
 
     Raises:
       AmbiguousError: two optimizers have slots.
@@ -118,7 +119,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _check_owned(arrays: Mapping[str, LazyArray], scopes: Collection[str]) -> None:
-    """Refuse what is called as other variables' slots are, and belongs to no variable: that one is lost."""
+    """Refuse arrays named like slots of a variable that is missing."""
     for name in arrays:
         optimizer, slot, variable = _parts(name)
         if f"{optimizer}/{slot}" in scopes and variable not in arrays:

@@ -1,6 +1,6 @@
 """TF2 object-based checkpoints: `tf.train.Checkpoint`, `model.save_weights("w")`, DTensorCheckpoint.
 
-Keys are never parsed: the object graph says what each tensor is. Generations differ in where slots hang:
+The object graph shows what each tensor is; keys are never parsed. Slots are attached differently by generation:
 
 - `optimizer_v2`: the optimizer's `slot_variables` table (variable, slot, slot variable).
 - `experimental` (2.9, 2.10 and DTensor), `optimizer` (2.11+), `keras3`: lists of the optimizer, one per slot
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import UnknownFormatError
@@ -27,6 +26,7 @@ from migrate.readers.objects import writers as object_writers
 from migrate.readers.objects.optimizers import GraphOptimizer
 from migrate.readers.objects.slots import Found
 from migrate.state import Stored
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from optim.errors import CheckpointError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
@@ -34,23 +34,23 @@ NAME = "tf_object"
 
 
 def sniff(path: str) -> bool:
-    """Whether `path` is a TF2 object-based checkpoint, also a damaged one; not one of dtopt's own."""
+    """Whether `path` is a TF2 object-based checkpoint, even if damaged, and not one of dtopt's own."""
     prefix = find_prefix(path)
     if prefix is None or not looks_like_bundle(prefix):
         return False
     try:
         bundle = BundleReader(prefix)
     except CheckpointError:
-        return True  # so that reading it says what is damaged
+        return True  # so that reading it reports the damage
     return GRAPH_KEY in bundle and METADATA_KEY not in bundle
 
 
 def read(path: str, optimizer_path: str | None = None) -> Stored:
-    """What a checkpoint holds. Tensors stay in the file until they are asked for.
+    """Return the content of a checkpoint. Tensors stay in the file until they are used.
 
     Args:
       path: prefix, `.index` file, or folder with a file `checkpoint`.
-      optimizer_path: which optimizer, by the names that lead to it from the root of the object graph, joined by dots.
+        optimizer_path: the names that lead to the optimizer from the root of the object graph, joined by dots.
 
     Raises:
       UnknownFormatError: no object-based checkpoint.
@@ -63,13 +63,13 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
 
 
 def read_bundle(bundle: BundleReader, format_name: str, optimizer_path: str | None = None) -> Stored:
-    """As `read`, of an open bundle."""
+    """Do the same as `read` for an open bundle."""
     graph = graph_of(bundle)
     return stored(bundle, graph, object_optimizers.find(graph), format_name, optimizer_path)
 
 
 def graph_of(bundle: BundleReader) -> ObjectGraph:
-    """The objects of a bundle, checked. Raises as `read` does."""
+    """The objects of a bundle, checked. Raises like `read`."""
     if GRAPH_KEY not in bundle:
         raise UnknownFormatError(
             f"{bundle.prefix} has no object graph: it was written by tf.train.Saver or by name, not by"
@@ -88,7 +88,7 @@ def stored(
     format_name: str,
     optimizer_path: str | None,
 ) -> Stored:
-    """What a bundle holds whose objects and optimizers are known; also the part of a SavedModel that has variables."""
+    """Return the content of a bundle with known objects and optimizers, also of the variables of a SavedModel."""
     optimizer = object_optimizers.choose(every, optimizer_path, bundle.prefix)
     owners = object_variables.owners(graph, bundle, every)
     evidence = f"{bundle.prefix}.index holds an object graph ({len(graph)} objects)"

@@ -1,4 +1,4 @@
-"""What to say of a source that no reader knows: what it is, and what to type next."""
+"""Describe a source that no reader knows: what it is, and what to type next."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import shlex
 import zipfile
 from collections.abc import Sequence
 
-from migrate.bytes import checkpoint_paths, files, urls
+from migrate.bytes import checkpoint_paths
 from migrate.bytes.messages import some
 from migrate.errors import UnknownFormatError
+from optim.bytes import files, urls
 
 ORBAX = {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "ocdbt.process_0"}
 """Names in folders of Orbax (`orbax-checkpoint` 0.5 to 0.12)."""
 FEW = 8
-"""Folders of a folder that are looked into: behind a URL, each costs requests."""
+"""Most folders of a folder that are searched: behind a URL, each costs requests."""
 
 COMPRESSED = {
     b"\x1f\x8b": "gunzip -k",
@@ -24,15 +25,15 @@ COMPRESSED = {
     b"\xfd7zXZ": "unxz -k",
     b"\x28\xb5\x2f\xfd": "unzstd",
 }
-"""How a compressed file begins, and what unpacks it."""
+"""First bytes of a compressed file, and the program that unpacks it."""
 _SUFFIX = re.compile(r"\.(?:zip|gz|bz2|xz|zst)$")
 
 
 def error(path: str, formats: Sequence[str]) -> UnknownFormatError:
-    """Say what a source is, and what to give or type instead.
+    """Describe the source, and what to give or type instead.
 
     Args:
-      formats: what the readers read.
+        formats: descriptions of what the readers read.
     """
     packed = _of_file(path) if files.is_file(path) and files.size(path) else None
     text, command = packed or (_description(path, formats), "")
@@ -73,7 +74,7 @@ def _description(path: str, formats: Sequence[str]) -> str:
 
 
 def _of_file(path: str) -> tuple[str, str] | None:
-    """What a file is that must be unpacked first, with the command, or that dtopt does not read; None if unknown."""
+    """Describe a file that must be unpacked first, with the command, or that dtopt does not read; None if unknown."""
     with files.opened(path) as file:
         start = file.read(512)
     given, plain = shlex.quote(path), _SUFFIX.sub("", path)
@@ -109,7 +110,7 @@ def _of_zip(path: str, plain: str) -> tuple[str, str]:
 
 
 def _without_index(path: str) -> str:
-    """The checkpoint that a path is, or is of, and of which only other parts are there; empty if it is none."""
+    """The checkpoint that a path belongs to if only its other parts are there; empty for other paths."""
     folder, name = os.path.split(path)
     if urls.is_url(path) or not files.is_folder(folder or os.curdir):
         return ""
@@ -120,7 +121,7 @@ def _without_index(path: str) -> str:
 
 
 def _below(path: str) -> list[str]:
-    """What is called as checkpoints are in a folder and the first of the folders in it."""
+    """Paths named like checkpoints in a folder and its first subfolders."""
     if urls.is_url(path) or not files.is_folder(path):
         return []
     found: list[str] = []
@@ -131,7 +132,7 @@ def _below(path: str) -> list[str]:
 
 
 def _is_unzipped(path: str) -> bool:
-    """Whether a folder on this machine has the members of a `.keras` file."""
+    """Whether a local folder has the members of a `.keras` file."""
     from migrate.readers.keras_zip import CONFIG, METADATA, WEIGHTS
 
     return not urls.is_url(path) and files.is_folder(path) and {METADATA, CONFIG, WEIGHTS} <= set(files.names(path))
@@ -144,11 +145,11 @@ def _is_saved_model(folder: str) -> bool:
 ENDS = (".index", ".h5", ".hdf5", ".keras")
 SAVED_MODEL = "saved_model.pb"
 FOLDERS = 200
-"""That are looked into for a message."""
+"""Most subfolders that are searched for a message."""
 
 
 def of_orbax(path: str) -> str | None:
-    """That a folder, or one of the steps in it, is of Orbax, and what to do; None where it is not."""
+    """Describe a folder of Orbax, or with steps of it, and what to do; None for other folders."""
     if not files.is_folder(path):
         return None
     names = files.names(path)
@@ -156,6 +157,6 @@ def of_orbax(path: str) -> str | None:
     if not ORBAX & set(names) and not any(files.is_folder(step) and ORBAX & set(files.names(step)) for step in steps):
         return None
     return (
-        f"{path} is a checkpoint of Orbax (JAX), or holds some, which are not read here; load it with Orbax, and hand"
-        " its values to migrate.restore or save them as a list"
+        f"{path} is a checkpoint of Orbax (JAX), or contains some, which dtopt does not read. Load it with Orbax, and"
+        " pass its values to migrate.restore, or save them as a list"
     )

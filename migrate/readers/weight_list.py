@@ -1,5 +1,5 @@
-"""`optimizer.get_weights()` as people keep it: `.npz`, `.npy` (an object array) or `.pkl`. No names, only an
-order.
+"""Read `optimizer.get_weights()` as people save it: `.npz`, `.npy` (an object array) or `.pkl`. A list has no names,
+only an order.
 
 Upstream: `keras/optimizers.py::Optimizer.get_weights` and `numpy.lib.format`.
 """
@@ -18,26 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from migrate.bytes import files, safe_pickle
+from migrate.bytes import safe_pickle
 from migrate.bytes.arrays import LazyArray, native
 from migrate.errors import DamagedFileError
 from migrate.readers import pickled
 from migrate.state import Stored
+from optim.bytes import files
 from optim.errors import UnsupportedError
 
 NAME = "list"
 NPY_MAGIC = b"\x93NUMPY"
 _NPY_ERRORS = (ValueError, EOFError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
-"""What numpy raises for a damaged header, which is a Python literal."""
+"""Errors of numpy for a damaged header, which is a Python literal."""
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, *_NPY_ERRORS)
 MAX_RATIO = 100
-"""How far pickled weights can be packed: above, in more than MAX_UNPACKED bytes, it is a bomb."""
+"""Highest compression ratio of pickled weights; more, in over MAX_UNPACKED bytes, is refused as a bomb."""
 MAX_UNPACKED = 256 << 20
 PICKLE_STARTS = (b"\x80", b"]", b"}", b"(", b"c")
 
 
 def sniff(path: str) -> bool:
-    """Whether it starts as .npy, as a zip of .npy files, or, with a pickle's usual suffix, as a pickle."""
+    """Whether it begins like .npy, like a zip of .npy files, or, with a pickle's usual suffix, like a pickle."""
     if not files.is_file(path):
         return False
     with files.opened(path) as file:
@@ -53,10 +54,10 @@ def sniff(path: str) -> bool:
 
 
 def read(path: str, generation: str | None = None) -> Stored:
-    """The list in order. Everything but the arrays must come from hints.
+    """Return the list in order. Everything except the arrays must come from hints.
 
     Raises:
-      DamagedFileError, UnsupportedError: it cannot be read, or holds something else than numbers.
+        DamagedFileError, UnsupportedError: it cannot be read, or holds other things than numbers.
     """
     with files.opened(path) as file:
         start = file.read(8)
@@ -82,7 +83,7 @@ def read(path: str, generation: str | None = None) -> Stored:
 
 @dataclass(frozen=True)
 class _Held:
-    """The arrays of the optimizer, and what is next to them: see `pickled.Contents`."""
+    """The arrays of the optimizer, and further content: see `pickled.Contents`."""
 
     weights: list[LazyArray]
     others: Sequence[LazyArray] = ()
@@ -90,7 +91,7 @@ class _Held:
 
     @classmethod
     def of(cls, contents: pickled.Contents) -> _Held:
-        """Of arrays that are in memory already."""
+        """Wrap arrays that are in memory already."""
         weights, others = (
             [_lazy(name, a.shape, a.dtype, lambda a=a: a) for name, a in arrays]
             for arrays in (contents.weights, contents.others)
@@ -116,7 +117,7 @@ def _lazy(stored_as: str, shape: tuple[int, ...], dtype: np.dtype, load: Any) ->
 
 
 def _from_npz(path: str) -> _Held:
-    """Members arr_0, arr_1, ... by number; other names are kept, in the order in which they were written."""
+    """Read members arr_0, arr_1, ... by number; other names are kept, in the order in which they were written."""
     names = [name for name in _zip_names(path) if name.endswith(".npy")]
     numbers = [re.fullmatch(r"\D*(\d+)\.npy", name) for name in names]
     is_numbered = all(numbers)
@@ -134,8 +135,7 @@ def _from_npz(path: str) -> _Held:
 
 
 def _member_header(path: str, archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Header of one member; its declared size must be that of the member, so that nothing oversized is
-    allocated."""
+    """Header of one member. Its declared size must be that of the member, so that nothing larger is allocated."""
     try:
         with archive.open(name) as file:
             shape, fortran, dtype = _header(file)
@@ -195,7 +195,7 @@ def _from_npy(path: str) -> _Held:
 
 
 def _object_array(data: bytes, where: str) -> pickled.Contents:
-    """An array of objects, or one object: after the header it is a pickle, which `safe_pickle` reads."""
+    """Read an array of objects, or one object: after the header it is a pickle, which `safe_pickle` reads."""
     file = io.BytesIO(data)
     shape, _, _ = _header(file)
     if len(shape) > 1:

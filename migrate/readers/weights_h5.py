@@ -1,7 +1,7 @@
 """`.weights.h5` of tf_keras 2.12+ and Keras 3, whole or in shards (`.weights.json`, Keras 3.10+).
 
-It holds the optimizer's variables if the model was compiled, but no config and no order of layers: the class of the
-optimizer comes from `--optimizer-config`. Upstream: `saving_lib.py::H5IOStore`, `ShardedH5IOStore`.
+It contains the optimizer's variables if the model was compiled, but no config and no order of layers: the optimizer's
+class comes from `--optimizer-config`. Upstream: `saving_lib.py::H5IOStore`, `ShardedH5IOStore`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 
 import h5py
 
-from migrate.bytes import files, hdf5, json_text
+from migrate.bytes import hdf5, json_text
 from migrate.errors import DamagedFileError
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.tree import VARS, Node, check_numbering, merge, read_tree
 from migrate.readers.keras.vars import is_keras3, stored
 from migrate.releases import recognition
 from migrate.state import Stored
+from optim.bytes import files
 
 NAME = "weights_h5"
 MAX_INDEX = 64 << 20
@@ -36,7 +37,7 @@ def _has_vars(file: h5py.File) -> bool:
 
 
 def read(path: str) -> Stored:
-    """Everything the file holds, in its own terms.
+    """Return everything in the file, in its own terms.
 
     Raises:
       DamagedFileError: truncated, or it contradicts itself, or a shard is missing.
@@ -64,7 +65,7 @@ def _sharded(path: str) -> tuple[Node, int]:
         shard = os.path.join(os.path.dirname(path), name)
         if name != os.path.basename(name) or not hdf5.is_hdf5(shard):
             raise DamagedFileError(
-                f"{path} names the shard {name!r}, and there is no HDF5 file of that name next to it. Copy it, too"
+                f"{path} names the shard {name!r}, and there is no HDF5 file of that name next to it. Copy it too"
             )
         with hdf5.opened(shard, attributes=True) as file:
             for group in (g for g, names in index.items() if name in names):
@@ -74,7 +75,7 @@ def _sharded(path: str) -> tuple[Node, int]:
 
 
 def _index(path: str, *, quiet: bool) -> dict[str, list[str]] | None:
-    """Group -> shards that hold a part of it. Where it is no index: None if `quiet`, else DamagedFileError."""
+    """Group -> shards with a part of it. For other files: None if `quiet`, else DamagedFileError."""
     try:
         if files.size(path) > MAX_INDEX:
             raise ValueError(f"it has more than {MAX_INDEX} bytes")

@@ -76,7 +76,7 @@ def from_objects(children: Collection[str], has_table: bool, has_powers: bool, l
         return KERAS3, "it tracks `_trainable_variables`, as Keras 3 does"
     if lists_counter:
         return OPTIMIZER, "`_iterations` is among its `_variables`, as in tf.keras 2.11 and later"
-    return EXPERIMENTAL, "slots hang on it without `_iterations` in `_variables`, as in tf.keras 2.9 and 2.10"
+    return EXPERIMENTAL, "it has slots without `_iterations` in `_variables`, as in tf.keras 2.9 and 2.10"
 
 
 def from_hdf5(

@@ -56,6 +56,7 @@ _ONLY_OPTIM = {**_ASKED, **dict.fromkeys((*_KERAS, TORCH, OPTAX), NEVER)}
 
 RULE, RATE, CLIPPING, DECAY = "rule", "learning rate", "clipping", "weight decay"
 ACCUMULATION, AVERAGES, LOOKAHEAD, COPIES = "gradient accumulation", "averages", "lookahead", "master copies"
+CAUTIOUS = "cautious updates"
 TRAINED, CONSTRAINT, DECAYED = "trained variables", "constraints", "weight decay exclusions"
 MULTIPLIER, EXCEPTED = "learning-rate multipliers", "exceptions of the rule"
 LAZY, REPEATED, LOSS_SCALE = "rows without a gradient", "repeated rows", "loss scale"
@@ -69,6 +70,7 @@ FACTORS = (
     Factor(ACCUMULATION, ("gradient_accumulation_steps", "count_calls"), _KEPT),
     Factor(AVERAGES, ("use_ema", "ema_momentum", "ema_overwrite_frequency", "stochastic_average"), _KEPT),
     Factor(LOOKAHEAD, ("lookahead",), _KEPT),
+    Factor(CAUTIOUS, ("cautious",), _KEPT),
     Factor(COPIES, ("master_copies",), _KEPT),
     Factor(TRAINED, (), {**_ASKED, OPTAX: TRIED}),
     Factor(CONSTRAINT, (), {**_ASKED, TORCH: NEVER, OPTAX: NEVER, "slots": NOTED}),

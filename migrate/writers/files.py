@@ -9,9 +9,7 @@ import h5py
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, loaded_dtype
-from migrate.bytes.bundle import numpy_dtype
 from migrate.bytes.messages import some
-from migrate.bytes.ranges import CHUNK
 from migrate.claims import doubts
 from migrate.models import rounding
 from migrate.models.compiled import without_loss
@@ -19,6 +17,8 @@ from migrate.models.plan import ModelPlan, stored_model
 from migrate.releases.modules import GENERATION
 from migrate.state import OptimizerState
 from migrate.writers.hdf5_file import Sink, created
+from optim.bytes.bundle import numpy_dtype
+from optim.bytes.ranges import CHUNK
 from optim.errors import CheckpointError
 
 Progress = Callable[[int, int], None]

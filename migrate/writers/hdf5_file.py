@@ -14,7 +14,7 @@ from typing import Any
 
 import h5py
 
-from migrate.bytes import atomic
+from optim.bytes.syncing import syncing
 
 
 class Sink(io.RawIOBase):
@@ -76,7 +76,7 @@ def created(path: str, start: int = 0) -> Iterator[tuple[h5py.File, Sink]]:
     sink = Sink(path, start)
     try:
         try:
-            with atomic.syncing(sink.descriptor), h5py.File(sink, "w") as file:
+            with syncing(sink.descriptor), h5py.File(sink, "w") as file:
                 yield file, sink
         finally:
             sink.check()

@@ -17,8 +17,6 @@ from migrate import algorithms, claims
 from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.checks import Check
-from migrate.bytes.ranges import CHUNK
 from migrate.models import operators, to_tf_keras, training
 from migrate.models.compiled import for_keras3, for_outputs
 from migrate.models.from_keras3 import ONLY_3, newer
@@ -32,6 +30,8 @@ from migrate.releases.modules import KERAS_3, MODULE
 from migrate.releases.versions import version_tuple
 from migrate.state import OptimizerState, StoredModel
 from migrate.writers import files, single_file
+from optim.bytes.checks import Check
+from optim.bytes.ranges import CHUNK
 
 SUFFIX = ".keras"
 KERAS_VERSION = "3.10.0"

@@ -6,9 +6,9 @@ import errno
 import os
 from collections.abc import Callable
 
-from migrate.bytes import files, system
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
+from optim.bytes import files, system
 from optim.errors import DtoptError, HyperparameterError
 
 WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)

@@ -11,16 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from migrate.bytes import atomic, files, object_graph, system, urls
+from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, STRING, numpy_dtype, shard_name
-from migrate.bytes.bundle_writer import BundleWriter, Room
-from migrate.bytes.ranges import CHUNK
 from migrate.bytes.source import still_the_same
 from migrate.errors import TargetExistsError
 from migrate.models import constraints, loss_scale
 from migrate.state import OptimizerState
 from optim import release, slot_layout
+from optim.bytes import files, object_tree, system, urls
+from optim.bytes.bundle import GRAPH_KEY, STRING, numpy_dtype, shard_name
+from optim.bytes.bundle_writer import BundleWriter, Room
+from optim.bytes.ranges import CHUNK
 from optim.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
@@ -188,7 +189,7 @@ def _write_bundle(
                 for _ in array.extent.chunks(buffer):
                     pass
         bundle.add_string(slot_layout.METADATA_KEY, _metadata_json(settled))
-        bundle.add_string(GRAPH_KEY, object_graph.serialize([*tensors, slot_layout.METADATA_KEY]))
+        bundle.add_string(GRAPH_KEY, object_tree.serialize([*tensors, slot_layout.METADATA_KEY]))
 
 
 def _with_arrays(state: OptimizerState, change: Callable[[str, LazyArray], LazyArray]) -> OptimizerState:

@@ -11,9 +11,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from migrate.bytes import files, remote, urls
 from migrate.bytes.source import still_the_same
 from optim import slot_layout
+from optim.bytes import files, remote, urls
 from optim.errors import CheckpointError
 
 

@@ -74,7 +74,7 @@ def assign_all(assignments: Iterable[Assignment], progress: Callable[[Value], No
     """Check everything, then assign everything.
 
     If a check, a read or an assignment raises, each variable that was assigned and is not `fresh` gets its old value
-    back, and the error goes on. Until the end the old values stay in memory along with the new ones.
+    back, and the error is raised again. Until the end the old values stay in memory along with the new ones.
 
     Args:
       progress: called with each value that was assigned.
@@ -110,7 +110,7 @@ def state_assignments(optimizer: Optimizer, values: StateValues, *, fresh: bool)
     """What puts these values into a built optimizer.
 
     Raises:
-      CheckpointError: a slot that the optimizer does not have, some but not all slots of a variable, no such scalar.
+      CheckpointError: a slot that the optimizer does not have, only some slots of a variable, or a missing scalar.
     """
     state = optimizer._state
     by_name = {t.name: t for t in state.tracked}

@@ -59,7 +59,7 @@ def describe_checkpoint(path: str | os.PathLike[str]) -> CheckpointInfo:
       `.algorithm .config .iterations .variables .slots .provenance`; sizes are those of whole tensors.
 
     Raises:
-      CheckpointError: no such checkpoint, or a damaged one.
+      CheckpointError: a missing or damaged checkpoint.
     """
     stored = _open(os.fspath(path))
     metadata = stored.metadata
@@ -155,7 +155,7 @@ def load_checkpoint(
       An optimizer built on the variables; its next step is the one that the saved optimizer would have taken.
 
     Raises:
-      CheckpointError: no such checkpoint, a damaged one, an unknown class, or variables that are missing, extra, or of
+      CheckpointError: a missing or damaged checkpoint, an unknown class, or variables that are missing, extra, or of
         another shape or dtype, all of them listed. Then nothing was assigned.
     """
     _check_backend()

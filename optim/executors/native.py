@@ -11,7 +11,7 @@ import tensorflow as tf
 from optim import slot_layout
 from optim.algorithm import Group
 from optim.devices import call, vector, wait_for_pending
-from optim.executors.plan import Plan, Selection, Shard, step_layout
+from optim.executors.plan import Plan, Selection, Shard
 from optim.executors.work import Work
 from optim.native import direct, gpu, library
 from optim.native.direct import Held
@@ -74,7 +74,7 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
     if any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
         return f"a slot of {tracked} has another dtype"
     if on_gpu(tracked):
-        return _why_not_on_gpu(rule, program, tracked, slots)
+        return _why_not_on_gpu(program, tracked, slots)
     return why_not_here(tracked) or library.why_no_program(program)
 
 
@@ -94,14 +94,10 @@ def device_of(tracked: Tracked) -> str:
     return variable.device or ""
 
 
-def _why_not_on_gpu(rule: Rule | None, program: Program, tracked: Tracked, slots: SlotTable) -> str:
+def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str:
     """Why no launch of dtopt's updates a variable on a GPU; empty if one does."""
     if not gpu.is_on():
         return gpu.why_not(program, tracked.variable.dtype.name)
-    if tracked.mesh is not None and (rule is None or not rule.elementwise):
-        return f"dtopt's kernels for GPUs add up nothing on meshes, where {tracked} is"
-    if tracked.mesh is not None and step_layout(rule, tracked, slots) != tracked.layout:
-        return f"dtopt's kernels for GPUs update whole shards, and slots of {tracked} are sharded further"
     if tracked.variable.dtype not in DTYPES:
         return f"it does not compute in {tracked.variable.dtype.name}"
     if not status().available:

@@ -61,8 +61,6 @@ def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
         return False
     if tracked.mesh is not None and (tf.executing_eagerly() or not is_divided_well(rule, tracked, slots)):
         return False  # eagerly the local executor is there
-    if tracked.mesh is not None and native.on_gpu(tracked):
-        return False  # DTensor has all that the op is given on the GPU, of which it takes much on the host
     return not native.why_not(rule, tracked, slots, each)
 
 
@@ -97,19 +95,30 @@ def is_possible(work: Work) -> bool:
     return not work.only_ops and work.rule is not None and library.status().available and not needs_ops()
 
 
+def takes_all(work: Work) -> bool:
+    """Whether the kernel updates all variables of this step."""
+    return is_possible(work) and all(takes(work, i) for i in range(len(work.tracked)))
+
+
 def place_of_scalars(tracked: Sequence[Tracked]) -> AbstractContextManager[Any]:
     """Where the scalars of a step are computed: for launches on the host, whose numbers they take."""
     launches = gpu.is_on() and not needs_ops() and any(item.mesh is None and native.on_gpu(item) for item in tracked)
     return on_host() if launches else nullcontext()
 
 
-def control(work: Work) -> Any:
+def control(work: Work, is_finite: Callable[[Work], Any]) -> Any:
     """In a function, what the GPU of all variables makes of their gradients before the step: whether it is left out,
-    and what they are multiplied by. None if the host needs to know it, or if there is nothing to know."""
-    if not is_possible(work) or not native.decides_there(work, work.gradients):
+    and what they are multiplied by. None if the host needs to know it, or if there is nothing to know.
+
+    Args:
+      is_finite: tells on a mesh whether all numbers in all gradients are finite.
+    """
+    if any(item.mesh is not None for item in work.tracked):
+        return _control_on_mesh(work, is_finite) if native.on_gpu(work.tracked[0]) else None
+    if not takes_all(work) or not native.decides_there(work, work.gradients):
         return None
     devices = {at_hand(tracked.variable).device for tracked in work.tracked}
-    if len(devices) > 1 or not all(takes(work, i) for i in range(len(work.tracked))):
+    if len(devices) > 1:
         return None
     limit, is_joint = work.clip.norm or (0.0, False)
     scale = 1.0 if work.loss_scale is None else 1.0 / work.loss_scale
@@ -124,11 +133,22 @@ def control(work: Work) -> Any:
         )
 
 
-def was_taken(control: Any) -> Any:
-    """Whether a step was not left out, a bool tensor of the host."""
-    with tf.device(control.device):
-        is_left_out = control[0]
-    with on_host():
+def _control_on_mesh(work: Work, is_finite: Callable[[Work], Any]) -> Any:
+    """`control` of a mesh of GPUs, by TensorFlow's ops."""
+    is_scaled = work.loss_scale is not None
+    if work.clip.needs_clipped_norms or not (is_scaled or work.clip.norm) or not takes_all(work):
+        return None
+    pending = clip(_unscaled(work), replace(work.clip, clipvalue=None))
+    is_left_out = tf.logical_not(is_finite(work)) if is_scaled else False
+    return float64s([tf.cast(is_left_out, tf.float64), *(pending.factors or ())])
+
+
+def was_taken(work: Work) -> Any:
+    """Whether a step with a `control` was not left out: a bool tensor of the host, or of the mesh."""
+    on_mesh = work.tracked[0].mesh is not None
+    with nullcontext() if on_mesh else tf.device(work.control.device):
+        is_left_out = work.control[0]
+    with nullcontext() if on_mesh else on_host():
         return tf.equal(is_left_out, 0.0)
 
 
@@ -167,10 +187,15 @@ def _clipped(work: Work) -> PendingGradients:
         return PendingGradients(
             work.gradients, _none, [float(1 + i) for i in range(len(work.gradients))], work.clip.clipvalue
         )
+    return clip(_unscaled(work), work.clip)
+
+
+def _unscaled(work: Work) -> PendingGradients:
+    """The gradients, divided by the loss scale."""
     gradients = PendingGradients(work.gradients, _adding_up(work))
-    if work.loss_scale is not None:
-        gradients = gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
-    return clip(gradients, work.clip)
+    if work.loss_scale is None:
+        return gradients
+    return gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
 
 
 def _none(gradients: Sequence[Any]) -> list[Any]:

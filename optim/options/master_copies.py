@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from optim import lazy, slot_layout
-from optim.errors import HyperparameterError, UnsupportedError
+from optim.arguments import boolean
+from optim.errors import UnsupportedError
 from optim.options.part import Option, Part
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ class MasterCopies(Part):
     }
 
     def __init__(self, value: Any, state: State):
-        if not isinstance(value, bool):
-            raise HyperparameterError(f"master_copies must be True or False, got {value!r}")
-        self.master_copies = value
+        self.master_copies = boolean("master_copies", value)
         self._state = state
 
     def state_dtype(self, tracked: Tracked) -> Any:

@@ -15,6 +15,7 @@ from optim.errors import HyperparameterError, UnsupportedError
 from optim.options import exclusive
 from optim.options.accumulation import Accumulation
 from optim.options.averages import Averages
+from optim.options.cautious import Caution
 from optim.options.clipping import Clipping
 from optim.options.executor import ExecutorChoice
 from optim.options.lazy_rows import LazyRows
@@ -57,6 +58,7 @@ class Options(TypedDict, total=False):
     lazy_rows: Sequence[str]
     repeated_rows: Sequence[str]
     lookahead: Lookahead | Mapping[str, Any] | None
+    cautious: bool
     slot_placement: Placement
     gradient_accumulation_steps: int | None
     count_calls: bool
@@ -98,6 +100,7 @@ class Settings:
         self.clipping = Clipping(_combined(GradientsClipOption, "gradients_clip_option", given))
         self.averages = Averages(_combined(EMAOption, "ema_option", given), given["stochastic_average"], state)
         self.weight_decay = WeightDecay(given, state.tracked, algorithm.rule)
+        self.caution = Caution(given["cautious"])
         self.lookahead = SlowWeights(given["lookahead"])
         self.lazy_rows = LazyRows(given["lazy_rows"])
         self.repeated_rows = RepeatedRows(given["repeated_rows"])
@@ -162,7 +165,8 @@ class Settings:
         rule = self._algorithm.updating_rule
         if rule is None:
             return self._algorithm
-        return replace(self._algorithm, rule=self.lookahead.around(self.weight_decay.around(rule)))
+        cautious = self.caution.around(rule)
+        return replace(self._algorithm, rule=self.lookahead.around(self.weight_decay.around(cautious)))
 
     def config(self) -> dict[str, Any]:
         """The keyword arguments again, as JSON values."""
@@ -179,12 +183,14 @@ class Settings:
         rule, owner = self._algorithm.updating_rule, self._algorithm.owner
         self.weight_decay.check(rule, owner)
         if rule is None:
-            for option in ("learning_rate_multipliers", "master_copies", "lookahead"):
+            for option in ("learning_rate_multipliers", "master_copies", "cautious", "lookahead"):
                 if self.get(option):
                     raise HyperparameterError(f"{option} would have no effect: {owner} has its own update_step")
         elif self.lazy_rows.patterns and not rule.elementwise:
             raise HyperparameterError(f"lazy_rows: a step of {owner} cannot leave single rows out")
-        exclusive.check(lazy_rows=self.lazy_rows.patterns, lookahead=self.lookahead.lookahead)
+        exclusive.check(
+            lazy_rows=self.lazy_rows.patterns, lookahead=self.lookahead.lookahead, cautious=self.caution.cautious
+        )
         self.repeated_rows.check(
             self.clipping.option,
             accumulates=self.accumulation.is_used,
@@ -206,7 +212,7 @@ def _combined(kind: Any, argument: str, given: Mapping[str, Any]) -> Any:
 
 
 PARTS: tuple[type[Part], ...] = (
-    *(Clipping, Averages, ExecutorChoice, WeightDecay, RateMultipliers, LazyRows, RepeatedRows, SlowWeights),
+    *(Clipping, Averages, ExecutorChoice, WeightDecay, RateMultipliers, LazyRows, RepeatedRows, Caution, SlowWeights),
     *(SlotPlacement, Accumulation, LossScale, MasterCopies, Rate),
 )
 OPTIONS: Mapping[str, Option] = {

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from optim import lazy
-from optim.arguments import patterns
+from optim.arguments import boolean, patterns
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
 from optim.options.around import Around
@@ -44,12 +44,6 @@ def _check(value: Any) -> float | None:
     if number is None or not 0 <= number < math.inf:
         raise HyperparameterError(f"weight_decay must be finite and >= 0, or None, got {value!r}")
     return number
-
-
-def _check_flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise HyperparameterError(f"{name} must be True or False, got {value!r}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -92,9 +86,9 @@ class WeightDecay(Part):
 
     def __init__(self, given: Mapping[str, Any], tracked: TrackedVariables, rule: Rule | None):
         self.weight_decay = _check(given["weight_decay"])
-        self.decoupled_weight_decay = _check_flag("decoupled_weight_decay", given["decoupled_weight_decay"])
+        self.decoupled_weight_decay = boolean("decoupled_weight_decay", given["decoupled_weight_decay"])
         rate = "learning_rate_in_weight_decay"
-        self.learning_rate_in_weight_decay = _check_flag(rate, given[rate])
+        self.learning_rate_in_weight_decay = boolean(rate, given[rate])
         self.patterns = patterns("weight_decay_exclude", given["weight_decay_exclude"])
         self._variables: list[tf.Variable] = []
         self._tracked = tracked
@@ -131,7 +125,7 @@ class WeightDecay(Part):
         if name == "weight_decay":
             self.weight_decay = _check(value)
         elif name == "learning_rate_in_weight_decay":
-            self.learning_rate_in_weight_decay = _check_flag(name, value)
+            self.learning_rate_in_weight_decay = boolean(name, value)
         elif name == "decoupled_weight_decay":
             super().change(name, value)
         else:

@@ -274,7 +274,8 @@ class Stepper:
             local.run(work.only(rest), self.execution.plan())
             work = work.only(apart)
         if stepped:
-            portable.run(work if work.loss_scale is not None else replace(work, control=one_op.control(work)))
+            control = None if work.loss_scale is not None else one_op.control(work, portable.is_finite)
+            portable.run(replace(work, control=control))
         local.wait_for_pending()
         return stepped
 
@@ -325,7 +326,7 @@ class Stepper:
             preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
             work = preparation.work(tracked, gradients, active, apart)
             waits = work.loss_scale is not None and _constrained(tracked)  # which only follow a step that was taken
-            work = replace(work, control=None if waits else one_op.control(work))
+            work = replace(work, control=None if waits else one_op.control(work, portable.is_finite))
 
         def run() -> tf.Tensor:
             with tf.control_dependencies(portable.run(work)):
@@ -352,7 +353,7 @@ class Stepper:
 
     def _step_unless_left_out(self, preparation: Preparation, work: Work) -> None:
         """A step that a GPU leaves out or not, without a branch: that would wait before it is launched."""
-        taken = one_op.was_taken(work.control)
+        taken = one_op.was_taken(work)
         iterations = self._state.scalars[slot_layout.ITERATIONS]
         with tf.control_dependencies(portable.run(work)):
             iterations.assign_add(tf.cast(taken, iterations.dtype))

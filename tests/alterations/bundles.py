@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from migrate.bytes import protos
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
+from optim.bytes import protos
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from tests import bundles
 from tests.alterations.alteration import Alteration, Change
 from tests.alterations.arrays import prefix_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from migrate.bytes import protos
+from optim.bytes import protos
 from tests.alterations.alteration import Alteration, Change
 
 KERNEL = re.compile(r"(Resource)?(Sparse)?Apply\w+")

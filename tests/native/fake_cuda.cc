@@ -3,9 +3,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -18,9 +20,13 @@ struct Function {
   void* context;
 };
 
+// How far the work of each stream is known to be done.
+using Clock = std::map<void*, int>;
+
 struct Event {
   void* context;
   bool is_recorded;
+  Clock clock;  // of its stream when it was recorded
 };
 
 struct State {
@@ -30,6 +36,9 @@ struct State {
   std::string calls, wrong;  // one name a line; the first check that failed
 } state;
 
+std::map<void*, Clock> clocks;                    // by stream
+std::map<void*, int> launched;                    // by stream: the last work that changed its memory
+std::map<void*, std::map<void*, int>> fetched;    // by stream: the last work of others that read its memory
 std::mutex mutex;
 thread_local std::vector<void*> contexts;  // the thread's stack
 
@@ -37,6 +46,8 @@ std::set<void*> modules;  // loaded ones stay so
 
 // A stream's context is the number above it.
 void* ContextOf(void* stream) { return static_cast<char*>(stream) + 1; }
+
+void* StreamOf(void* context) { return static_cast<char*>(context) - 1; }
 
 constexpr size_t kMemory = 1 << 20;  // of a GPU
 const char kMachineCode[] = "machine code of ";  // before the path of a library
@@ -55,6 +66,27 @@ void Record(const char* call, int pushed = 0) {
 bool IsKnown(void* module) {
   std::lock_guard<std::mutex> lock(mutex);
   return modules.count(module) == 1;
+}
+
+// Work on a stream that changes its memory: what others read of it must have been read.
+void Changes(void* stream) {
+  std::lock_guard<std::mutex> lock(mutex);
+  for (const auto& [reader, work] : fetched[stream]) {
+    if (clocks[stream][reader] < work && state.wrong.empty()) state.wrong = "memory is changed while another stream reads it";
+  }
+  launched[stream] = ++clocks[stream][stream];
+}
+
+// Work on a stream that reads memory of the other one: what was launched there must be done.
+void Fetches(void* stream, void* from) {
+  Record("fetch");
+  Check(!contexts.empty() && contexts.back() == ContextOf(stream), "memory is fetched in another context");
+  std::lock_guard<std::mutex> lock(mutex);
+  const int work = ++clocks[stream][stream];
+  if (from == stream) launched[stream] = work;  // a copy to memory of the same GPU
+  if (from == stream) return;
+  if (clocks[stream][from] < launched[from] && state.wrong.empty()) state.wrong = "memory is fetched before it is changed";
+  fetched[from][stream] = work;
 }
 
 int NextLaunch() {
@@ -166,6 +198,7 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
   Check(x > 0 && y == 1 && z == 1 && threads_y == 1 && threads_z == 1, "the grid is not one of blocks in a row");
   Check(threads % 32 == 0 && threads <= 1024 && shared == 0 && more == nullptr, "blocks are not of whole warps");
   if (NextLaunch() == state.fails_at) return state.fails_with;
+  Changes(stream);
   of->run(arguments[0], x);
   return 0;
 }
@@ -174,6 +207,41 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
   Record("copy");
   Check(!contexts.empty(), "a copy without a context");
   std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+
+int cuMemcpyPeerAsync(uint64_t to, void* of_to, uint64_t from, void* of_from, size_t bytes, void* stream) {
+  Check(of_to == ContextOf(stream), "memory is fetched on a stream of another context");
+  Fetches(stream, StreamOf(of_from));
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+
+// CUDA_MEMCPY3D_PEER, of memory of GPUs.
+struct Rows {
+  size_t x, y, z, level;
+  int memory;
+  void* host;
+  char* address;
+  void* array;
+  void* context;
+  size_t pitch, height;
+};
+struct Copy {
+  Rows from, to;
+  size_t width, height, depth;
+};
+
+int cuMemcpy3DPeerAsync(const Copy* copy, void* stream) {
+  for (const Rows* of : {&copy->from, &copy->to}) {
+    const bool is_plain = of->x + of->y + of->z + of->level == 0 && of->memory == 2 && of->array == nullptr;
+    Check(is_plain && of->pitch >= copy->width && of->height >= copy->height, "rows are copied that are none");
+  }
+  Check(copy->depth == 1 && copy->to.context == ContextOf(stream), "memory is fetched on a stream of another context");
+  Fetches(stream, StreamOf(copy->from.context));
+  for (size_t row = 0; row < copy->height; ++row) {
+    std::memcpy(copy->to.address + row * copy->to.pitch, copy->from.address + row * copy->from.pitch, copy->width);
+  }
   return 0;
 }
 
@@ -187,7 +255,7 @@ int cuMemAllocHost_v2(void** memory, size_t bytes) {
 int cuEventCreate(void** event, unsigned flags) {
   Record("event");
   Check(!contexts.empty() && flags == 2, "an event is made without a context, or with timing");
-  *event = new Event{contexts.back(), false};
+  *event = new Event{contexts.back(), false, {}};
   return 0;
 }
 
@@ -196,6 +264,18 @@ int cuEventRecord(void* event, void* stream) {
   auto* of = static_cast<Event*>(event);
   Check(ContextOf(stream) == of->context, "an event is recorded on a stream of another context");
   of->is_recorded = true;
+  std::lock_guard<std::mutex> lock(mutex);
+  of->clock = clocks[stream];
+  return 0;
+}
+
+int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
+  Record("wait on the GPU");
+  const auto* of = static_cast<const Event*>(event);
+  Check(of->is_recorded && flags == 0, "a stream waits for an event that was not recorded");
+  Check(!contexts.empty() && contexts.back() == ContextOf(stream), "a stream waits in another context");
+  std::lock_guard<std::mutex> lock(mutex);
+  for (const auto& [other, work] : of->clock) clocks[stream][other] = std::max(clocks[stream][other], work);
   return 0;
 }
 
@@ -240,6 +320,9 @@ int cuGetErrorString(int error, const char** text) {
 
 void fake_reset(int version, int fails_at) {
   state = State();
+  clocks.clear();
+  launched.clear();
+  fetched.clear();
   state.version = version;
   state.fails_at = fails_at;
 }

@@ -1,7 +1,7 @@
 """A small training loop in float64 NumPy: what goes around an algorithm, in the order that docs/optimizers.md gives.
 
-    gather -> unscale, or skip what is not finite -> clip -> decay weights -> update -> look ahead -> average
-    -> overwrite -> count
+    gather -> unscale, or skip what is not finite -> clip -> decay weights -> update, cautiously -> look ahead
+    -> average -> overwrite -> count
 
 Independent of `optim`: it imports nothing from there.
 """
@@ -44,6 +44,7 @@ class Options:
     ema_start: str = "initial"
     stochastic_average: Mapping[str, int] | None = None
     lookahead: Mapping[str, Any] | None = None
+    cautious: bool = False
     gradient_accumulation_steps: int = 1
     decay: float = 0.0
     learning_rate_multipliers: Mapping[str, float] = field(default_factory=dict)
@@ -129,7 +130,10 @@ class Training:
                     value = value - options.weight_decay * decay_rate(rate, self.iterations + 1) * value
                 else:
                     value = value - options.weight_decay * value
+            before = value
             value = self.algorithm.step(value, gradient, self.slots[name], rate, self.iterations + 1)
+            if options.cautious:
+                value = before + cautious_change(value - before, gradient)
             if options.lookahead is not None:
                 value = self._looked_ahead(name, value)
             self.values[name] = value
@@ -157,6 +161,12 @@ class Training:
         if late >= 0 and late % option["average_period"] == 0:
             before = late // option["average_period"]
             self.averages[name] = (before * self.averages[name] + value) / (before + 1)
+
+
+def cautious_change(change: Array, gradient: Array) -> Array:
+    """Liang et al. (2024), with the scale of github.com/kyleliang919/C-Optim, c_adamw.py."""
+    agree = np.sign(change) * np.sign(gradient) == -1
+    return np.where(agree, change, 0.0) / max(np.mean(agree), 1e-3)
 
 
 def clipped(gradients: Mapping[str, Array], options: Options) -> dict[str, Array]:

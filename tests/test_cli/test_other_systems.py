@@ -16,8 +16,9 @@ import pytest
 import migrate
 from dtopt_cli import output
 from migrate.batches import naming
-from migrate.bytes import atomic, files, system, urls
+from migrate.bytes import atomic
 from migrate.errors import TargetExistsError
+from optim.bytes import files, system, urls
 
 ROOT = Path(__file__).parents[2]
 STORY = ROOT / "tests" / "fixtures" / "resumed" / "model.h5"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.bytes import protos
 from migrate.graphs.nodes import Nodes
+from optim.bytes import protos
 
 
 def small_graph(*nodes: tuple[str, str, list[str]]) -> Nodes:

@@ -19,10 +19,10 @@ import optim
 from migrate import algorithms
 from migrate.algorithms import addons, keras_config, lazy_rows, wrappers
 from migrate.algorithms.arguments import Arguments
-from migrate.bytes import protos
 from migrate.errors import ContradictionError, DamagedFileError, MissingHintError, StrictError
 from migrate.evidence.interpret import interpret
 from migrate.readers import tf1_saver
+from optim.bytes import protos
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import next_steps, wild_table
 from tests.alterations.hdf5 import training_config
@@ -444,7 +444,7 @@ def test_adamax_of_contrib_is_in_its_graph_and_rows_that_it_moves_alone_are_doub
     graph.graph_def.node.add(name=f"AdaMax/update_{owner}/ScatterAdd", op="ScatterAdd", input=[owner, "rows", "by"])
     complete(graph.graph_def)
     meta.write_bytes(graph.SerializeToString())
-    assert "moves only the rows of net/hidden/kernel" in " ".join(migrate.read(meta.with_suffix("")).reasons)
+    assert "changes only the rows of net/hidden/kernel" in " ".join(migrate.read(meta.with_suffix("")).reasons)
 
 
 def test_proximal_adagrad_of_the_first_releases_lost_signs() -> None:

@@ -14,9 +14,9 @@ import pytest
 import migrate
 from migrate.batches.naming import distinct_names, expand, jobs
 from migrate.batches.workers import WorkerDiedError, in_processes
-from migrate.bytes.bundle import BundleReader
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from optim import slot_layout
+from optim.bytes.bundle import BundleReader
 from optim.errors import HyperparameterError
 from tests.bundles import rewritten
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import migrate
-from migrate.bytes import protos
+from optim.bytes import protos
 from optim.errors import HyperparameterError
 from tests.test_migrate.test_scopes import SCOPED, goes_on, source
 
@@ -51,7 +51,7 @@ def test_that_steps_are_taken_at_some_calls_only_is_said() -> None:
             "gathered",
             "'sum0' holds gradients, which are not migrated: the next step uses them unless the program clears them",
         ),
-        ("smoothed", "gradients go through 'mean0' before they reach the optimizer"),
+        ("smoothed", "gradients pass through 'mean0' before they reach the optimizer"),
         (
             "rounded",
             "'DistributedMomentumOptimizer_Allreduce/cond/Cast_1' rounds gradients before they reach the optimizer",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.bytes.bundle import BundleReader
+from optim.bytes.bundle import BundleReader
 from optim.errors import UnsupportedError
 from tests.bundles import written
 

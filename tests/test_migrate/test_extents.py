@@ -14,16 +14,17 @@ import pytest
 
 import migrate
 from bench.migration.inputs import make_keras
-from migrate.bytes import checks, hdf5
+from migrate.bytes import hdf5
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import BundleReader
-from migrate.bytes.checks import Check
-from migrate.bytes.ranges import Extent
 from migrate.errors import DamagedFileError
 from migrate.evidence import value_checks
 from migrate.lists import orders
 from migrate.proof.compare import Comparer
 from migrate.readers import keras_zip
+from optim.bytes import checks
+from optim.bytes.bundle import BundleReader
+from optim.bytes.checks import Check
+from optim.bytes.ranges import Extent
 from tests.bundles import written
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)

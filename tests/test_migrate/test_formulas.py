@@ -13,11 +13,11 @@ import tensorflow as tf
 
 import migrate
 import optim
-from migrate.bytes import protos
 from migrate.errors import MissingHintError
 from migrate.graphs import formulas, schedules
 from migrate.proof import parity, parity_formula
 from migrate.state import OptimizerState
+from optim.bytes import protos
 from optim.schedules import Formula
 from tests.test_migrate.small_graphs import small_graph
 
@@ -175,7 +175,7 @@ def test_a_momentum_that_the_graph_computes_is_said_to_be_one(tmp_path: Path) ->
             if node.op.endswith("ApplyMomentum"):
                 node.input[4] = node.input[2]
 
-    with pytest.raises(MissingHintError, match=r"slots of momentum .* 'train/.*' \(Merge\) in the graph makes it"):
+    with pytest.raises(MissingHintError, match=r"slots of momentum .* 'train/.*' \(Merge\) in the graph computes it"):
         altered("warm", tmp_path, change)
 
 

@@ -18,10 +18,10 @@ import pytest
 
 import migrate
 from migrate.algorithms import find
-from migrate.bytes import checks
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
 from migrate.readers import keras_zip
 from migrate.readers.keras.layers import snake_case
+from optim.bytes import checks
 from optim.errors import UnsupportedError
 from tests.keras_releases import needs_keras
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import migrate
-from migrate.bytes import protos
 from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import Nodes
+from optim.bytes import protos
 
 Node = tuple[str, str, list[str]]
 BACK, DOWN, MOVE = "gradients/MatMul_grad/MatMul_1", "gradients/MatMul_grad/MatMul", "SGD/update_w/ApplyGradientDescent"

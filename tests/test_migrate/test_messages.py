@@ -22,9 +22,10 @@ from typer.testing import CliRunner
 import migrate
 import optim
 from dtopt_cli.app import app
-from migrate.bytes import messages, urls
+from migrate.bytes import messages
 from migrate.errors import ContradictionError
 from migrate.evidence.user_input import settings
+from optim.bytes import urls
 from optim.errors import DtoptError
 
 ROOT = Path(__file__).parents[2]

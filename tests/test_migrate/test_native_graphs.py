@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from migrate.bytes import protos
 from migrate.facts.clipping import ALL, NORM
 from migrate.graphs import native_keras
 from migrate.graphs.nodes import Nodes
@@ -18,6 +17,7 @@ from migrate.graphs.writers import alone_written
 from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 from migrate.state import CHANGED, NO_KERNEL
+from optim.bytes import protos
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "native_graphs"
 ANOTHER = {

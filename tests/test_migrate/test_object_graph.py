@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import migrate
-from migrate.bytes import names, protos
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader
 from migrate.bytes.object_graph import VALUE, ObjectGraph
 from migrate.errors import ContradictionError, DamagedFileError
+from optim.bytes import names, protos
+from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from tests.bundles import rewritten
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

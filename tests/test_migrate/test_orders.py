@@ -17,13 +17,13 @@ import optim
 from migrate.algorithms import ALGORITHMS, find
 from migrate.algorithms.spec import Block
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.ranges import Extent
 from migrate.errors import AmbiguousError, DamagedFileError, MissingHintError
 from migrate.evidence.interpret import interpret
 from migrate.generations import having
 from migrate.lists import orders
 from migrate.matching import strategies
 from migrate.state import OptimizerState, Stored, StoredVariable
+from optim.bytes.ranges import Extent
 from optim.errors import DtoptError, MismatchError
 from tests.examples import drawn
 from tests.timing import assert_cheaper, least

@@ -19,6 +19,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "loss scale": {"loss_scale": "dynamic"},
     "averages": {"use_ema": True},
     "lookahead": {"lookahead": optim.Lookahead(sync_period=2)},
+    "cautious": {"cautious": True},
 }
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.bytes import protos
 from migrate.errors import MissingHintError
 from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.writers import alone_written
+from optim.bytes import protos
 from tests import next_steps
 from tests.test_migrate.test_native_graphs import ANOTHER
 
@@ -68,7 +68,7 @@ def test_a_step_that_no_rule_takes_is_named() -> None:
     ("name", "reason"),
     [
         ("racing", "'mul_6' reads 'state/cache/net/w0' before or after 'Assign' changes it"),
-        ("apart", "nothing in the graph waits for all of .*: they may not run in one step"),
+        ("apart", "no op in the graph waits for all of .*: they may not run in one step"),
     ],
 )
 def test_ops_in_no_certain_order_are_said(name: str, reason: str) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 import migrate
 from migrate.batches import engines, naming
-from migrate.bytes import files, remote, urls
 from migrate.errors import DamagedFileError, TargetExistsError, UnknownFormatError
+from optim.bytes import files, remote, urls
 from optim.errors import CheckpointError, DtoptError, UnsupportedError
 from tests import servers
 from tests.breadth import broad

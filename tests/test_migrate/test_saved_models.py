@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import migrate
-from migrate.bytes import protos
 from migrate.errors import DamagedFileError
+from optim.bytes import protos
 from optim.errors import UnsupportedError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -12,7 +12,7 @@ import pytest
 
 import migrate
 from migrate import OptimizerState
-from migrate.bytes import protos
+from optim.bytes import protos
 from optim.errors import DtoptError
 from tests.bundles import rewritten
 from tests.test_migrate.small_graphs import small_graph

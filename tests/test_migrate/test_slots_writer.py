@@ -19,7 +19,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from migrate.bytes import atomic, object_graph
+from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError, TargetExistsError
 from migrate.readers import slots as reader
@@ -79,7 +79,7 @@ def test_reading_back_gives_the_same_state(tmp_path: Path) -> None:
 
 
 def test_a_schedule_leaves_no_learning_rate(tmp_path: Path) -> None:
-    from migrate.bytes.bundle import BundleReader
+    from optim.bytes.bundle import BundleReader
 
     schedule = {"class_name": "ExponentialDecay", "config": {"decay_rate": 0.9}}
     for name, rate in (("schedule", schedule), ("number", 0.1)):
@@ -129,7 +129,7 @@ def test_tensorflow_restores_it_by_object(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a/b", "a.b", ".S", "..", "./", "/.", "a..S/", "plain", "é/ü."])
 def test_unescape_undoes_escape(name: str) -> None:
-    assert object_graph.unescape(slot_layout.escape(name)) == name
+    assert slot_layout.unescape(slot_layout.escape(name)) == name
 
 
 def test_an_existing_target_is_refused_before_any_work(tmp_path: Path) -> None:

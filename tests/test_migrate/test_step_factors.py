@@ -65,6 +65,7 @@ CASES = {
     "averages": Case(factors.AVERAGES, {"use_ema": True}),
     "means": Case(factors.AVERAGES, {"stochastic_average": {"start_averaging": 0, "average_period": 1}}),
     "lookahead": Case(factors.LOOKAHEAD, {"lookahead": {"sync_period": 2, "slow_step_size": 0.5}}),
+    "cautious": Case(factors.CAUTIOUS, {"cautious": True}),
     "copies": Case(factors.COPIES, {"master_copies": True}, {"dtype": "bfloat16"}, {}, ROUNDING_THEMSELVES),
     "frozen": Case(factors.TRAINED, {"frozen": (KERNEL, BIAS)}, {"file": ".keras"}),
     "constraint": Case(factors.CONSTRAINT, {"constraint": MAXIMUM}, {"file": ".keras"}),

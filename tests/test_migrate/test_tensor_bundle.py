@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from migrate.bytes import protos, snappy, sstable
-from migrate.bytes.bundle import BundleReader, numpy_dtype, shard_name
-from migrate.bytes.bundle_writer import BundleWriter
 from migrate.errors import DamagedFileError
+from optim.bytes import protos, snappy, sstable
+from optim.bytes.bundle import BundleReader, numpy_dtype, shard_name
+from optim.bytes.bundle_writer import BundleWriter
 from optim.errors import CheckpointError
 from tests.examples import drawn
 
@@ -332,7 +332,7 @@ def test_field_numbers_are_tensorflows() -> None:
     from tensorflow.core.framework import types_pb2
     from tensorflow.core.protobuf import saved_model_pb2, tensor_bundle_pb2, trackable_object_graph_pb2
 
-    from migrate.bytes.bundle import _NUMBER_TO_NAME
+    from optim.bytes.bundle import _NUMBER_TO_NAME
 
     def fields(descriptor: object, seen: frozenset[str] = frozenset()) -> dict[str, object]:
         return {

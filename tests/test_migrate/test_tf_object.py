@@ -12,7 +12,6 @@ import pytest
 
 import migrate
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle_writer import BundleWriter
 from migrate.bytes.checkpoint_paths import find_prefix
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError, MissingHintError, UnknownFormatError
@@ -20,6 +19,7 @@ from migrate.matching.slot_owners import Owner, match
 from migrate.readers import saved_model, tf_dtensor_names, tf_object
 from migrate.releases.versions import Versions
 from migrate.state import Stored
+from optim.bytes.bundle_writer import BundleWriter
 from optim.errors import MismatchError, UnsupportedError
 from tests import next_steps
 from tests.bundles import of_module, rewritten, written
@@ -85,7 +85,7 @@ def test_real_checkpoints_are_read_bit_for_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_tensor_is_dropped(name: str) -> None:
-    from migrate.bytes.bundle import BundleReader
+    from optim.bytes.bundle import BundleReader
 
     reader, _, _, _ = CASES[name]
     stored = reader.read(_source(name))
@@ -358,7 +358,7 @@ def test_shapes_decide_between_variables_of_one_name() -> None:
 
 
 def test_an_altered_graph_is_damage(tmp_path: Path) -> None:
-    from migrate.bytes import protos
+    from optim.bytes import protos
 
     graph = protos.ObjectGraph()
     graph.nodes.add().children.add(node_id=7, local_name="x")
@@ -371,7 +371,7 @@ def test_an_altered_graph_is_damage(tmp_path: Path) -> None:
 
 
 def test_arrays_are_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from migrate.bytes.bundle import BundleReader
+    from optim.bytes.bundle import BundleReader
 
     loaded: list[str] = []
     original = BundleReader.load

@@ -15,9 +15,9 @@ import pytest
 
 import migrate
 from migrate import algorithms
-from migrate.bytes import bundle, protos
 from migrate.errors import ContradictionError, DamagedFileError
 from migrate.releases.versions import Versions
+from optim.bytes import bundle, protos
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import adversary
 from tests.alterations.arrays import unzipped, zipped

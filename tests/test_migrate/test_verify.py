@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import migrate
-from migrate.bytes import protos
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY
 from migrate.errors import AmbiguousError, ContradictionError, DamagedFileError
 from migrate.proof import one_step, parity_sample, slots_target, stepping
 from optim import slot_layout
+from optim.bytes import protos
+from optim.bytes.bundle import GRAPH_KEY
 from optim.errors import CheckpointError
 from tests.bundles import rewritten, written
 
@@ -111,7 +111,7 @@ def test_tensorflow_would_notice_another_value_dtype_or_key(tmp_path: Path, monk
 
 
 def migrate_reader(prefix: str) -> Any:
-    from migrate.bytes.bundle import BundleReader
+    from optim.bytes.bundle import BundleReader
 
     return BundleReader(prefix)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import migrate
-from migrate.bytes import protos
+from optim.bytes import protos
 from tests.test_migrate.small_graphs import complete
 
 SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
@@ -148,4 +148,4 @@ def test_powers_that_two_losses_raise_count_no_steps() -> None:
     """Each variable moved once while the powers of beta were raised twice."""
     state = migrate.read(SCOPED / "twice" / "source" / "model.ckpt")
     assert state.fidelity == "approximate"
-    assert "not one op alone multiplies 'train/beta1_power' by its beta" in " ".join(state.reasons)
+    assert "'train/beta1_power' is not multiplied by its beta by exactly one op" in " ".join(state.reasons)

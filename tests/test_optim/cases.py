@@ -58,12 +58,14 @@ class Case:
     @property
     def has_sums(self) -> bool:
         """Whether its rule needs whole variables for nothing but sums."""
-        return self.optimizer in SUMS and self.arguments.get("ord") != "nuclear"
+        is_sums = self.optimizer in SUMS if self.optimizer in WHOLE else bool(self.arguments.get("cautious"))
+        return is_sums and self.arguments.get("ord") != "nuclear"
 
     @property
     def modes(self) -> tuple[str, ...]:
         """The ways to run a step."""
-        none = {"local", "native", "native_function"} if self.optimizer in WHOLE else set()
+        is_whole = self.optimizer in WHOLE or self.arguments.get("cautious")
+        none = {"local", "native", "native_function"} if is_whole else set()
         if self.has_sums:
             none.discard("native_function")
         return tuple(mode for mode in MODES if mode not in none)
@@ -270,6 +272,9 @@ OPTIONS = (
     _with("lamb", "around", **_AROUND),
     _with("schedule-free", "lookahead", lookahead={"sync_period": 2, "slow_step_size": 0.4}),
     _with("adam-amsgrad", "around", arguments={"master_copies": True}, **_AROUND),
+    _with("adam", "cautious", cautious=True),
+    _with("sgd-nesterov", "cautious", cautious=True, weight_decay=0.3, decoupled_weight_decay=False),
+    _with("lamb", "cautious", cautious=True, clipnorm=1.0, lookahead={"sync_period": 2, "slow_step_size": 0.4}),
     _with("sgd-momentum", "ema", use_ema=True, ema_momentum=0.6),
     _with("adam-amsgrad", "ema_overwrite", use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2),
     _with(

@@ -71,6 +71,8 @@ def draw(random: np.random.Generator, without: tuple[str, ...] = ("native",)) ->
         options["learning_rate_multipliers"] = {"^table$": 0.25, "^(bias|odd)$": 1.5}
     if sometimes():
         options["lookahead"] = {"sync_period": int(random.integers(1, 4)), "slow_step_size": 0.4}
+    if sometimes(0.2):
+        options["cautious"] = True
     arguments = {**case.arguments, **options}
     if sometimes():
         arguments["master_copies"] = True  # of which float64 variables have none

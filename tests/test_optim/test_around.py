@@ -1,4 +1,4 @@
-"""Lookahead, stochastic averages and weight decay beside what else there is: sparse rows, late starts, refusals."""
+"""Lookahead, averages, cautious steps and weight decay next to the rest: sparse rows, late starts, refusals."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from optim.errors import HyperparameterError, UnsupportedError
 AROUND = {
     "lookahead": {"lookahead": {"sync_period": 2, "slow_step_size": 0.4}},
     "coupled": {"weight_decay": 0.1, "decoupled_weight_decay": False},
+    "cautious": {"cautious": True},
 }
 START = np.arange(12.0).reshape(6, 2) - 5.0
 
@@ -57,6 +58,17 @@ def test_lazy_rows_do_not_decay(executor: str) -> None:
     np.testing.assert_allclose(sparse, dense, rtol=1e-12)
     np.testing.assert_array_equal(sparse[[0, 2, 3, 5]], START[[0, 2, 3, 5]])
     assert not np.allclose(sparse[[1, 4]], START[[1, 4]])
+
+
+@pytest.mark.parametrize("executor", ["auto", "portable"])
+def test_cautious_steps_of_repeated_rows_have_their_squares(executor: str) -> None:
+    """1 of 4 rows has a gradient, so that its step is 4 times as long: 4 · (3 + 4) / √(3² + 4²)."""
+    table = tf.Variable(tf.zeros([4, 1], tf.float64))
+    repeated = {"initial_accumulator_value": 0.0, "epsilon": 1e-20, "repeated_rows": ["square"]}
+    optimizer = optim.Adagrad(1.0, **repeated, cautious=True, executor=executor)
+    rows = tf.IndexedSlices(tf.constant([[3.0], [4.0]], tf.float64), tf.constant([2, 2]), tf.constant([4, 1]))
+    optimizer.apply_gradients([(rows, table)])
+    np.testing.assert_allclose(table.numpy(), [[0.0], [0.0], [-5.6], [0.0]], rtol=1e-12)
 
 
 def test_fast_weights_start_again_from_the_slow_ones() -> None:
@@ -117,6 +129,8 @@ class Own(optim.Optimizer):
         (optim.SGD, {"lookahead": {"k": 5}}, "k; it knows sync_period"),
         (optim.SGD, {"lookahead": 5}, "optim.Lookahead"),
         (optim.SGD, {"lookahead": {}, "lazy_rows": ["w"]}, "lazy_rows and lookahead"),
+        (optim.SGD, {"cautious": 1}, "cautious must be True or False"),
+        (optim.SGD, {"cautious": True, "lazy_rows": ["w"]}, "lazy_rows and cautious"),
         (optim.SGD, {"stochastic_average": {"average_period": 0}}, "average_period"),
         (optim.SGD, {"stochastic_average": {"start_averaging": -1}}, "start_averaging"),
         (optim.SGD, {"stochastic_average": {"start_averaging": "late"}}, "start_averaging"),
@@ -126,6 +140,7 @@ class Own(optim.Optimizer):
         (optim.LARS, {"decoupled_weight_decay": False}, "LARS has its own place"),
         (optim.NovoGrad, {"learning_rate_in_weight_decay": False}, "NovoGrad has its own place"),
         (Own, {"lookahead": {}}, "lookahead would have no effect"),
+        (Own, {"cautious": True}, "cautious would have no effect"),
         (Own, {"decoupled_weight_decay": False}, "decoupled_weight_decay=False has no effect"),
     ],
 )

@@ -14,7 +14,8 @@ from tensorflow.experimental import dtensor
 import optim
 from tests import emulated_gpu
 from tests.dtensor_asserts import value_of
-from tests.test_optim.support import put_gradients, start_values, stepper, variable
+from tests.test_optim.kernel_support import ops_of
+from tests.test_optim.support import put, put_gradients, start_values, stepper, variable
 
 START = np.array([[1.0, -2.0], [3.0, 0.5], [0.25, 4.0]], np.float32)
 STEPS = 4
@@ -85,6 +86,15 @@ def test_one_optimizer_has_variables_on_two_devices(launching: Callable[[], None
         assert ours.tobytes() == theirs.tobytes()
 
 
+SIZES = {1: (1, 1), 2: (1, 2), 4: (2, 2)}
+"""Of the dims of a mesh, by its number of devices."""
+
+
+def _mesh(count: int) -> dtensor.Mesh:
+    sizes = zip(("batch", "model"), SIZES[count], strict=True)
+    return dtensor.create_mesh([*sizes], devices=[f"CPU:{k}" for k in range(count)])
+
+
 def _on_mesh(mesh: Any, in_function: bool, **arguments: Any) -> tuple[list[np.ndarray], Any]:
     """What a run on a mesh leaves, and its optimizer."""
     sharding = {"kernel": ["batch", "unsharded"], "table": ["model", "unsharded"], "bias": ["unsharded"]}
@@ -103,37 +113,43 @@ def _on_mesh(mesh: Any, in_function: bool, **arguments: Any) -> tuple[list[np.nd
 
 MESHES: dict[str, dict[str, Any]] = {
     "plain": {"use_ema": True},
+    "zero1": {"slot_placement": "zero1", "use_ema": True, "ema_overwrite_frequency": 2},
+    "zero1, scaled": {"slot_placement": "zero1", "loss_scale": 2.0, "global_clipnorm": 0.5},
     "clipped": {"global_clipnorm": 0.5, "weight_decay": 0.1},
     "scaled": {"loss_scale": 2.0, "clipnorm": 0.1},
 }
 
 
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("options", MESHES)
-@pytest.mark.parametrize("sizes", [{"batch": 2, "model": 2}, {"batch": 1, "model": 1}], ids=["four", "one"])
-def test_devices_of_a_mesh_launch_eager_steps(
-    launching: Callable[[], None], options: str, sizes: dict[str, int]
+@pytest.mark.parametrize("count", SIZES)
+def test_devices_of_a_mesh_launch_steps(
+    launching: Callable[[], None], options: str, count: int, in_function: bool
 ) -> None:
-    mesh = dtensor.create_mesh([*sizes.items()], devices=[f"CPU:{k}" for k in range(math.prod(sizes.values()))])
-    expected, _ = _on_mesh(mesh, False, **MESHES[options])
+    mesh = _mesh(count)
+    expected, _ = _on_mesh(mesh, in_function, **MESHES[options])
     launching()
-    launched, optimizer = _on_mesh(mesh, False, **MESHES[options])
+    launched, optimizer = _on_mesh(mesh, in_function, **MESHES[options])
     assert optimizer.executor_report().why_not_native == ""
     assert emulated_gpu.driver_calls().count("launch") >= 2 * mesh.size
     for ours, theirs in zip(launched, expected, strict=True):
         assert ours.tobytes() == theirs.tobytes()
 
 
-def test_what_a_mesh_leaves_to_tensorflow(launching: Callable[[], None]) -> None:
-    """Slots that are sharded further, and functions, whose numbers DTensor has on the GPU."""
-    mesh = dtensor.create_mesh([("batch", 2), ("model", 2)], devices=[f"CPU:{k}" for k in range(4)])
-    expected = [_on_mesh(mesh, False)[0], _on_mesh(mesh, True)[0]]
+def test_a_function_on_a_mesh_leaves_a_step_out_without_a_branch(launching: Callable[[], None]) -> None:
+    """A branch would be the host's, which would wait for the gradients."""
     launching()
-    zero1, optimizer = _on_mesh(mesh, False, slot_placement="zero1")
-    report = optimizer.executor_report()
-    assert "slots of 'kernel' are sharded further" in report.why_not_native
-    assert report.kernels == {"kernel": "fused", "table": "native", "bias": "fused"}
-    before = emulated_gpu.driver_calls().count("launch")
-    for found, same in ((zero1, expected[0]), (_on_mesh(mesh, True)[0], expected[1])):
-        for ours, theirs in zip(found, same, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert emulated_gpu.driver_calls().count("launch") == before
+    layout = dtensor.Layout.replicated(_mesh(2), 2)
+    weights, optimizer = variable(START, layout, "w", tf.float32), optim.Adam(0.05, loss_scale="dynamic")
+    optimizer.build([weights])
+
+    @tf.function
+    def step(gradient: Any) -> None:
+        optimizer.apply_gradients([(gradient, weights)])
+
+    given = put(START, layout, tf.float32)
+    assert {"DtoptStep", "If", "StatelessIf"} & ops_of(step.get_concrete_function(given)) == {"DtoptStep"}
+    for value in (math.nan, math.inf, 1.0):
+        step(value * given)
+    assert int(value_of(optimizer.iterations)) == 1
+    assert optimizer.current_loss_scale == 2.0**13

@@ -60,8 +60,9 @@ QUALIFYING: dict[str, tuple[dict[str, Any], Any]] = {
 }
 # Options that change where and how, never what: their own tests look at the reports.
 PLACING = {"jit_compile", "slot_placement", "executor", "mesh", "name"}
-# Options of which the tests are elsewhere, because they need gradients of a special kind, or move one rounding.
+# Options that are tested elsewhere: they need gradients of a special kind or momentum, or move one rounding.
 ELSEWHERE = {
+    "cautious",
     "float32_powers",
     "lazy_rows",
     "lazy_rows_keep_slots",

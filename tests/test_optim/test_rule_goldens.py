@@ -1,7 +1,7 @@
 """The newer algorithms against their reference implementations, in float64, plain and on a mesh.
 
 The numbers are in tests/fixtures/rule_goldens_*.npz, and tests/fixtures/rule_goldens.py recorded them: TensorFlow
-Addons, tf-models, torch, facebookresearch's schedulefree, pytorch_optimizer, optax, tf.contrib and Keras 3.
+Addons, tf-models, torch, facebookresearch's schedulefree, pytorch_optimizer, timm, optax, tf.contrib and Keras 3.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.test_optim.support import Place, put_gradients
 
 FOLDER = Path(__file__).parent.parent / "fixtures"
 SOURCES = ("tfa", "torch", "optax", "contrib", "keras", "tfa_options", "torch_decay", "proximal", "tfa_bets", "tfm")
-SOURCES += ("keras_late", "keras_muon")
+SOURCES += ("keras_late", "keras_muon", "timm")
 FILES = {source: np.load(FOLDER / f"rule_goldens_{source}.npz") for source in SOURCES}
 ABOUT = {source: json.loads(str(file["about"])) for source, file in FILES.items()}
 ROWS = [(source, i) for source, about in ABOUT.items() for i in range(len(about["configurations"]))]
@@ -76,7 +76,7 @@ def test_every_step_is_that_of_the_reference(row: tuple[str, int], layout: str, 
 
 def test_each_algorithm_has_a_reference() -> None:
     found = {configuration["optimizer"] for about in ABOUT.values() for configuration in about["configurations"]}
-    of_options = {"Adam", "SGD", "Adagrad", "Adadelta"}  # Lookahead, averages and weight decay around them
+    of_options = {"Adam", "SGD", "Adagrad", "Adadelta", "Lion"}  # what options make of them
     assert found - of_options == {
         "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad", "NovoGrad", "LARS", "Adan", "ScheduleFreeAdamW",
         "COCOB", "ConditionalGradient", "Muon"

@@ -1,1 +1,1 @@
-"""What files of Keras hold, part by part."""
+"""The parts of Keras's files."""

@@ -1,7 +1,7 @@
-"""An optimizer of `optim` in a file of Keras's: what `optim.for_keras` saves, `optim/keras/saved.py`.
+"""Read an optimizer of `optim` in a file of Keras, as `optim.for_keras` saves it (`optim/keras/saved.py`).
 
-Its config is that of the `optim` class, with the class as `algorithm`; its variables have names, `iterations` and
-`<slot>.<position>`, the position being that of the variable among those that are trained, in the model's order.
+Its config is that of the `optim` class, with the class as `algorithm`. Its variables are named `iterations` and
+`<slot>.<position>`: the position of the variable among the trained ones, in the model's order.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ _SLOT = re.compile(r"(\w+)\.(\d+)")
 
 
 def is_config(optimizer: Mapping[str, Any] | None) -> bool:
-    """Whether a compiled model's optimizer is one that `optim.for_keras` made."""
+    """Whether `optim.for_keras` made a compiled model's optimizer."""
     return optimizer is not None and optimizer.get("registered_name") == REGISTERED
 
 
 def check_weights(root: Node, where: str) -> None:
-    """Refuse weights of such an optimizer in a file that has no config. Raises MissingHintError."""
+    """Refuse weights of such an optimizer without its config. Raises MissingHintError."""
     optimizer = root.children.get(OPTIMIZER)
     if optimizer is not None and any(_SLOT.fullmatch(key) for key in optimizer.own):
         raise MissingHintError(
-            f"{where} holds the state of an optimizer that optim.for_keras made, without its config, which a .keras of"
-            " the same model has: migrate that one, or load these weights into the model in Keras and save it"
+            f"{where} holds the state of an optimizer that optim.for_keras made, without its config, which a .keras"
+            " file of the same model has: migrate that one, or load these weights into the model in Keras and save it"
         )
 
 
 def read(
     root: Node, where: str, config: Mapping[str, Any], optimizer: Mapping[str, Any], versions: Versions
 ) -> OptimizerState:
-    """The state, in the very terms in which it was saved.
+    """Return the state, in exactly the terms in which it was saved.
 
     Args:
       root: the file's tree. config: of the model. optimizer: `{"class_name", "config"}` as stored.
 
     Raises:
-      UnsupportedError: a class that is not public in `optim`. AmbiguousError: nothing tells whose the slots are.
-      DamagedFileError, ContradictionError: it denies itself.
+        UnsupportedError: a class that is not public in `optim`. AmbiguousError: the order of the variables is unknown.
+        DamagedFileError, ContradictionError: it contradicts itself.
     """
     settings = _plain(dict(optimizer["config"]))
     settings["learning_rate"] = rates.named(optimizer["config"].get("learning_rate"), settings.get("learning_rate"))
     algorithm = settings.pop("algorithm", None)
-    settings.pop("variables", None)  # the order of lists of weights, of which there are none here
+    settings.pop("variables", None)  # the order for weight lists, which this format has not
     if not isinstance(algorithm, str) or not algorithm.isidentifier():
         raise UnsupportedError(
             f"{where}: for_keras was given {algorithm!r}, which is not a class of optim: load the model where that"
@@ -96,7 +96,7 @@ def read(
 
 
 def _plain(value: Any) -> Any:
-    """JSON without Keras's mark of tuples."""
+    """Remove Keras's marks of tuples from JSON."""
     if isinstance(value, Mapping):
         if value.get("class_name") == "__tuple__":
             return [_plain(each) for each in value.get("items", ())]
@@ -106,22 +106,22 @@ def _plain(value: Any) -> Any:
 
 def _number(array: LazyArray) -> float:
     if array.shape != ():
-        raise DamagedFileError(f"{array.stored_as} has shape {list(array.shape)}, and is a number in such files")
+        raise DamagedFileError(f"{array.stored_as} has shape {list(array.shape)}; it must be a single number")
     return np.asarray(array.load())[()].item()
 
 
-def _check_rate(said: Any, stored: float | None, where: str) -> None:
-    if isinstance(said, (int, float)) and stored is not None and np.float32(said) != np.float32(stored):
+def _check_rate(configured: Any, stored: float | None, where: str) -> None:
+    if isinstance(configured, (int, float)) and stored is not None and np.float32(configured) != np.float32(stored):
         raise ContradictionError(
-            f"{where}: learning_rate is {said!r} in the config of its optimizer and {stored!r} among its variables,"
-            " which are written at once; save the model again"
+            f"{where}: learning_rate is {configured!r} in the config of its optimizer and {stored!r} among its"
+            " variables, which are written at once; save the model again"
         )
 
 
 def _by_variable(
     own: Mapping[str, LazyArray], trained: list[StoredVariable], ordered: bool, where: str
 ) -> dict[str, dict[str, LazyArray]]:
-    """Slots by the variables at their positions."""
+    """Group slots by the variables at their positions."""
     found = {key: match for key in own if (match := _SLOT.fullmatch(key))}
     count = max((int(match[2]) + 1 for match in found.values()), default=0)
     if count and count != len(trained):

@@ -1,8 +1,8 @@
-"""Names, flags and order of a Keras model's variables from the tree of `vars` groups and, where there is one, config.
+"""Names, flags and order of a Keras model's variables, from the tree of `vars` groups and the config if there is one.
 
-Layers lie under their class in snake case and a counter, not under their names: `layers/dense_1` is the second Dense
-of `model.layers`, whatever it is called (`saving_lib.py::_save_container_state`). The config says the names and the
-order; without it (`.weights.h5`) the order among layers of different classes stays open (see `layer_order`).
+Layers are stored under their class in snake case and a counter, not under their names: `layers/dense_1` is the second
+Dense of `model.layers` under any name (`saving_lib.py::_save_container_state`). The config has the names and the order;
+without it (`.weights.h5`) the order among layers of different classes is unknown (see `layer_order`).
 No layer is built or imported.
 """
 
@@ -55,11 +55,11 @@ PARTS = (
     ("cell",),
     ("layer",),
 )
-"""Attributes of stock layers that hold layers, in the order in which these are trained."""
+"""Attributes of stock layers that contain layers, in the order of training."""
 FLOAT8 = 6
-"""Variables besides its own of a layer that is trained in float8."""
+"""Additional variables of a layer that is trained in float8."""
 UNTRAINED = ("normalization", "spectral_normalization")
-"""Layers no variable of whose own is trained; the kernel of the second is that of the layer in it, saved twice."""
+"""Layers without trained variables of their own; the second contains a layer with its kernel, which is saved twice."""
 ATTENTION = {
     **{f"{part}_dense": part for part in ("query", "key", "gate", "value")},
     "output_dense": "attention_output",
@@ -68,7 +68,7 @@ ATTENTION = {
 
 
 def misplaced(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> tuple[str, str] | None:
-    """Two weights of one stock layer, listed the other way round than any release does; None where all is in order."""
+    """Two weights of one stock layer that no release lists in this order; None if the order is right."""
     found = {leaf.name: snake_case(leaf.kind) for leaf in leaves(layer)} if layer is not None else {}
     seen: dict[str, str] = {}
     for weight in weights:
@@ -83,14 +83,14 @@ def misplaced(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> tuple[
 
 
 def _orders(kinds: Mapping[str, str], scope: str) -> tuple[str, ...]:
-    """All that the stock layer with this scope may have, in its order; nothing for another."""
+    """All variables that the stock layer of this scope may have, in its order; empty for other layers."""
     kind = next((kinds[part] for part in scope.split("/") if part in kinds), "")
     known = ROLES.get("cell" if kind in (*RECURRENT, "bidirectional") else kind, {})
     return known[max(known)] if known else ()
 
 
 def snake_case(class_name: str) -> str:
-    """`Conv2DTranspose` -> `conv2d_transpose`, as `to_snake_case` of Keras 3 `naming.py` and tf_keras
+    """`Conv2DTranspose` -> `conv2d_transpose`, like `to_snake_case` of Keras 3 `naming.py` and tf_keras
     `generic_utils.py`."""
     name = re.sub(r"\W+", "", class_name)
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
@@ -100,17 +100,16 @@ def snake_case(class_name: str) -> str:
 
 @dataclass(frozen=True)
 class _At:
-    """Where in a model: what stands before the names of variables there, and what is known of their flags."""
+    """A place in a model: the prefix of its variables' names, and their known flags."""
 
     scope: tuple[str, ...] = ()
     full: tuple[str, ...] = ()
-    """As `scope`, with the name of every model around."""
+    """Like `scope`, with the names of all models around it."""
     frozen: bool = False
     told: bool = False
-    """Whether the config says which variables are trained."""
+    """Whether the config contains the trainable flags."""
 
     def inside(self, name: str, config: Any, told: bool) -> _At:
-        """In a layer that is part of this one."""
         settings = config.get("config") if isinstance(config, Mapping) else None
         frozen = self.frozen or (isinstance(settings, Mapping) and settings.get("trainable") is False)
         return _At((*self.scope, name), (*self.full, name), frozen, told)
@@ -122,20 +121,20 @@ class _Found:
     rows: dict[str, tuple[str, str, LazyArray]] = field(default_factory=dict)
     """By path in the file: (short name, full name, array)."""
     alike: list[tuple[str, ...]] = field(default_factory=list)
-    """Paths of the variables of layers of one class and one shape in one list or dict of somebody's layer: whether it
-    was a dict, which tf_keras trains by its keys, or a list that grew at its front, the file does not say."""
+    """Paths of the variables of custom layers of one class and shape in one list or dict. The file does not show
+    whether it was a dict, which tf_keras trains by its keys, or a list that grew at its front."""
 
 
 def arrange(
     root: Node, config: Mapping[str, Any] | None, keras3: bool | None
 ) -> tuple[tuple[StoredVariable, ...], Layers, Twins | None]:
-    """The model's variables, what is known of their order (if all is, they are in it), and what of it is assumed.
+    """Return the model's variables, in their order if it is known, what is known of the order, and the assumptions.
 
     Args:
       root: the tree, without the optimizer and metrics.
       config: `config.json`, or None.
-      keras3: whether Keras 3 wrote it, whose `variable.path` begins with a Sequential's own name; None where nothing
-        tells. Its layers and models train their own variables first; in tf.keras layers do, and models train theirs
+      keras3: whether Keras 3 wrote it; None if unknown. Its `variable.path` begins with a Sequential's own name, and
+        its layers and models train their own variables first. In tf.keras layers do so too, but models train theirs
         last (`engine/base_layer.py`, `engine/training.py` 2.12 - 2.15).
     """
     found = _Found(keras3)
@@ -157,7 +156,7 @@ def arrange(
 
 
 def _unique(rows: Mapping[str, tuple[str, str, LazyArray]]) -> dict[str, str]:
-    """Name by path: the short one, the full one where short ones are shared, the path where full ones are, too."""
+    """Name by path: the short one; the full one if short ones are shared; the path if full ones are shared too."""
     short = Counter(brief for brief, _, _ in rows.values())
     names = {path: brief if short[brief] == 1 else long for path, (brief, long, _) in rows.items()}
     chosen = Counter(names.values())
@@ -170,7 +169,7 @@ def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
 
 
 def _node(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str | None = None) -> Layers:
-    """One layer or model. `kind`: its class in snake case, where neither config nor path says it."""
+    """Read one layer or model. `kind`: its class in snake case if neither config nor path shows it."""
     settings = config.get("config") if config is not None else None
     listed = sublayers(settings) if settings is not None else None
     chains: list[tuple[Layers, ...]] = []
@@ -200,16 +199,16 @@ def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, k
 
 
 def in_float8(shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether variables of a layer end in three scales with their histories, as those of one that is trained in float8.
+    """Whether a layer's last variables are three scales with their histories, as for training in float8.
 
-    No optimizer has slots of them: Keras overwrites them with what comes as their gradients (`_float8_build` in
-    `dense.py` and `einsum_dense.py` of Keras 3.4 to 3.15).
+    No optimizer has slots for them: Keras overwrites them with their gradients (`_float8_build` in `dense.py` and
+    `einsum_dense.py` of Keras 3.4 to 3.15).
     """
     return len(shapes) > FLOAT8 and [len(shape) for shape in shapes[-FLOAT8:]] == [0, 1] * (FLOAT8 // 2)
 
 
 def _kind_of(node: Node) -> str:
-    """The class that a path says: `layers/dense_1` -> dense."""
+    """The class in a path: `layers/dense_1` -> dense."""
     last = node.path.rpartition("/")[2]
     head, _, tail = last.rpartition("_")
     return head if tail.isdecimal() and head else last
@@ -225,7 +224,7 @@ def _roles(kind: str, count: int, config: Mapping[str, Any] | None) -> tuple[str
 
 
 def _model(node: Node, listed: Sequence[Mapping[str, Any]] | None, at: _At, found: _Found) -> list[tuple[Layers, ...]]:
-    """The layers of a model: one chain where the config says their order, else one for each class."""
+    """The layers of a model: one chain if the config has their order, else one for each class."""
     placed = _placed(node, listed) if listed is not None else None
     if placed is not None:
         return [tuple(_layer(member, layer, at, found) for layer, member in placed)]
@@ -235,7 +234,7 @@ def _model(node: Node, listed: Sequence[Mapping[str, Any]] | None, at: _At, foun
 
 
 def _placed(node: Node, listed: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Node]] | None:
-    """(config, group) of each layer that has a group, in the config's order; None where they do not go together."""
+    """(config, group) of each layer that has a group, in the config's order; None if they do not match."""
     members = list(node.children.values())
     names = [layer_name(layer) for layer in listed]
     told = {member.name: member for member in members if member.name is not None}
@@ -255,7 +254,6 @@ def _placed(node: Node, listed: Sequence[Mapping[str, Any]]) -> list[tuple[Mappi
 
 
 def _of_class(children: Mapping[str, Node], kind: str, kinds: Sequence[str]) -> list[Node]:
-    """Groups of one class in the order of their counters."""
     numbered = re.compile(re.escape(kind) + r"_([1-9]\d*)")
     found = [(int(m.group(1)), key) for key in children if key not in kinds and (m := numbered.fullmatch(key))]
     return [children[key] for _, key in sorted([(0, kind)] * (kind in children) + found)]
@@ -266,13 +264,12 @@ def _has_variables(node: Node) -> bool:
 
 
 def _layer(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found) -> Layers:
-    """A layer of a model, under its own name: models around it do not show in its short name, except Keras 3's
-    Sequential."""
+    """Read a layer of a model under its own name. Its short name contains no model except Keras 3's Sequential."""
     name = layer_name(config) if config is not None else ""
     name = name or node.name or node.path.rpartition("/")[2]
     below = at.inside(name, config, config is not None)
     if config is not None and found.keras3 and sublayers(config.get("config")) is not None:
-        below = replace(below, frozen=at.frozen)  # freezing it has frozen its layers, some of which may be thawed again
+        below = replace(below, frozen=at.frozen)  # freezing it froze its layers; some may be trainable again
     if any(key in node.children for key in LISTS):
         below = replace(below, scope=(name,) if found.keras3 and _is_sequential(config, node) else ())
     return _node(node, config, below, found)
@@ -281,7 +278,7 @@ def _layer(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found)
 def _is_sequential(config: Mapping[str, Any] | None, node: Node) -> bool:
     if config is not None:
         return str(config.get("class_name")) == "Sequential"
-    # A file without config does not say what its model is; Keras 3's Sequential alone lists no input layer.
+    # A file without config does not show the model's class; only Keras 3's Sequential lists no input layer.
     listed = node.children.get("layers", node).children
     return _kind_of(node) == "sequential" or (not node.path and "input_layer" not in listed)
 
@@ -289,7 +286,7 @@ def _is_sequential(config: Mapping[str, Any] | None, node: Node) -> bool:
 def _attributes(
     node: Node, keys: Sequence[str], kind: str, settings: Any, at: _At, found: _Found
 ) -> list[tuple[Layers, ...]]:
-    """What lies under attributes: one chain where they are those of a stock layer, else one for each of them."""
+    """Read the attributes: one chain for a stock layer, else one for each attribute."""
     plain = {key: key.lstrip("_") for key in keys}
     known = next((parts for parts in PARTS if set(plain.values()) & set(parts)), ())
     chain: list[Layers] = []
@@ -314,14 +311,13 @@ def _attributes(
 
 
 def _cells(settings: Any) -> list[Mapping[str, Any]] | None:
-    """Configs of the cells of StackedRNNCells."""
     cells = settings.get("cells") if isinstance(settings, Mapping) else None
     told = isinstance(cells, list) and all(isinstance(x, Mapping) and "class_name" in x for x in cells)
     return cells if told else None
 
 
 def _alike(layers: Sequence[Layers]) -> list[tuple[str, ...]]:
-    """Trained variables of the layers among these that have the same shapes, one group for each of their places."""
+    """Group trained variables of these layers by place, for layers that have the same shapes."""
     kinds: dict[tuple[tuple[int, ...], ...], list[list[str]]] = {}
     for layer in layers:
         trained = [v for v in layer.variables() if v.trainable is not False]
@@ -330,7 +326,7 @@ def _alike(layers: Sequence[Layers]) -> list[tuple[str, ...]]:
 
 
 def _stock_part(key: str, kind: str) -> tuple[str, str | None]:
-    """Name and class of what stock layers keep under an attribute: the cell of an LSTM is an `lstm_cell`."""
+    """Name and class of a stock layer's attribute: the cell of an LSTM is an `lstm_cell`."""
     if key in ATTENTION:
         return ATTENTION[key], "einsum_dense"
     if key == "cell":
@@ -340,7 +336,7 @@ def _stock_part(key: str, kind: str) -> tuple[str, str | None]:
 
 
 def _part(key: str, settings: Any) -> Mapping[str, Any] | None:
-    """Config of the layer under an attribute, None where it is not there."""
+    """Config of the layer under an attribute, None if it is absent."""
     if not isinstance(settings, Mapping):
         return None
     part, wrapped = settings.get(key), settings.get("layer")

@@ -1,9 +1,11 @@
-"""What Keras 3 does not save of a layer's settings, from what else it does.
+"""Derive layer settings that Keras 3 does not save from others that it saves.
 
-`output_padding` of transposed convolutions, before 3.14: a model says with which shape each layer is called, in a graph
-with each tensor, elsewhere in the `build_config` of the layer. `rms_scaling` of LayerNormalization, before 3.4: one
-weight is there and not two. Sources: `base_conv_transpose.py`, `compute_conv_transpose_output_shape` in
-`backend_utils.py`, `layer_normalization.py` 3.0 to 3.15.
+- `output_padding` of transposed convolutions, before 3.14: from the shapes that layers are called with. A graph has
+  them with each tensor, other models in the `build_config` of the layer.
+- `rms_scaling` of LayerNormalization, before 3.4: such a layer has one weight, not two.
+
+Sources: `base_conv_transpose.py`, `compute_conv_transpose_output_shape` in `backend_utils.py`,
+`layer_normalization.py` 3.0 to 3.15.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ SAME_SHAPE = (
     *("Activation", "ReLU", "LeakyReLU", "ELU", "Softmax", "Dropout", "SpatialDropout1D", "SpatialDropout2D"),
     *("SpatialDropout3D", "GaussianNoise", "GaussianDropout", "AlphaDropout", "ActivityRegularization", "Identity"),
 )
-"""Layers without weights, which say no shape, and return that of what they are given."""
+"""Layers without weights that store no shape and return the shape of their input."""
 
 
-def settled(model: Layer, weights: Collection[str]) -> dict[str, Any]:
-    """A model's config as a Keras 3 wrote it, with what the file tells besides; `weights`: their names."""
+def complete(model: Layer, weights: Collection[str]) -> dict[str, Any]:
+    """Complete a model's config from Keras 3 with the derived settings; `weights`: their names."""
     found: dict[str, Any] = _with_scaling(with_paddings(model), [f"/{name}" for name in weights])
     return found
 
 
 def _with_scaling(item: Any, weights: Collection[str]) -> Any:
-    """A LayerNormalization that scales by the root mean square has a gamma, and no beta."""
+    """Detect `rms_scaling`: such a LayerNormalization has a gamma and no beta."""
     if isinstance(item, list):
         return [_with_scaling(each, weights) for each in item]
     if not isinstance(item, Mapping):
@@ -45,11 +47,11 @@ def _with_scaling(item: Any, weights: Collection[str]) -> Any:
 
 
 def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
-    """A model's config with each `output_padding` that the shapes in it tell: None where they are those of the default.
+    """Complete a model's config with each `output_padding` that its shapes determine: None for that of the default.
 
     Args:
-      model: as a Keras 3 wrote it.
-      after: the shape of what it returns, where a model around it says so.
+        model: its config from Keras 3.
+        after: the shape of its output, if an outer model shows it.
     """
     config = model.get("config")
     layers = config.get("layers") if isinstance(config, Mapping) else None
@@ -69,7 +71,7 @@ def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
 
 
 def _in_sequence(layers: Sequence[Layer], after: Shape) -> list[Shape]:
-    """The shape of what each of these layers returns."""
+    """The output shape of each of these layers."""
     behind: list[Shape] = []
     for layer in reversed(layers):
         behind.append(after)
@@ -78,7 +80,7 @@ def _in_sequence(layers: Sequence[Layer], after: Shape) -> list[Shape]:
 
 
 def _given(layer: Layer) -> Shape:
-    """The shape of what a layer was built for, or is called with, which an `.h5` has only."""
+    """The shape that a layer was built for, or is called with; an `.h5` has only the latter."""
     built = layer.get("build_config")
     shape = built.get("input_shape") if isinstance(built, Mapping) else None
     if isinstance(shape, list):
@@ -88,7 +90,7 @@ def _given(layer: Layer) -> Shape:
 
 
 def _recorded(config: Layer, layer: Layer, after: Shape) -> Shape:
-    """The shape of what a layer of a graph returns, as those say that are called with it; None where they differ."""
+    """The output shape of a layer in a graph, from the layers that are called on it; None if they differ."""
     name, own = layer.get("name"), layer.get("config")
     asks = layer.get("class_name") in TRANSPOSED or (isinstance(own, Mapping) and "layers" in own)
     if not isinstance(name, str) or not asks:
@@ -100,7 +102,7 @@ def _recorded(config: Layer, layer: Layer, after: Shape) -> Shape:
 
 
 def _tensors(item: Any) -> Iterator[tuple[list[Any], Shape]]:
-    """(layer, call, place) and shape of every tensor with which a layer is called."""
+    """Yield (layer, call, place) and shape of every tensor with which a layer is called."""
     if isinstance(item, list):
         for each in item:
             yield from _tensors(each)
@@ -117,7 +119,7 @@ def _tensors(item: Any) -> Iterator[tuple[list[Any], Shape]]:
 
 
 def _padding(config: Layer, before: Shape, after: Shape) -> dict[str, Any]:
-    """`output_padding`, or nothing where these shapes do not tell (`compute_conv_transpose_output_shape`)."""
+    """`output_padding`, or nothing if these shapes do not determine it (`compute_conv_transpose_output_shape`)."""
     settings: list[Any] = [config.get(key) for key in ("kernel_size", "strides", "dilation_rate")]
     if before is None or after is None or len(before) != len(after) or not all(isinstance(x, list) for x in settings):
         return {}

@@ -1,9 +1,8 @@
-"""Which weights of a Keras model an optimizer trained, and in which order, from `model_config` alone.
+"""Find which weights of a Keras model an optimizer trained, and in which order, from `model_config` alone.
 
-No layer is built or imported: the JSON says names, nesting and `trainable`. Order: Keras 1.0.6 to 2.0.5
-sorted the trainable weights by name (`engine/training.py::_collect_trainable_weights`), everything later
-keeps the order of `model.layers`. Flags may have changed after `compile`, so this is a first reading that
-`orders` checks against the shapes of the slots.
+No layer is built or imported: the JSON has names, nesting and `trainable`. Keras 1.0.6 to 2.0.5 sorted the trainable
+weights by name (`engine/training.py::_collect_trainable_weights`); later releases keep the order of `model.layers`.
+Flags may have changed after `compile`, so `orders` checks this reading against the shapes of the slots.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from migrate.errors import DamagedFileError
 
 MOVING = ("moving_mean", "moving_variance")
 RENORM = ("moving_stddev", "renorm_mean", "renorm_stddev")
-"""What a BatchNormalization keeps besides where `renorm` is set, in its order."""
+"""Additional variables of a BatchNormalization with `renorm`, in its order."""
 NEVER_TRAINED = (
     *MOVING,
     *RENORM,
@@ -30,26 +29,25 @@ NEVER_TRAINED = (
     "vector_u",
     "idf_weights",
 )
-"""Tails of weight names that Keras's own layers create with `trainable=False`."""
+"""Suffixes of weight names that Keras's own layers create with `trainable=False`."""
 ROLES = frozenset(
     {
         *("kernel", "bias", "recurrent_kernel", "depthwise_kernel", "pointwise_kernel", "embeddings"),
         *("gamma", "beta", *MOVING, *RENORM),
     }
 )
-"""Tails of weight names, and the attributes of Keras's own layers that hold these weights."""
+"""Suffixes of weight names, and the attributes of Keras's own layers with these weights."""
 ADAPTED = ("Normalization",)
-"""Keras's own layers whose weights `adapt` measures, and no optimizer trains, whatever their flag says."""
+"""Keras's own layers whose weights `adapt` computes; no optimizer trains them, whatever their flag."""
 
 PRUNED = {"PruneLowMagnitude": ("mask", "threshold", "pruning_step")}
-"""Wrappers of TensorFlow Model Optimization -> the weights that they make with `trainable=False`, as in its 0.8
+"""Wrappers of TensorFlow Model Optimization -> their weights with `trainable=False`, as in its 0.8
 (`sparsity/keras/pruning_wrapper.py`)."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A layer that owns weights, or a wrapper with all that it wraps. `frozen` None: the flags inside
-    differ."""
+    """A layer with weights, or a wrapper with everything it wraps. `frozen` is None if the flags inside differ."""
 
     name: str
     frozen: bool | None
@@ -58,7 +56,7 @@ class Leaf:
 
 
 def sublayers(config: Any) -> list[Mapping[str, Any]] | None:
-    """Layers of a model's config, None if it is not a model. Up to Keras 2.2.2 Sequential has a bare list."""
+    """The layers in a model's config, None for other layers. Up to Keras 2.2.2 Sequential has a bare list."""
     layers = config.get("layers") if isinstance(config, Mapping) else config
     if isinstance(layers, Sequence) and not isinstance(layers, (str, bytes)):
         return [x for x in layers if isinstance(x, Mapping)]
@@ -72,7 +70,7 @@ def layer_name(layer: Mapping[str, Any]) -> str:
 
 
 def _frozen(layer: Mapping[str, Any]) -> bool | None:
-    """Whether a layer, with the layers it wraps, is frozen."""
+    """Whether a layer is frozen, with the layers it wraps."""
     config = layer.get("config")
     if not isinstance(config, Mapping):
         return False
@@ -92,11 +90,11 @@ def _frozen(layer: Mapping[str, Any]) -> bool | None:
 
 
 def leaves(layer: Mapping[str, Any], above: bool = False, by_model: bool = True) -> Iterator[Leaf]:
-    """The leaves of one layer of a model, nested models opened, in the order of `model.layers`.
+    """Yield the leaves of one layer of a model, including nested models, in the order of `model.layers`.
 
     Args:
-      by_model: whether a frozen model has nothing that is trained. In Keras 3 freezing one freezes its layers, some of
-        which may be thawed again.
+        by_model: whether a frozen model trains nothing. In Keras 3 freezing a model freezes its layers, and some may be
+          made trainable again.
     """
     config = layer.get("config")
     inner = config.get("layer") if isinstance(config, Mapping) else None
@@ -118,8 +116,8 @@ def never_trained(weight: str) -> bool:
 
 
 def _owners(found: Sequence[Leaf], weights: Sequence[str]) -> list[Leaf | None]:
-    """The leaf whose name is a part of a weight's name: `a/dense/kernel:0` or, in Keras 1, `dense_1_W:0`; None where
-    it is that of several."""
+    """The leaf whose name is part of a weight's name: `a/dense/kernel:0` or, in Keras 1, `dense_1_W:0`; None if several
+    match."""
     by_name, count = {leaf.name: leaf for leaf in found}, Counter(leaf.name for leaf in found)
     owners: list[Leaf | None] = []
     for weight in weights:
@@ -132,8 +130,8 @@ def _owners(found: Sequence[Leaf], weights: Sequence[str]) -> list[Leaf | None]:
 
 
 def _named(parts: list[str], names: Collection[str]) -> str | None:
-    """The innermost of the layers that a weight's name goes through, else the longest name that it begins with. A layer
-    may have slashes in its own name: DenseNet's `conv1/bn` is not its `bn`."""
+    """The innermost layer on a weight's path, else the longest name that it begins with. A layer's own name may contain
+    slashes: DenseNet's `conv1/bn` is not its `bn`."""
     for end in range(len(parts) - 1, 0, -1):
         ending = ("/".join(parts[start:end]) for start in range(end))
         found = next((name for name in ending if name in names), None)
@@ -150,7 +148,7 @@ def _is_pruning(leaf: Leaf, weight: str) -> bool:
 def trainable_flags(
     layer: Mapping[str, Any] | None, weights: Sequence[str], by_model: bool = True
 ) -> list[bool | None]:
-    """For each weight of one top-level layer: True, False, or None where the config does not tell. `by_model`: see
+    """For each weight of one top-level layer: True, False, or None if the config does not show it. `by_model`: see
     `leaves`."""
     found = list(leaves(layer, by_model=by_model)) if layer is not None else []
     flags: list[bool | None] = []
@@ -165,10 +163,10 @@ def trainable_flags(
 
 
 def trained_order(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> list[int]:
-    """Places of the weights of one top-level layer in the order of the layers in it, those that none trains last.
+    """Places of the weights of one top-level layer in the order of the layers in it, untrained ones last.
 
-    Saving puts frozen weights behind trained ones (`hdf5_format.py::_legacy_weights` of TF 2.4, `weights` of Keras
-    2.2), so where flags differ inside a layer or model, its own order is not that in which all of it is trained.
+    Saving puts frozen weights after trained ones (`hdf5_format.py::_legacy_weights` of TF 2.4, `weights` of Keras 2.2).
+    So if flags differ inside a layer or model, its saved order is not the order in which all of it is trained.
     """
     found = list(leaves(layer)) if layer is not None else []
     owners = _owners(found, weights)
@@ -186,15 +184,15 @@ def trained_order(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> li
 
 
 def top_layers(model_config: Any) -> dict[str, Mapping[str, Any]]:
-    """Top-level layers of a model by name; empty where there is no readable config."""
+    """Top-level layers of a model by name; empty if there is no readable config."""
     if not isinstance(model_config, Mapping):
         return {}
     return {layer_name(layer): layer for layer in sublayers(model_config.get("config")) or ()}
 
 
 def check_inputs(model: Any, path: str) -> None:
-    """Refuse a functional model that lists a layer before what it is called on: each release sorts layers by depth, and
-    the order in which an optimizer trains their weights follows.
+    """Refuse a functional model that lists a layer before its input. Each release sorts layers by depth, and an
+    optimizer trains their weights in that order.
 
     Raises:
       DamagedFileError: with the two layers.
@@ -202,13 +200,13 @@ def check_inputs(model: Any, path: str) -> None:
     wrong = _late_input(model) if isinstance(model, Mapping) else None
     if wrong is not None:
         raise DamagedFileError(
-            f"{path}: its model lists the layer {wrong[0]!r} before {wrong[1]!r}, on which it is called, and no release"
+            f"{path}: its model lists the layer {wrong[0]!r} before its input {wrong[1]!r}, and no release"
             " does; copy the file again"
         )
 
 
 def _late_input(layer: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first such layer, in the model or in one in it, and what it is called on."""
+    """The first such layer, here or in a nested model, and its input."""
     listed = sublayers(layer.get("config")) or []
     names = {layer_name(each) for each in listed}
     seen: set[str] = set()
@@ -225,7 +223,7 @@ def _late_input(layer: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _inputs(call: Any) -> Iterator[str]:
-    """Names of the layers whose outputs a call takes, as Keras 1 and 2 write them and as Keras 3 does."""
+    """Yield the names of the layers whose outputs a call uses, in the formats of Keras 1 and 2 and of Keras 3."""
     if isinstance(call, Mapping):
         history = call.get("keras_history")
         if isinstance(history, list) and history and isinstance(history[0], str):
@@ -239,7 +237,7 @@ def _inputs(call: Any) -> Iterator[str]:
 
 
 def objects(item: Any) -> Iterator[Mapping[str, Any]]:
-    """Every JSON object in an item, the outer before those in it, in their order."""
+    """Yield every JSON object in an item, outer ones first, in order."""
     rest = [item]
     while rest:
         each = rest.pop()
@@ -251,10 +249,10 @@ def objects(item: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def class_names(config: Any) -> set[str]:
-    """Class names of everything in a config: layers, layers in layers, and what they hold."""
+    """Class names of everything in a config: layers, nested layers, and their objects."""
     return {each["class_name"] for each in objects(config) if isinstance(each.get("class_name"), str)}
 
 
 def names_of_class(config: Any, kind: str) -> set[str]:
-    """Names of the layers of a class in a model's config, however deep."""
+    """Names of the layers of a class in a model's config, at any depth."""
     return {layer_name(each) for each in objects(config) if each.get("class_name") == kind}

@@ -1,4 +1,4 @@
-"""The tree of `vars` groups that Keras's saving library writes into `model.weights.h5` and `.weights.h5`.
+"""Read the tree of `vars` groups that Keras's saving library writes into `model.weights.h5` and `.weights.h5`.
 
 Upstream: `saving/saving_lib.py::H5IOStore` of tf_keras 2.12 - 2.21 and Keras 3.0 - 3.15. Every object that owns
 variables is a group with a member `vars`, whose datasets are called `0`, `1`, ... in the order of its variables;
@@ -25,7 +25,7 @@ MAX_GROUPS = 1_000_000
 
 @dataclass
 class Node:
-    """One group. `name` is the object's own name where the file says it (Keras 3.5 and later)."""
+    """One group. `name` is the object's own name if the file has it (Keras 3.5 and later)."""
 
     path: str
     name: str | None = None
@@ -40,10 +40,10 @@ class Node:
 
 
 def read_tree(file: h5py.File, where: hdf5.Source) -> Node:
-    """All of a file. Tensors stay in it.
+    """Read a whole file. Tensors stay in it.
 
     Raises:
-      DamagedFileError: links, cycles, something that is no tensor, or gaps in a numbering.
+        DamagedFileError: links, cycles, an object that is no tensor, or gaps in a numbering.
     """
     root = Node("")
     seen: set[object] = set()
@@ -71,7 +71,7 @@ def _fill(node: Node, group: h5py.Group, where: hdf5.Source, seen: set[object], 
 
 
 def _below(node: Node, key: str, where: str) -> Node:
-    """Return the new node of a group, with those between for the parts of a name from Windows."""
+    """Return the new node of a group. Names from Windows get nodes between for their parts."""
     *between, last = key.split(WINDOWS_SEPARATOR)
     for part in between:
         node = node.children.setdefault(part, _child(node, part))
@@ -85,12 +85,12 @@ def _child(node: Node, key: str) -> Node:
 
 
 def _ordered(names: list[str]) -> list[str]:
-    """HDF5 lists `10` before `2`."""
+    """Sort numbers as numbers: HDF5 lists `10` before `2`."""
     return sorted(names, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
 
 
 def merge(into: Node, other: Node, where: str) -> None:
-    """Put the tree of one shard into that of the others."""
+    """Merge the tree of one shard into that of the others."""
     into.name = into.name or other.name
     twice = into.own.keys() & other.own.keys()
     if twice:
@@ -102,7 +102,7 @@ def merge(into: Node, other: Node, where: str) -> None:
 
 
 def check_numbering(node: Node, where: str) -> None:
-    """Every list of variables has its numbers from 0 on, without a gap. Raises DamagedFileError."""
+    """Check that every list of variables is numbered from 0 without a gap. Raises DamagedFileError."""
     for each in node.walk():
         numbers = [int(name) for name in each.own if name.isdecimal()]
         if numbers != list(range(len(numbers))):
@@ -113,7 +113,7 @@ def check_numbering(node: Node, where: str) -> None:
 def by_class(children: Mapping[str, Node]) -> dict[str, list[tuple[int, Node]]]:
     """Members of a list such as `layers` by class, `dense`, `dense_1`, `dense_2` -> dense: 0, 1, 2.
 
-    A class may itself end in a number (`block_1`): then it is its own class, unless `block` is there, too.
+    A class may itself end in a number (`block_1`): then it is its own class, unless `block` is there too.
     """
     found: dict[str, list[tuple[int, Node]]] = {}
     for key, child in children.items():

@@ -1,4 +1,4 @@
-"""What `.keras` and `.weights.h5` share: from the tree of `vars` groups to `Stored`.
+"""Read a tree of `vars` groups into `Stored`, for `.keras` and `.weights.h5`.
 
 The optimizer is `optimizer/vars/0`, `1`, ... in the order of `optimizer.variables`, which differs by generation and
 has no names (`saving_lib.py`, `save_own_variables` of tf_keras 2.12 - 2.21 and Keras 3.0 - 3.15).
@@ -22,7 +22,7 @@ from optim.errors import UnsupportedError
 OPTIMIZER = "optimizer"
 WRAPPED = ("inner_optimizer", "_optimizer")
 NOT_MODEL = ("metrics", "_metrics", "_compile_metrics", "_loss_tracker", "compiled_metrics", "compiled_loss")
-"""Members of a model that hold what training measures, not what it trains."""
+"""Members of a model with measurements of training, which are not trained."""
 
 
 def stored(
@@ -37,14 +37,14 @@ def stored(
     versions: Versions = UNKNOWN,
     warnings: tuple[str, ...] = (),
 ) -> Stored:
-    """Everything that a tree holds.
+    """Return everything in a tree.
 
     Args:
-      root: the whole file. config: `config.json` of the model, None where there is none.
-      generation: `optimizer` or `keras3`, None where the source does not say.
+        root: the whole file. config: `config.json` of the model, None if there is none.
+        generation: `optimizer` or `keras3`, None if the source does not show it.
 
     Raises:
-      UnsupportedError: it holds more than the compiled optimizer. DamagedFileError: it contradicts itself.
+        UnsupportedError: it has more than the compiled optimizer. DamagedFileError: it contradicts itself.
     """
     optimizer = root.children.pop(OPTIMIZER, None) or Node(OPTIMIZER)
     _check_alone(root, where)
@@ -52,7 +52,7 @@ def stored(
     weights, rest, called = _weights(optimizer, where)
     rest.update(_taken(root, NOT_MODEL))
     for node in root.walk():
-        if OPTIMIZER in node.children and _counts(node.children[OPTIMIZER]):  # a model that was compiled itself
+        if OPTIMIZER in node.children and _counts(node.children[OPTIMIZER]):  # a nested model with its own compile
             rest.update(_taken(node, (OPTIMIZER, *NOT_MODEL)))
     variables, layers, twins = arrange(
         root, config, None if generation is None else traits(generation).has_keras3_layers
@@ -75,8 +75,8 @@ def stored(
 
 
 def _check_alone(root: Node, where: str) -> None:
-    """Refuse a model that has optimizers of its own, as a GAN's `d_optimizer` and `g_optimizer`, beside the one of
-    `compile`, which has then taken no step."""
+    """Refuse a model with further optimizers, such as a GAN's `d_optimizer` and `g_optimizer`. The one of `compile` has
+    then made no step."""
     found = [name for name in root.children if name not in NOT_MODEL and _has_optimizer(root, name)]
     if found:
         made = ", ".join(f"{name}=model.{name}" for name in found)
@@ -88,25 +88,25 @@ def _check_alone(root: Node, where: str) -> None:
 
 
 def _taken(node: Node, names: Sequence[str]) -> dict[str, LazyArray]:
-    """The variables of members that are no part of the model, which thereby lose their place in the tree."""
+    """Remove members that are no part of the model from the tree, and return their variables."""
     members = (node.children.pop(name, None) for name in names)
     return {path: array for each in members if each is not None for path, array in _all_variables(each).items()}
 
 
 def _counts(node: Node) -> bool:
-    """Whether a member begins with a step counter, as an optimizer does, a LossScaleOptimizer included."""
+    """Whether a member begins with a step counter, as optimizers do, including a LossScaleOptimizer."""
     first = next(iter(node.own.values()), None)
     return first is not None and first.dtype.startswith("int") and not first.shape
 
 
 def _has_optimizer(root: Node, name: str) -> bool:
-    """Whether a member is an optimizer, or a list or dict of some; not a model that has been compiled itself."""
+    """Whether a member is an optimizer, or a list or dict of some, and not a nested compiled model."""
     within = (child for key, child in root.children[name].children.items() if key not in (OPTIMIZER, *WRAPPED))
     return any(_is_optimizer(node, root) for node in (root.children[name], *within))
 
 
 def _is_optimizer(node: Node, root: Node) -> bool:
-    """Whether a member has a step counter, then perhaps a rate, then arrays of shapes that the rest has as well."""
+    """Whether a member has a step counter, then perhaps a rate, then arrays with shapes of other members."""
     arrays = list(node.own.values())
     if node.children or not _counts(node):
         return False
@@ -120,15 +120,15 @@ def _all_variables(node: Node) -> dict[str, LazyArray]:
 
 
 def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], ...], dict[str, LazyArray], str | None]:
-    """The flat list of the optimizer, of the inner one where a LossScaleOptimizer wraps it, what is left, and its
-    name, where the file says it."""
+    """The flat list of the optimizer (inside a LossScaleOptimizer, if there is one), the remaining arrays, and its name
+    if the file has it."""
     rest = _all_variables(optimizer)
     inner = optimizer
     while True:
         below = next((inner.children[n] for n in WRAPPED if n in inner.children and inner.children[n].own), None)
         if below is None:
             break
-        # The wrapper lists its own variables, then all of the inner optimizer's, which it thereby stores twice.
+        # The wrapper lists its own variables, then all of the inner optimizer's again.
         own = len(inner.own) - len(below.own)
         if own < 0:
             raise DamagedFileError(f"{where}: {inner.path} has fewer variables than {below.path}; it is incomplete")
@@ -142,7 +142,7 @@ def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], 
 
 
 def _backend(weights: Sequence[tuple[str, LazyArray]]) -> str:
-    """That of Keras 3, as the step counter tells it: its `"int"` is int64 on TensorFlow alone (common/dtypes.py)."""
+    """The backend of Keras 3, by the step counter's dtype: `"int"` is int64 on TensorFlow alone (common/dtypes.py)."""
     kinds = {"int64": "tensorflow", "int32": JAX_OR_PYTORCH}
     return kinds.get(weights[0][1].dtype, "") if weights and weights[0][1].shape == () else ""
 
@@ -162,7 +162,7 @@ def _no_state(where: str, optimizer_config: Mapping[str, Any] | None) -> str:
 
 
 def is_keras3(root: Node) -> tuple[bool | None, str]:
-    """Whether Keras 3 wrote a file that does not say its version, None if nothing tells, and why."""
+    """Whether Keras 3 wrote a file without a version, None if unknown; and why."""
     if any(node.name is not None for node in root.walk()):
         return True, "its groups have an attribute 'name', which only Keras 3 writes"
     if "metrics" in root.children:

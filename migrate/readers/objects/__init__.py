@@ -1,1 +1,1 @@
-"""What checkpoints of objects (TF2's `tf.train.Checkpoint`) and SavedModels hold, part by part."""
+"""The parts of object checkpoints (TF2's `tf.train.Checkpoint`) and SavedModels."""

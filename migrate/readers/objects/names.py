@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from migrate.bytes import names
-from migrate.bytes.object_graph import ATTRIBUTES, ObjectGraph, unescape
+from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import ContradictionError
 from migrate.readers.keras.model import ROLES
+from optim.bytes import names
+from optim.bytes.object_tree import ATTRIBUTES
+from optim.slot_layout import unescape
 
 
 def check(graph: ObjectGraph, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""The optimizers in an object graph, and which of them is meant where there are several, as in a GAN's checkpoint."""
+"""Find the optimizers in an object graph, and choose one if there are several, as in a GAN's checkpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from optim.errors import HyperparameterError
 
 COUNTERS = ("iter", "_iterations")
 POWERS = ("beta1_power", "beta2_power")
-"""What tf.train.AdamOptimizer counts by."""
-# Lists of an optimizer that hold no slots of their own.
+"""The counter of tf.train.AdamOptimizer."""
+# Lists of an optimizer that are not slots.
 _NO_SLOTS = frozenset({"_variables", "_trainable_variables", "_trainable_variables_indices"})
 _WRAPPED = ("inner_optimizer", "_optimizer", "_inner_optimizer", "awg_optimizer", "lh_base_optimizer")
 
@@ -27,7 +27,7 @@ class GraphOptimizer:
     node: int
     path: tuple[str, ...]
     around: tuple[int, ...] = ()
-    """The optimizers around it, as a LossScaleOptimizer is, the innermost first."""
+    """The optimizers that wrap it, such as a LossScaleOptimizer, innermost first."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class GraphOptimizer:
 
 
 def find(graph: ObjectGraph) -> list[GraphOptimizer]:
-    """Every optimizer, without those that are around another."""
+    """Find every optimizer that does not wrap another."""
     found = {
         node: path
         for node, path in graph.walk()
@@ -66,14 +66,14 @@ def _around(node: int, wrappers: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def _wraps(graph: ObjectGraph, node: int, name: str, inner: int) -> bool:
-    """Whether one is an optimizer around the other, and no program's own object that counts and holds an optimizer, as
-    `tf.train.Checkpoint(iter=..., optimizer=...)` does."""
+    """Whether one is an optimizer that wraps the other, not a custom object with a counter and an optimizer, such as
+    `tf.train.Checkpoint(iter=..., optimizer=...)`."""
     counts = any(_is_scalar(graph, inner, counter) for counter in COUNTERS)
     return name in _WRAPPED or bool(graph.slot_variables[node]) or not counts
 
 
 def _counts_in_its_list(graph: ObjectGraph, node: int) -> bool:
-    """Whether it is one of Keras 3 whose counter stands in its list of variables alone, as in 3.4."""
+    """Whether it is one of Keras 3 whose counter is only in its list of variables, as in 3.4."""
     children = graph.children[node]
     first = (
         graph.list_of(children["_variables"]).get(0)
@@ -84,7 +84,7 @@ def _counts_in_its_list(graph: ObjectGraph, node: int) -> bool:
 
 
 def choose(optimizers: Sequence[GraphOptimizer], path: str | None, where: str) -> GraphOptimizer | None:
-    """The optimizer of that path, or the only one; None if there is none at all.
+    """Return the optimizer of that path, or the only one; None if there is no optimizer.
 
     Raises:
       AmbiguousError: several and no path. HyperparameterError: no optimizer has that path.
@@ -102,15 +102,15 @@ def choose(optimizers: Sequence[GraphOptimizer], path: str | None, where: str) -
 
 
 def slot_lists(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
-    """Objects by position of each list that hangs on the optimizer and may hold slots: `_momentums`, ..."""
+    """Objects by position for each list of the optimizer that may hold slots: `_momentums`, ..."""
     lists = {n: graph.list_of(i) for n, i in graph.children[optimizer].items() if n not in _NO_SLOTS}
     found = {name: members for name, members in lists.items() if members}
     return found if found or tracked(graph, optimizer) else _by_name(graph, optimizer)
 
 
 def _by_name(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
-    """The same from its list of all variables, by their names: of an optimizer of TF 2.11 and later that was restored
-    before it had slots, this list alone is saved. Empty where names do not tell."""
+    """The same from the names in its list of all variables. An optimizer of TF 2.11 and later that was restored before
+    it had slots saves only this list. Empty if the names do not show it."""
     children = graph.children[optimizer]
     nodes = graph.list_of(children.get("_variables", 0)) if "_variables" in children else {}
     slots = [node for _, node in sorted(nodes.items()) if node not in children.values()]
@@ -127,8 +127,8 @@ def _by_name(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
 
 
 def _split(graph: ObjectGraph, slots: Sequence[int], depth: int) -> list[tuple[str, str, int]]:
-    """(slot, variable, how many of that name came before) of each name `Adam/m/dense/kernel`, whose slot is the part
-    after so many; `m/dense/kernel` in a LossScaleOptimizer of TF 2.14 and later."""
+    """(slot, variable, number of earlier slots of that name) for each name `Adam/m/dense/kernel`, split after `depth`
+    parts; `m/dense/kernel` in a LossScaleOptimizer of TF 2.14 and later."""
     found: list[tuple[str, str, int]] = []
     for node in slots:
         parts = slot_name(graph, node).split("/")
@@ -140,17 +140,17 @@ def _split(graph: ObjectGraph, slots: Sequence[int], depth: int) -> list[tuple[s
 
 
 def slot_name(graph: ObjectGraph, node: int) -> str:
-    """What a slot is called, without the scope `cond_1` in which a LossScaleOptimizer of TF 2.11 to 2.13 makes it."""
+    """A slot's name without the scope `cond_1` that a LossScaleOptimizer of TF 2.11 to 2.13 adds."""
     return re.sub(r"^cond(_\d+)?/", "", graph.full_names[node])
 
 
 def tracked(graph: ObjectGraph, optimizer: int) -> dict[int, int]:
-    """The variables that it trains by position, where it lists them, as Keras 3 does."""
+    """Its trained variables by position, if it lists them, as Keras 3 does."""
     return graph.list_of(graph.children[optimizer].get("_trainable_variables", 0))
 
 
 def several(where: str, paths: Sequence[str]) -> AmbiguousError:
-    """The refusal if one of several optimizers has to be chosen."""
+    """The refusal that asks you to choose one of several optimizers."""
     text = f"{where} holds {len(paths)} optimizers; choose one with --optimizer: {listed(paths)}"
     return asking(AmbiguousError(text), Questions({}, tuple({OPTIMIZER: path} for path in paths)))
 
@@ -160,8 +160,8 @@ _OF_SONNET = {"m": "Adam", "accumulated_momentum": "Momentum", "ms": "RMSProp"}
 
 
 def of_sonnet(graph: ObjectGraph) -> str:
-    """What is said of an optimizer of Sonnet 2, an object with lists of slots that are called after the variables,
-    `adam/m/linear/w`; empty if there is none."""
+    """Describe an optimizer of Sonnet 2, an object with lists of slots named after the variables, `adam/m/linear/w`;
+    empty if there is none."""
     known = set(graph.full_names) - {""}
     for node, path in graph.walk():
         for name in _OF_SONNET.keys() & graph.children[node].keys():
@@ -172,13 +172,13 @@ def of_sonnet(graph: ObjectGraph) -> str:
 
 
 def _named_after(graph: ObjectGraph, members: Iterable[int], known: Set[str]) -> bool:
-    """Whether each is called as one of the other variables with something before it."""
+    """Whether each name is that of another variable with a prefix."""
     names = [graph.full_names[node] for node in members]
     return all(any(name[i + 1 :] in known for i, c in enumerate(name) if c == "/") for name in names)
 
 
 def listed(paths: Sequence[str]) -> str:
-    return ", ".join(paths) or "none, as there is none"
+    return ", ".join(paths) or "no path, because there is no optimizer"
 
 
 def _is_scalar(graph: ObjectGraph, node: int, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What an optimizer in an object graph keeps: slots and whose they are, its scalars, and what nobody can place."""
+"""Read an optimizer in an object graph: slots with their variables, its scalars, and what cannot be assigned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError
 from migrate.generations import traits
@@ -15,12 +14,13 @@ from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, slot_name, tracked
 from migrate.state import GLOBAL_STEP, StoredVariable, Twins
+from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 
 
 def find(
     graph: ObjectGraph, bundle: BundleReader, optimizer: GraphOptimizer, generation: str, owners: Sequence[Owner]
 ) -> Found:
-    """All that the optimizer keeps; `owners` are the model's variables."""
+    """Read everything of the optimizer; `owners` are the model's variables."""
     found, names = Found(graph, bundle), {owner.node: owner.name for owner in owners}
     if traits(generation).has_slot_table:
         for node in optimizer.nodes:
@@ -46,9 +46,9 @@ class Found:
     unmapped: dict[str, LazyArray] = field(default_factory=dict)
     weights: tuple[tuple[str, LazyArray], ...] | None = None
     order: list[str] = field(default_factory=list)
-    """Names of those whose slots are in `weights`, which only knows an order."""
+    """Names of the variables with slots in `weights`, which is only ordered."""
     alone: tuple[StoredVariable, ...] = ()
-    """What the optimizer trains, where the checkpoint has slots and no variables."""
+    """The trained variables, if the checkpoint has slots but no variables."""
     nameless: bool = False
     twins: Twins | None = None
 
@@ -56,7 +56,7 @@ class Found:
         return lazy(self.bundle, self.graph.keys[node] or "")
 
     def add_table(self, optimizer: int, names: Mapping[int, str]) -> None:
-        """OptimizerV2's slot variables."""
+        """Add OptimizerV2's slot variables."""
         for variable, slot, node in self.graph.slot_variables[optimizer]:
             if variable not in names or self.graph.keys[node] is None:
                 raise DamagedFileError(
@@ -67,7 +67,7 @@ class Found:
             self.matched[f"{slot}/{names[variable]}"] = "object graph"
 
     def add_lists(self, optimizer: int, owners: Sequence[Owner]) -> None:
-        """Lists of slots, matched to variables."""
+        """Add lists of slots, matched to variables."""
         lists = self._lists(optimizer, {owner.node for owner in owners})
         if not lists:
             return
@@ -80,7 +80,7 @@ class Found:
             self.matched |= {f"{name}/{how.owners[i].name}": how.method for i in members}
 
     def _lists(self, optimizer: int, others: Set[int] = frozenset()) -> dict[str, dict[int, int]]:
-        """The optimizer's lists of slots, each of which is one place of one list, and no variable of the model."""
+        """The optimizer's lists of slots. Each slot is in one place of one list, and no variable of the model."""
         lists, seen = slot_lists(self.graph, optimizer), set(others)
         for name, members in lists.items():
             for i, node in members.items():
@@ -93,14 +93,13 @@ class Found:
         return lists
 
     def _shapes(self, lists: dict[str, dict[int, int]]) -> dict[str, dict[int, tuple[str, tuple[int, ...]]]]:
-        """Each slot's name and shape."""
         return {
             name: {i: (slot_name(self.graph, n), self._array(n).shape) for i, n in members.items()}
             for name, members in lists.items()
         }
 
     def add_alone(self, optimizer: GraphOptimizer) -> None:
-        """Lists of slots without their variables, as tf.train.Checkpoint(optimizer=...) has them."""
+        """Add lists of slots without their variables, as tf.train.Checkpoint(optimizer=...) saves them."""
         slots, lists = self.slots, self._lists(optimizer.node)
         named = self._shapes(lists)
         names = slot_owners.named_alone(named, 1 if optimizer.around else 2)
@@ -114,18 +113,18 @@ class Found:
         self.alone = tuple(
             StoredVariable(name, None, shapes[i] or (), dtypes[name], True) for i, name in sorted(names.items())
         )
-        how = "by position alone, as these have no names that differ" if self.nameless else "by the names of the slots"
+        how = "by position alone, because their names do not differ" if self.nameless else "by the names of the slots"
         self.evidence.append(f"the optimizer was saved without its variables, which are known {how}")
 
     def has_unlisted(self, optimizer: int) -> bool:
-        """Whether some of the optimizer's variables are in no list of slots: Keras 3 fills lists by assignment to their
-        members in some classes, and what TensorFlow does not see so it does not save."""
+        """Whether some of the optimizer's variables are in no list of slots. Some classes of Keras 3 assign to members
+        of their lists; TensorFlow does not notice and does not save these."""
         listed = set(self.graph.children[optimizer].values())
         listed |= {node for members in slot_lists(self.graph, optimizer).values() for node in members.values()}
         return any(node not in listed for node in self._own_list(optimizer).values())
 
     def add_in_order(self, optimizer: int, names: Mapping[int, str]) -> None:
-        """All of the optimizer's variables as a list in its order."""
+        """Add all of the optimizer's variables as a list in its order."""
         self.evidence.append("its own list of variables is read in order, as its lists of slots were not saved")
         own = self._own_list(optimizer)
         members = [node for _, node in sorted(own.items())]
@@ -137,7 +136,7 @@ class Found:
         return {i: node for i, node in members.items() if self.graph.keys[node] is not None}
 
     def add_scalars(self, optimizer: GraphOptimizer) -> None:
-        """What hangs directly on the optimizer and is no slot; a loss scale goes to the unmapped."""
+        """Add the optimizer's own values that are no slots; a loss scale is unmapped."""
         slotted = {a.stored_as for owners in self.slots.values() for a in owners.values()}
         slotted |= {array.stored_as for _, array in self.weights or ()}
         for name, node in self.graph.children[optimizer.node].items():
@@ -148,10 +147,12 @@ class Found:
         for around in optimizer.around:
             step = self.graph.children[around].get("iter")
             if step is not None and self.graph.keys[step] is not None:
-                self.scalars.setdefault("iter", self._array(step))  # with which the optimizer inside counts, too
+                self.scalars.setdefault("iter", self._array(step))  # the inner optimizer's counter too
             self._add_below(around, "loss_scale")
         step = self.graph.children[self._above(optimizer)].get(GLOBAL_STEP)
-        if step is not None and self.graph.keys[step] is not None:  # of Keras's TFOptimizer around tf.train's
+        if (
+            step is not None and self.graph.keys[step] is not None
+        ):  # of Keras's TFOptimizer, which wraps one of tf.train
             self.scalars[GLOBAL_STEP] = self._array(step)
 
     def _above(self, optimizer: GraphOptimizer) -> int:
@@ -168,15 +169,13 @@ class Found:
     def trained(self, owners: Sequence[Owner], generation: str) -> list[str]:
         """Names of the variables with slots, in the optimizer's order."""
         slotted = self.order or list(dict.fromkeys(name for per in self.slots.values() for name in per))
-        if traits(
-            generation
-        ).has_slot_table:  # whose order is breadth first; the model's is depth first, as `trainable_variables`
+        if traits(generation).has_slot_table:  # breadth first, `trainable_variables` of models depth first
             known = set(slotted)
             return [owner.name for owner in owners if owner.name in known]
         return slotted
 
     def unplaced(self, owners: Sequence[Owner]) -> dict[str, LazyArray]:
-        """Tensors that are nothing of the above, under their own keys, and what was unmapped before."""
+        """All other tensors under their own keys, and those unmapped before."""
         used = {a.stored_as for owners in self.slots.values() for a in owners.values()}
         used |= {a.stored_as for a in (*self.scalars.values(), *self.unmapped.values())}
         used |= {self.graph.keys[owner.node] or "" for owner in owners}

@@ -1,4 +1,4 @@
-"""The variables of an object graph: which of its tensors they are, their names, and who trains them."""
+"""Find the variables of an object graph: their tensors, their names, and who trains them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from migrate.bytes.bundle import BundleReader
-from migrate.bytes.object_graph import ObjectGraph, unescape
+from migrate.bytes.object_graph import ObjectGraph
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
 from migrate.readers.keras.model import MOVING, RENORM
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, tracked
 from migrate.state import CHANGED, StoredVariable
+from optim.bytes.bundle import BundleReader
+from optim.slot_layout import unescape
 
 _OTHERS = frozenset({"metrics", "keras_api", ".OPTIMIZER_SLOT"})
-"""In the keys of what is no variable of the model."""
+"""Parts of keys that are no variables of the model."""
 _GATHERING = re.compile(r"(?:^|[./_])(?:accum|gradient)", re.IGNORECASE)
 
 
@@ -40,21 +41,21 @@ def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphO
 
 
 def _listed_by_model(graph: ObjectGraph, optimizers: Iterable[int]) -> set[int]:
-    """What optimizers hold and a SavedModel lists among the model's own `variables`, as of `experimental` in TF 2.9."""
+    """Variables of optimizers that a SavedModel lists in the model's `variables`, as for `experimental` in TF 2.9."""
     lists = (members for each in optimizers for members in slot_lists(graph, each).values())
     held = {n for each in optimizers for n in graph.children[each].values()} | {n for m in lists for n in m.values()}
     return {node for node in held if (graph.keys[node] or "").startswith("variables/")}
 
 
 def _attribute_path(key: str | None, path: tuple[str, ...]) -> tuple[str, ...]:
-    """The path of attributes, as the key has it, where the walk came upon a layer's list of variables first."""
+    """The path of attributes from the key, if the walk found a layer's list of variables first."""
     if key is None or "variables" not in path or "metrics" in path:
         return path
     return tuple(map(unescape, key.partition("/.ATTRIBUTES")[0].split("/")))
 
 
 def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path: tuple[str, ...]) -> bool:
-    """Not a counter of the checkpoint itself (`save_counter`, a step), and not a metric's total."""
+    """Exclude counters of the checkpoint itself (`save_counter`, a step) and totals of metrics."""
     entry = bundle[graph.keys[node] or ""]
     counter = len(path) == 1 and entry.shape == () and not entry.dtype.startswith(("float", "bfloat"))
     counter = counter or path == ("save_counter",)
@@ -62,7 +63,7 @@ def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path
 
 
 def trained_by(graph: ObjectGraph, owners: Sequence[Owner], optimizers: Sequence[GraphOptimizer]) -> frozenset[str]:
-    """Names of the variables that these optimizers have slots of, or else list, as far as the graph says it."""
+    """Names of the variables that these optimizers have slots of, or list, as far as the graph shows it."""
     names = {owner.node: owner.name for owner in owners}
     found: set[str] = set()
     for optimizer in optimizers:
@@ -80,15 +81,15 @@ def gathering(
     unmapped: Iterable[str],
     every: Sequence[GraphOptimizer],
 ) -> dict[str, str]:
-    """A doubt where what is neither trained nor an optimizer's is called as a `train_step` of one's own calls the sums
-    and the count of gradients that it gathers."""
+    """Warn if variables are neither trained nor an optimizer's, and have names that a custom `train_step` uses for sums
+    and counts of accumulated gradients."""
     paths = tuple("/".join(optimizer.path) + "/" for optimizer in every)
     beside = (key for key in unmapped if not key.startswith(paths) and not _OTHERS.intersection(key.split("/")))
     trained = {v.name for v in variables if v.trainable}
     others = (name for o in owners if o.name not in trained for name in (o.name, ".".join(o.path)))
     names = (*others, *beside)
     found = next(filter(_GATHERING.search, names), None)
-    text = f"they may be gathered in {found!r} before they reach the optimizer"
+    text = f"they may be accumulated in {found!r} before they reach the optimizer"
     return {} if found is None else {CHANGED: text}
 
 
@@ -99,10 +100,10 @@ def stored(
     slotted: Sequence[str] = (),
     foreign: frozenset[str] = frozenset(),
 ) -> tuple[StoredVariable, ...]:
-    """Variables with slots in the optimizer's order, then the others in the graph's.
+    """Return variables with slots in the optimizer's order, then the others in the graph's.
 
     `slotted`: names of those with slots, in that order.
-    `foreign`: names of those that other optimizers train; without slots here they are not this one's.
+    `foreign`: names of those that other optimizers train; without slots here this optimizer does not train them.
     """
     told = _told_trainable(graph)
     by_name = {}
@@ -118,7 +119,7 @@ def stored(
 
 
 def _told_trainable(graph: ObjectGraph) -> dict[int, bool]:
-    """What layers list of their variables, whether it is trainable."""
+    """The trainable flag of the variables that layers list."""
     told: dict[int, bool] = {}
     for node, _ in graph.walk():
         children = graph.children[node]

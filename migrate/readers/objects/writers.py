@@ -1,4 +1,4 @@
-"""Who wrote the optimizer of an object graph, as far as that says it: the generation, the release and the class."""
+"""Derive who wrote the optimizer of an object graph: the generation, the release and the class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SLOTS = frozenset(slot.name for slots in (SHARED_SLOTS, *(a.slots for a in ALGO
 
 
 def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
-    """The generation that the optimizer hangs its state on the graph as, and what says so."""
+    """Return the generation, by how the optimizer's state is attached to the graph, and the evidence."""
     children = graph.children[optimizer]
     tracked = graph.children[children["_variables"]].values() if "_variables" in children else ()
     return recognition.from_objects(
@@ -27,9 +27,12 @@ def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
 
 
 def release(graph: ObjectGraph, optimizer: int, generation: str, shards: int) -> Versions:
-    """What a checkpoint of an `experimental` optimizer tells of who wrote it: 2.10 keeps a list of its variables, 2.9
-    not, whose variables have no names under DTensor and under a strategy that mirrors them. Each device of a mesh
-    writes a shard, a strategy one; and DTensor's optimizers keep no averages. Keras 3 writes on TensorFlow alone."""
+    """Derive the releases that can have written an `experimental` optimizer.
+
+    2.10 saves a list of its variables. 2.9 does not, and under DTensor and mirroring strategies they have no names.
+    Each device of a mesh writes a shard, a strategy writes one; DTensor's optimizers have no averages. Keras 3 can
+    write this on TensorFlow alone.
+    """
     of = traits(generation)
     if of.has_slot_table and of.has_configs:
         in_graph = _full_name_of_counter(graph, optimizer).startswith("training")
@@ -44,7 +47,7 @@ def release(graph: ObjectGraph, optimizer: int, generation: str, shards: int) ->
 
 
 def name(graph: ObjectGraph, optimizer: int) -> str | None:
-    """What the names of its variables call an optimizer, None where they do not agree or say nothing."""
+    """The optimizer's name by the names of its variables, None if they disagree or don't show it."""
     scope = _scope_of_counter(graph, optimizer)
     if scope:
         return scope
@@ -60,7 +63,7 @@ def called(graph: ObjectGraph, optimizer: int) -> list[str]:
 
 
 def naming(graph: ObjectGraph, optimizer: int) -> list[str]:
-    """What hints at the optimizer's class, which such a checkpoint does not store."""
+    """Hints at the optimizer's class, which such a checkpoint does not store."""
     stored = sorted(n for n, i in graph.children[optimizer].items() if graph.keys[i] is not None)
     slots = sorted({s for _, s, _ in graph.slot_variables[optimizer]}) + sorted(slot_lists(graph, optimizer))
     evidence = [f"it holds {', '.join(stored) or 'no numbers'}; its slots are {', '.join(slots) or 'none'}"]
@@ -82,7 +85,7 @@ def _full_name_of_counter(graph: ObjectGraph, optimizer: int) -> str:
 
 
 def _heads_of_slots(graph: ObjectGraph, optimizer: int) -> set[str]:
-    """What the names of the slots in its lists begin with, unless it is what the slot is called: `m/dense/kernel`, as
-    in a LossScaleOptimizer and after `load_model`."""
+    """The prefixes of slot names in its lists. In a LossScaleOptimizer and after `load_model` a name is
+    `m/dense/kernel`, which has no prefix."""
     lists = slot_lists(graph, optimizer).values()
     return {slot_name(graph, i).partition("/")[0] for members in lists for i in members.values()} - _SLOTS

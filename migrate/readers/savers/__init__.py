@@ -1,1 +1,1 @@
-"""What checkpoints of `tf.train.Saver` hold, part by part."""
+"""The parts of `tf.train.Saver` checkpoints."""

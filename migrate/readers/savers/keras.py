@@ -1,4 +1,4 @@
-"""Saver checkpoints of Keras 2, and of tf.keras before 1.14: slots are numbered in the order of their creation."""
+"""Read Saver checkpoints of Keras 2, and of tf.keras before 1.14: slots are numbered in the order of their creation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from migrate.state import GLOBAL_STEP, Layers, LayerVariable, StoredVariable
 KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
 """Slots of Keras 2.3, in the order of its lists."""
 SETTINGS = ("iterations", "lr", "momentum", "rho", "beta_1", "beta_2", "decay", "schedule_decay", "m_schedule")
-"""What Keras 2.0.0 to 2.0.6 keeps of an optimizer besides its slots, in no scope (`keras/optimizers.py` 2.0.4)."""
+"""Variables of an optimizer of Keras 2.0.0 to 2.0.6 that are in no scope (`keras/optimizers.py` 2.0.4)."""
 _NUMBERED = re.compile(rf"(?:.*/)?({'|'.join(KINDS)})_(\d+)(?:_\d+)?")
 _ANONYMOUS = re.compile(r"(?:(.*)/)?Variable(?:_(\d+))?")
 ROLES = (
@@ -37,7 +37,7 @@ ROLES = (
 
 
 def stored(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None, prefix: str) -> Parts:
-    """Slots in the order of the optimizer's list, and what is known of the order of the variables."""
+    """Return slots in the order of the optimizer's list, and what is known of the order of the variables."""
     scope = counter.removesuffix("iterations")
     own = [key for key in (arrays if scope else SETTINGS) if key in arrays and key.startswith(scope)]
     scalars = {key.removeprefix(scope): arrays[key] for key in own if arrays[key].shape == ()}
@@ -64,8 +64,8 @@ def stored(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | No
 def counted_globally(
     arrays: dict[str, LazyArray], counter: str | None, graph: SaverGraph | None
 ) -> dict[str, LazyArray]:
-    """The arrays with the global step as Keras's counter where `model_to_estimator` gave it that one in place of its
-    own, which stays in the graph and counts nothing (`optimizer.iterations = global_step`, TF 1.4 to 1.13)."""
+    """Make the global step the counter if `model_to_estimator` did so. Keras's own counter stays in the graph unused
+    (`optimizer.iterations = global_step`, TF 1.4 to 1.13)."""
     if counter is None or graph is None or graph.nodes is None or GLOBAL_STEP not in arrays:
         return arrays
     changed = {variable for _, variable in writers(graph.nodes)}
@@ -77,7 +77,7 @@ def counted_globally(
 def _slot_list(
     numbered: Sequence[str], anonymous: Sequence[str], graph: SaverGraph | None
 ) -> tuple[list[str], str | None, str]:
-    """Keys of slots in the order of the optimizer's list, the generation, and why."""
+    """Return keys of slots in the order of the optimizer's list, the generation, and the evidence."""
 
     def place(key: str) -> tuple[int, int]:
         found = _NUMBERED.fullmatch(key)
@@ -115,24 +115,24 @@ def _slot_list(
 def _ordered_variables(
     names: Sequence[str], slots: Sequence[str], arrays: Mapping[str, LazyArray], graph: SaverGraph | None
 ) -> tuple[tuple[StoredVariable, ...], Layers | None, str]:
-    """Variables in the order of their slots where the graph says it, else what layers leave open."""
+    """Return variables in the order of their slots if the graph shows it, else the orders that layers allow."""
     owners = graph.owners(slots, names) if graph is not None else None
     trained = list(dict.fromkeys(owners[slot] for slot in slots if slot in owners)) if owners else []
     if owners and _agree(owners, slots, trained, arrays):
         others = in_order([name for name in names if name not in trained], graph)
         variables = [stored_variable(name, arrays[name], True) for name in trained]
         variables += [stored_variable(name, arrays[name], False) for name in others]
-        return tuple(variables), None, "whose slots they are is read from the updates in the graph"
+        return tuple(variables), None, "slots were assigned to variables by the updates in the graph"
     layers = _layers(variables_of(arrays, names, graph))
     by_name = {name: arrays[name] for name in names}
     variables = [stored_variable(v.name, by_name[v.name], v.trainable) for v in layers.variables()]
-    return tuple(variables), layers, "whose slots they are must show in their shapes"
+    return tuple(variables), layers, "slots can only be assigned to variables by shape"
 
 
 def _agree(
     owners: Mapping[str, str], slots: Sequence[str], trained: Sequence[str], arrays: Mapping[str, LazyArray]
 ) -> bool:
-    """Whether slots repeat one order of the variables, over and over, with their shapes."""
+    """Whether slots repeat one order of the variables, again and again, with their shapes."""
     told = [slot for slot in slots if slot in owners]
     runs = [[owners[slot] for slot in told[i : i + len(trained)]] for i in range(0, len(told), len(trained))]
     shapes = all(arrays[slot].shape == arrays[owners[slot]].shape for slot in told)
@@ -141,7 +141,7 @@ def _agree(
 
 
 def _layers(variables: Sequence[StoredVariable]) -> Layers:
-    """Weights by layer: inside a stock layer their order is known, that of the layers is not."""
+    """Weights by layer: the order inside a stock layer is known, that of the layers is not."""
     groups: dict[str, list[StoredVariable]] = {}
     for variable in variables:
         groups.setdefault(variable.name.rpartition("/")[0], []).append(variable)

@@ -1,4 +1,4 @@
-"""Saver checkpoints of OptimizerV2 in graph mode: names say slot and variable; `matching.by_name` reads them."""
+"""Read Saver checkpoints of OptimizerV2 in graph mode: `matching.by_name` reads slot and variable from names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from migrate.state import GLOBAL_STEP
 
 
 def stored(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None) -> Parts:
-    """Slots as the optimizer's list has them, its counter, and the variables."""
+    """Return slots in the order of the optimizer's list, its counter, and the variables."""
     scope = counter.removesuffix("iter")
     arrays = _in_scope(arrays, scope)
     names = [key for key in arrays if not key.startswith(scope)]
@@ -38,8 +38,8 @@ def stored(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | No
 
 
 def _in_scope(arrays: Mapping[str, LazyArray], scope: str) -> dict[str, LazyArray]:
-    """With slots of layers that were thawed later, and compiled with the same optimizer, under its own scope: they are
-    called `training_2/Adam/dense/kernel/m`, and its counter is `training/Adam/iter`."""
+    """Add slots of layers that became trainable later and were compiled with the same optimizer. They are named
+    `training_2/Adam/dense/kernel/m`, and the counter `training/Adam/iter`."""
     called = scope.removesuffix("/").rpartition("/")[2]
     found: dict[str, LazyArray] = {}
     for key, array in arrays.items():
@@ -51,7 +51,7 @@ def _in_scope(arrays: Mapping[str, LazyArray], scope: str) -> dict[str, LazyArra
 
 
 def counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
-    """Scopes of OptimizerV2 in an Estimator, which has it count in `global_step`."""
+    """Scopes of OptimizerV2 in an Estimator, which makes it count in `global_step`."""
     if GLOBAL_STEP not in arrays:
         return []
     found = [key.rpartition("/")[0] for key in arrays if key.endswith("/decay") and arrays[key].shape == ()]

@@ -1,7 +1,7 @@
-"""The optimizers in a tf.train.Saver checkpoint, and which of them is meant where there are several.
+"""Find the optimizers in a tf.train.Saver checkpoint, and choose one if there are several.
 
-Names alone do not say it: a GAN's two AdamOptimizers call their slots alike. The graph (`PREFIX.meta`) does: the ops of
-one optimizer stand in the scope of its `apply_gradients`, and read its own slots and powers of beta; a Keras
+Names alone do not show them: a GAN's two AdamOptimizers use the same slot names. In the graph (`PREFIX.meta`), the ops
+of one optimizer are in the scope of its `apply_gradients` and read its own slots and powers of beta. A Keras
 optimizer's slots are assigned from its own learning rate.
 """
 
@@ -26,7 +26,7 @@ _POWERS = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
 
 @dataclass(frozen=True)
 class Choice:
-    """`names` are all optimizers, `foreign` the keys that belong to those which were not chosen."""
+    """`names` are all optimizers, `foreign` the keys of those not chosen."""
 
     names: tuple[str, ...] = ()
     foreign: frozenset[str] = frozenset()
@@ -37,9 +37,9 @@ class Choice:
     outside: Mapping[str, str] = field(default_factory=dict)
     """As `Stored.outside`."""
     scopes: tuple[str, ...] = ()
-    """Of the updates of the chosen one, if it is of tf.train."""
+    """The scopes of the chosen one's updates, if it is of tf.train."""
     keras1: Keras1Optimizer | None = None
-    """The optimizer itself, where it is of Keras 1."""
+    """The optimizer itself, if it is of Keras 1."""
 
 
 def of_keras(
@@ -50,14 +50,14 @@ def of_keras(
     path: str | None,
     where: str,
 ) -> Choice:
-    """One of the Keras optimizers, by the scope of its settings.
+    """Choose one of the Keras optimizers, by the scope of its settings.
 
     Args:
       scopes: of all of them. slots: keys that may be slots and are in no scope.
 
     Raises:
-      AmbiguousError: several and no path. HyperparameterError: no such one. UnsupportedError: slots cannot be told
-        apart without the graph.
+        AmbiguousError: several and no path. HyperparameterError: no optimizer has it. UnsupportedError: slots cannot be
+          assigned without the graph.
     """
     names = tuple(dict.fromkeys(scopes))
     if len(names) < 2 and path is None:
@@ -82,8 +82,8 @@ def of_keras(
 def _by_updates(
     slots: Sequence[str], own: Collection[str], foreign: Collection[str], graph: SaverGraph | None
 ) -> dict[str, bool]:
-    """Whether a slot is of the optimizer with these settings, as its update reads them. One that no update changes, as
-    a placeholder of vhat, is of the optimizer whose others are in its scope."""
+    """Whether a slot belongs to the optimizer with these settings, by the settings its update reads. A slot without
+    updates, such as a placeholder of vhat, belongs to the optimizer of its scope."""
     settings, reads = {*own, *foreign}, graph.reads if graph is not None else {}
     told = {slot: reads[slot] for slot in slots if not settings.isdisjoint(reads.get(slot, ()))}
     found = {slot: not each.isdisjoint(own) for slot, each in told.items()}
@@ -96,15 +96,15 @@ def _by_updates(
 
 
 def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, path: str | None, where: str) -> Choice:
-    """The slots of one of several `compile` with one Keras optimizer, each of which makes them anew in its own scope.
+    """Choose the slots of one `compile`, if one Keras optimizer was compiled several times. Each has its own scope.
 
-    Of one model that was compiled again the last are in use. Several models are all in use, and count together.
+    If one model was compiled again, the last slots are in use. Several models all use theirs, and share the counter.
 
     Args:
       settings: their common scope.
 
     Raises:
-      AmbiguousError: no path. HyperparameterError: no such scope.
+        AmbiguousError: no path. HyperparameterError: no scope has it.
     """
     scopes = tuple(sorted({slot.rpartition("/")[0] for slot in slots}, key=_created))
     if path is None:
@@ -123,34 +123,33 @@ def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, p
     elif beside is not None:
         doubt = f"{settings!r} also counts the steps that {beside!r} takes with variables of another model"
     elif path != scopes[-1]:
-        doubt = f"{scopes[-1]!r} is a later one than {path!r}, whose slots are not in use if it was of the same model"
+        doubt = f"{scopes[-1]!r} is later than {path!r}, whose slots are unused if both belong to the same model"
     return Choice(scopes, foreign, chosen=path, outside={OTHER_COMPILE: doubt} if doubt else {})
 
 
 def _created(scope: str) -> tuple[int, str]:
-    """TensorFlow numbers scopes of one name: `training/Adam`, `training_1/Adam`, ..., `training_10/Adam`."""
+    """Order scopes as TensorFlow numbers them: `training/Adam`, `training_1/Adam`, ..., `training_10/Adam`."""
     found = re.match(r"[^/]*?_(\d+)(/|$)", scope)
     return int(found.group(1)) if found else 0, scope
 
 
 def _trained(slots: Collection[str], graph: SaverGraph | None) -> frozenset[str]:
-    """The variables whose updates read these slots."""
     reads = graph.reads if graph is not None else {}
     return frozenset(v for v, read in reads.items() if v not in slots and not read.isdisjoint(slots))
 
 
 def _under(keys: Collection[str], scopes: Sequence[str], arrays: Collection[str]) -> frozenset[str]:
-    """Variables that have slots among `keys`, which OptimizerV2 calls SCOPE/VARIABLE/SLOT."""
+    """Variables with slots among `keys`, which OptimizerV2 names SCOPE/VARIABLE/SLOT."""
     inside = {key.removeprefix(f"{scope}/").rpartition("/")[0] for scope in scopes for key in keys}
     return frozenset(inside & set(arrays))
 
 
 def of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, where: str) -> Choice:
-    """One of Keras 1's optimizers, by the key of its first setting.
+    """Choose one of Keras 1's optimizers, by the key of its first setting.
 
     Raises:
-      AmbiguousError: several and no path. HyperparameterError: no such one. UnsupportedError: no graph tells what is
-        what.
+        AmbiguousError: several and no path. HyperparameterError: no optimizer has it. UnsupportedError: the graph is
+          missing or does not show them.
     """
     every, unknown = keras1.find(arrays, graph.nodes) if graph is not None and graph.nodes is not None else ([], [])
     if not every or unknown:
@@ -178,10 +177,10 @@ def of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: s
 
 
 def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, where: str) -> Choice:
-    """One of the tf.train optimizers, by the scope of its updates.
+    """Choose one of the tf.train optimizers, by the scope of its updates.
 
     Raises:
-      AmbiguousError: several that are not as one would be, and no path. HyperparameterError: no such one.
+        AmbiguousError: several that differ, and no path. HyperparameterError: no optimizer has it.
     """
     groups = _groups(arrays, graph)
     names = tuple(groups)
@@ -202,8 +201,8 @@ def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: st
 
 
 def _are_as_one(groups: Sequence[_Group], graph: SaverGraph) -> bool:
-    """Whether optimizers do what one of them would do with all their variables: each has its own, none counts, and
-    they are of one class with the same settings."""
+    """Whether these optimizers together act like a single one: each has its own variables, none counts, and class and
+    settings are the same."""
     trained = [variable for group in groups for variable in group.trained]
     counts = all(any(_POWERS.fullmatch(key) for key in group.state) for group in groups)
     if counts or len(set(trained)) < len(trained) or graph.nodes is None:
@@ -238,7 +237,7 @@ def _beginnings(key: str) -> Iterator[str]:
 
 
 def _groups(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[str, _Group]:
-    """Each optimizer by scope; scopes that share state are one optimizer's, under the first."""
+    """Each optimizer by scope; scopes that share state are one optimizer, under the first."""
     found: dict[str, _Group] = {}
     for scope, updates in (graph.updates if graph is not None else {}).items():
         whole = graph.parts if graph is not None else {}

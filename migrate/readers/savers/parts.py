@@ -1,4 +1,5 @@
-"""What each kind of Saver checkpoint is read as, before the graph is asked for its optimizer's settings."""
+"""The parts that each kind of Saver checkpoint is read into, before the optimizer's settings are read from the
+graph."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class Parts:
 
 
 def give_values(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> None:
-    """Tell the graph what the checkpoint has of the numbers that a program keeps in variables, as a learning rate that
-    it feeds; not of those that are trained, which a rate in TRAINABLE_VARIABLES is not if no update is its own."""
+    """Give the graph the stored numbers of a program's variables, such as a learning rate that it feeds. Trained
+    variables are excluded; a rate in TRAINABLE_VARIABLES without an update of its own is not trained."""
     nodes = graph.nodes
     if nodes is None:
         return
@@ -56,15 +57,15 @@ def stored_variable(name: str, array: LazyArray, trainable: bool | None) -> Stor
 def variables_of(
     arrays: Mapping[str, LazyArray], names: Sequence[str], graph: SaverGraph | None
 ) -> tuple[StoredVariable, ...]:
-    """Variables of a checkpoint; which are trained the graph says, as far as it is known."""
+    """Variables of a checkpoint; the graph, if known, shows which are trained."""
     if graph is None or graph.trainable is None:
         return tuple(stored_variable(name, arrays[name], None) for name in names)
-    # A partitioned variable is known to its graph by its parts.
+    # The graph knows a partitioned variable by its parts.
     trained = {*graph.trainable, *(part.rpartition("/part_")[0] for part in graph.trainable)}
     return tuple(stored_variable(name, arrays[name], name in trained) for name in names)
 
 
 def in_order(names: Sequence[str], graph: SaverGraph | None) -> list[str]:
-    """Names in order of creation, as far as it is known."""
+    """Sort names in order of creation, as far as it is known."""
     created = {name: i for i, name in enumerate((graph.trainable or ()) if graph is not None else ())}
     return sorted(names, key=lambda name: created.get(name, len(created)))

@@ -1,4 +1,4 @@
-"""Saver checkpoints of programs that build their optimizer of plain ops: the graph shows what each variable is for."""
+"""Read Saver checkpoints of programs that build their optimizer of plain ops, by what the graph does with variables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from migrate.releases.recognition import SLOTS_NAMED_AFTER_CLASSES
 from migrate.state import GLOBAL_STEP
 
 _POWERS = {"beta_1": "beta1_power", "beta_2": "beta2_power"}
-"""What tf.train calls them."""
+"""Their names in tf.train."""
 
 
 def find(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Plain | None:
-    """The optimizer if the graph trains by plain ops alone, and by a rule that is known."""
+    """Return the optimizer if the graph trains by plain ops alone, and by a known rule."""
     if graph is None or graph.nodes is None or graph.updates or any(key.endswith("/adam_m") for key in arrays):
         return None
     try:
@@ -32,14 +32,13 @@ def find(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Plain | N
 
 
 def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph, plain: Plain) -> Parts:
-    """Slots, counter and variables, by what the graph does with them."""
     slots = {slot: {owner: arrays[key] for owner, key in per.items()} for slot, per in plain.slots.items()}
     scalars = {_POWERS[key]: _power(arrays[name], key, plain) for key, name in plain.powers.items()}
     if plain.counter in arrays:
         scalars["iterations" if plain.needs_count else GLOBAL_STEP] = _counted(arrays[plain.counter], plain.ahead)
     used = {plain.counter, *plain.powers.values(), *(key for per in plain.slots.values() for key in per.values())}
     names = in_order([key for key in arrays if key not in used], graph)
-    why = f"the graph moves variables by plain ops, and computes what {plain.trained.class_name} does"
+    why = f"the graph updates variables with plain ops that compute the same as {plain.trained.class_name}"
     variables = [replace(v, trainable=v.name in plain.owners) for v in variables_of(arrays, names, graph)]
     return Parts(SLOTS_NAMED_AFTER_CLASSES, why, tuple(variables), slots, scalars)
 
@@ -53,7 +52,7 @@ def _counted(array: LazyArray, ahead: float) -> LazyArray:
 
 
 def _power(array: LazyArray, key: str, plain: Plain) -> LazyArray:
-    """A power as tf.train keeps it, by one higher than the number of steps."""
+    """A power as tf.train stores it, one step ahead."""
     beta = plain.trained.config.get(key)
     if not plain.multiplies_first or not isinstance(beta, float):
         return array

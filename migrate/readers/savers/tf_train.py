@@ -1,4 +1,4 @@
-"""Saver checkpoints of tf.train's optimizers: slots are called after their variable and their optimizer."""
+"""Read Saver checkpoints of tf.train's optimizers: slots are named after their variable and their optimizer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from optim.errors import UnsupportedError
 
 AVERAGES = "ExponentialMovingAverage"
 _FACTORS = ("adafactor_vr", "adafactor_vc")
-"""What Grover's Adafactor (`lm/optimization_adafactor.py`) keeps of a matrix, of rows and of columns."""
+"""Suffixes of Grover's Adafactor (`lm/optimization_adafactor.py`): of a matrix, of rows and of columns."""
 _COUNTED = re.compile(r"(.+?)_([1-9]\d*)")
 
 
 def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
-    """Slots by what follows their variable's name; the config says which optimizer's these are."""
+    """Name slots by the part after their variable's name; the config shows which optimizer's they are."""
     owners = {key: owner_of(key, arrays) for key in arrays}
     known = set(graph.trainable or ()) if graph is not None else set()
     known |= {owner for owner, _ in owners.values() if owner is not None}
@@ -51,15 +51,15 @@ def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
 
 
 def out_of_scope(arrays: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Slots of `minimize` in a variable scope, `train/net/w/Adam`, as they are called without one."""
+    """Rename slots of `minimize` in a variable scope, `train/net/w/Adam`, as without one."""
     called = {f"{name}{number}" for name in tf_train.CALLED for number in ("", "_1", "_2")}
     plain = scopes.without_graph({key: array.shape for key, array in arrays.items()}, called)
     return {plain.get(key, key): array for key, array in arrays.items()}
 
 
 def numbered_anew(slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, dict[str, LazyArray]]:
-    """Slots of one of several optimizers under the names that they have where it is the only one: `w/Adam_2` and
-    `w/Adam_3` are the third and fourth of `w`, and the chosen one's first two."""
+    """Rename the slots of one of several optimizers as if it were the only one: `w/Adam_2` and `w/Adam_3` are the third
+    and fourth slot of `w`, and the chosen optimizer's first two."""
     found: dict[str, dict[str, LazyArray]] = {}
     owned: dict[tuple[str, str], list[tuple[int, LazyArray]]] = {}
     for suffix, per in slots.items():
@@ -73,7 +73,7 @@ def numbered_anew(slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, dic
 
 
 def owner_of(key: str, arrays: Mapping[str, LazyArray]) -> tuple[str | None, str]:
-    """The variable whose name `key` begins with, the longest one of that shape, and what follows."""
+    """The variable whose name `key` begins with, the longest one of that shape, and the rest of the key."""
     parts = key.split("/")
     for end in range(len(parts) - 1, 0, -1):
         owner = "/".join(parts[:end])
@@ -83,8 +83,8 @@ def owner_of(key: str, arrays: Mapping[str, LazyArray]) -> tuple[str | None, str
 
 
 def _check_owned(keys: Iterable[str], slots: Collection[str], arrays: Mapping[str, LazyArray]) -> None:
-    """Refuse what is called as other variables' slots are, and belongs to no variable: that one is lost, or the slots
-    are those of a class that does not keep them in the shape of their variable."""
+    """Refuse arrays named like slots of a variable that is missing, or slots of a class that gives them another shape
+    than their variable."""
     for key in sorted(keys):
         suffix = next((suffix for suffix in (*slots, *_FACTORS) if key.endswith(f"/{suffix}")), None)
         owner = key.removesuffix(f"/{suffix}")

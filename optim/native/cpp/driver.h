@@ -30,6 +30,21 @@ using CuEvent = void*;
 using CuAddress = uint64_t;
 using CuResult = int;
 
+// A copy of rows between contexts, or within one: CUDA_MEMCPY3D_PEER.
+struct CuRows {
+  size_t x = 0, y = 0, z = 0, level = 0;
+  int memory = 2;  // CU_MEMORYTYPE_DEVICE
+  const void* host = nullptr;
+  CuAddress address = 0;
+  void* array = nullptr;
+  CuContext context = nullptr;
+  size_t pitch = 0, height = 0;  // bytes from one row to the next, and rows
+};
+struct CuCopy {
+  CuRows from, to;
+  size_t width = 0, height = 0, depth = 1;  // of what is copied: bytes of a row, and rows
+};
+
 constexpr int kLeastDriver = 12010;  // kernels have arguments of more than 4 KB from CUDA 12.1 on
 constexpr unsigned kNoTiming = 2;     // of an event, which is then cheaper
 
@@ -44,11 +59,15 @@ class Driver {
   CuResult (*launch)(CuFunction function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                      unsigned threads_z, unsigned shared_bytes, CuStream stream, void** arguments, void** more) = nullptr;
   CuResult (*copy)(CuAddress to, CuAddress from, size_t bytes, CuStream stream) = nullptr;
+  CuResult (*copy_between)(CuAddress to, CuContext of_to, CuAddress from, CuContext of_from, size_t bytes,
+                           CuStream stream) = nullptr;
+  CuResult (*copy_rows)(const CuCopy* copy, CuStream stream) = nullptr;
   CuResult (*fill)(CuAddress to, unsigned char byte, size_t bytes, CuStream stream) = nullptr;
   CuResult (*host_memory)(void** memory, size_t bytes) = nullptr;  // which kernels write to, too
   CuResult (*make_event)(CuEvent* event, unsigned flags) = nullptr;
   CuResult (*record)(CuEvent event, CuStream stream) = nullptr;
   CuResult (*wait)(CuEvent event) = nullptr;
+  CuResult (*wait_on_gpu)(CuStream stream, CuEvent event, unsigned flags) = nullptr;  // the stream does, not the host
   CuResult (*ask)(CuEvent event) = nullptr;  // 600: not yet
   CuResult (*error_text)(CuResult error, const char** text) = nullptr;
 
@@ -65,6 +84,9 @@ class Driver {
                           find("cuCtxPopCurrent_v2", &driver->pop) && find("cuModuleLoadDataEx", &driver->load) &&
                           find("cuModuleGetFunction", &driver->function) && find("cuLaunchKernel", &driver->launch) &&
                           find("cuMemcpyDtoDAsync_v2", &driver->copy) && find("cuMemsetD8Async", &driver->fill) &&
+                          find("cuMemcpyPeerAsync", &driver->copy_between) &&
+                          find("cuMemcpy3DPeerAsync", &driver->copy_rows) &&
+                          find("cuStreamWaitEvent", &driver->wait_on_gpu) &&
                           find("cuMemAllocHost_v2", &driver->host_memory) && find("cuEventQuery", &driver->ask) &&
                           find("cuEventCreate", &driver->make_event) && find("cuEventRecord", &driver->record) &&
                           find("cuEventSynchronize", &driver->wait) && find("cuGetErrorString", &driver->error_text);

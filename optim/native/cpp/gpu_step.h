@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "driver.h"
+#include "exchange.h"
 #include "launch.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -99,6 +100,7 @@ class Gpus {
   }
   Kernels* loaded() { return &loaded_; }
   Verdicts* verdicts() { return &verdicts_; }
+  Events* events() { return &events_; }
 
  private:
   using Key = std::tuple<std::string, tensorflow::DataType, tensorflow::DataType>;
@@ -110,6 +112,7 @@ class Gpus {
   std::map<Key, GpuKernel> kernels_;
   Kernels loaded_;
   Verdicts verdicts_;
+  Events events_;
 };
 
 // A new tensor on a GPU. what: why it is needed.
@@ -159,6 +162,35 @@ inline absl::Status LaunchOn(const Gpu& gpu, const GpuKernel& kernel, const std:
   double* const memory = size > 0 ? static_cast<double*>(workspace.data()) : nullptr;
   const Problem problem = LaunchStep(all.driver(), all.loaded(), gpu.stream, kernel, variables, numbers, memory);
   return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
+}
+
+// Launches the step of a part of a variable that has gaps in its shard: of copies without gaps, that of the variable, or of
+// its rounding, written back. model: of the shard; its address is one of those in `variable`, which has the part's size.
+inline absl::Status LaunchPartOn(const Gpu& gpu, const GpuKernel& kernel, const Box& box,
+                                 const tensorflow::Tensor& gradient, const tensorflow::Tensor& model,
+                                 GpuVariable variable, const GpuNumbers& numbers) {
+  tensorflow::Tensor copies[2];  // freed before the kernels run, and used again by what follows on the stream
+  const tensorflow::Tensor* const shards[] = {&gradient, &model};
+  for (int k = 0; k < 2; ++k) {
+    TF_RETURN_IF_ERROR(NewOn(gpu, shards[k]->dtype(), {box.Size()}, "a copy of a part of a variable", &copies[k]));
+  }
+  const Driver& driver = Gpus::Get().driver();
+  const Current current(driver, gpu.stream);
+  const auto copy = [&](int k, bool is_back) {
+    const Elements shard{reinterpret_cast<CuAddress>(shards[k]->data()), current.context()};
+    const Elements dense{reinterpret_cast<CuAddress>(copies[k].data()), current.context(), false};
+    const int64_t bytes = tensorflow::DataTypeSize(shards[k]->dtype());
+    const Problem problem = is_back ? CopyBox(driver, gpu.stream, box, bytes, dense, shard)
+                                    : CopyBox(driver, gpu.stream, box, bytes, shard, dense);
+    return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
+  };
+  if (!current.problem().empty()) return absl::InternalError(current.problem());
+  TF_RETURN_IF_ERROR(copy(0, false));
+  TF_RETURN_IF_ERROR(copy(1, false));
+  variable.gradient = copies[0].data();
+  (variable.rounding == nullptr ? variable.variable : variable.rounding) = copies[1].data();
+  TF_RETURN_IF_ERROR(LaunchOn(gpu, kernel, {std::move(variable)}, numbers));
+  return copy(1, true);
 }
 
 // Launches the sums of squares of tensors on one GPU, each of one of the dtypes of variables. sums: one for each.

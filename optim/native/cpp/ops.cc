@@ -240,22 +240,26 @@ REGISTER_KERNEL_BUILDER(Name("DtoptJoin")
                             .HostMemory("group")
                             .HostMemory("number"),
                         JoinOp);
-REGISTER_KERNEL_BUILDER(Name("DtoptStep")
-                            .Device(tensorflow::DEVICE_GPU)
-                            .HostMemory("variables")
-                            .HostMemory("slots")
-                            .HostMemory("averages")
-                            .HostMemory("roundings")
-                            .HostMemory("group")
-                            .HostMemory("windows")
-                            .HostMemory("meanings")
-                            .HostMemory("scalars")
-                            .HostMemory("scales")
-                            .HostMemory("decays")
-                            .HostMemory("options")
-                            .HostMemory("active")
-                            .HostMemory("overwrite"),
-                        StepOp);
+#define DTOPT_STEP_ON_GPU(name, kernel) \
+  REGISTER_KERNEL_BUILDER(Name(name) \
+                              .Device(tensorflow::DEVICE_GPU) \
+                              .HostMemory("variables") \
+                              .HostMemory("slots") \
+                              .HostMemory("averages") \
+                              .HostMemory("roundings") \
+                              .HostMemory("group") \
+                              .HostMemory("windows") \
+                              .HostMemory("meanings") \
+                              .HostMemory("scalars") \
+                              .HostMemory("scales") \
+                              .HostMemory("decays") \
+                              .HostMemory("options") \
+                              .HostMemory("active") \
+                              .HostMemory("overwrite"), \
+                          kernel)
+
+DTOPT_STEP_ON_GPU("DtoptStep", StepOp);
+DTOPT_STEP_ON_GPU("DtoptStepTogether", StepTogetherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_GPU), GpuSquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_GPU).HostMemory("numbers"), ControlOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_CPU), ControlOp);

@@ -11,6 +11,7 @@
 
 #include "abi.h"
 #include "absl/container/inlined_vector.h"
+#include "box.h"
 
 namespace dtopt {
 
@@ -28,35 +29,7 @@ struct Basics {
   DtoptAdd powers[2] = {};  // adds squares, absolute values
 };
 
-// The part of a variable's shard that a device updates where its slots are divided further: runs of elements without a
-// gap, counted as the slots lie. The number of a run, written in digits of the bases `counts`, gives its offset.
-struct Box {
-  int64_t first = 0, run = 0;
-  std::vector<std::pair<int64_t, int64_t>> levels;  // (count, stride), the outermost first
-
-  int64_t Offset(int64_t number) const {
-    int64_t offset = first;
-    for (auto level = levels.rbegin(); level != levels.rend(); ++level) {
-      offset += number % level->first * level->second;
-      number /= level->first;
-    }
-    return offset;
-  }
-
-  int64_t Size() const {
-    int64_t size = run;
-    for (const auto& [count, stride] : levels) size *= count;
-    return size;
-  }
-
-  int64_t Last() const {  // the last element's offset
-    int64_t offset = first + run - 1;
-    for (const auto& [count, stride] : levels) offset += (count - 1) * stride;
-    return offset;
-  }
-};
-
-// The same as rows: a range of columns of a range of rows of the shard, whose rows have `stride` elements.
+// A box as rows: a range of columns of a range of rows of the shard, whose rows have `stride` elements.
 struct RowBox {
   int64_t first_row = 0, rows = 0, first_column = 0, columns = 0, stride = 0;
 

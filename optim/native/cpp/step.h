@@ -115,7 +115,8 @@ struct Numbers {
   std::vector<double> scalars, scales, decays, options;  // options: see calls.h
   std::vector<bool> active;                              // by variable; empty: all
   bool overwrite = false, is_identity_at_zero = false;
-  const Tensor* control = nullptr;                       // on a GPU, as `LaunchControl` makes it: then scales are places in it
+  // By variable, on its GPU, as `LaunchControl` makes it: then scales are places in it. Empty: none.
+  std::vector<const Tensor*> controls;
 };
 
 // Which rows and columns of a variable are updated; false if they are none such.
@@ -215,7 +216,7 @@ class Stepper {
     bool is_plain = group.others.empty() && powers_ == 0;
     for (size_t i = 0; i < gradients.size() && is_plain; ++i) {
       const bool is_known = gradients[i].IsDense() || gradients[i].table != nullptr;
-      is_plain = is_known && group.IsWhole(i) && group.replicas[i].empty() && group.gpus[i] != nullptr &&
+      is_plain = is_known && (group.IsWhole(i) || gradients[i].table == nullptr) && group.gpus[i] != nullptr &&
                  KernelOf(gradients[i]) != nullptr;
     }
     return is_plain && !gradients.empty();
@@ -223,7 +224,7 @@ class Stepper {
 
   // Functions on the host's memory cannot step variables on a GPU.
   absl::Status CheckIsOnHost(const Group& group, const Numbers& numbers) const {
-    if (numbers.control != nullptr) return absl::FailedPreconditionError("scales on a GPU are for launches");
+    if (!numbers.controls.empty()) return absl::FailedPreconditionError("scales on a GPU are for launches");
     for (size_t i = 0; i < group.gpus.size(); ++i) {
       if (group.gpus[i] == nullptr) continue;
       return absl::FailedPreconditionError(absl::StrCat(
@@ -238,45 +239,91 @@ class Stepper {
     return Gpus::Get().Find(rule_ + of_rows, dtype_, gradient.values->dtype());
   }
 
-  // Launches a step, as often as there are GPUs and dtypes of gradients.
+  // Launches a step, as often as there are GPUs and dtypes of gradients, and brings parts of shards to the other GPUs that
+  // have these.
   absl::Status Launch(const Group& group, const std::vector<Gradient>& gradients, const Numbers& numbers) const {
-    const auto data = [](Var* of) { return of->tensor()->data(); };
-    const size_t count = group.variables.size();
-    std::map<std::pair<const Gpu*, const GpuKernel*>, std::vector<GpuVariable>> launches;
-    GpuNumbers shared;
-    for (size_t i = 0; i < count; ++i) {
+    const GpuNumbers shared = Shared(group, numbers);
+    std::map<std::pair<const Gpu*, const GpuKernel*>, std::pair<GpuNumbers, std::vector<GpuVariable>>> launches;
+    for (size_t i = 0; i < group.variables.size(); ++i) {
       if (!numbers.active.empty() && !numbers.active[i]) continue;
-      GpuVariable of;
-      of.size = group.variables[i]->tensor()->NumElements();
-      if (parts_.any()) of.grid = GridOf(parts_.by_rows, of.size, group.variables[i]->tensor()->shape());
-      of.gradient = gradients[i].values->data();
-      of.variable = data(group.variables[i]);
-      if (!group.averages.empty()) of.average = data(group.averages[i]);
-      if (!group.roundings.empty()) {
-        of.rounding = data(group.roundings[i]);
-        shared.rounding_type = group.roundings[i]->tensor()->dtype() == tensorflow::DT_BFLOAT16 ? 1 : 2;
+      const Gpu& gpu = *group.gpus[i];
+      const GpuKernel& kernel = *KernelOf(gradients[i]);
+      GpuNumbers of_gpu = shared;
+      if (!numbers.controls.empty()) of_gpu.control = static_cast<const double*>(numbers.controls[i]->data());
+      GpuVariable of = OnGpu(group, gradients[i], numbers, i);
+      if (group.IsWhole(i) || group.boxes[i].levels.empty()) {
+        auto& launch = launches[{&gpu, &kernel}];
+        launch.first = of_gpu;
+        launch.second.push_back(std::move(of));
+      } else {
+        const Tensor& model = *group.Model(i)->tensor();
+        TF_RETURN_IF_ERROR(
+            LaunchPartOn(gpu, kernel, group.boxes[i], *gradients[i].values, model, std::move(of), of_gpu));
       }
-      for (int64_t k = 0; k < slots_; ++k) of.slots.push_back(data(group.slots[k * count + i]));
-      if (!numbers.scales.empty()) of.scale = numbers.scales[i];
-      if (!numbers.decays.empty()) of.decay = numbers.decays[i];
-      if (gradients[i].table != nullptr) {
-        of.table = gradients[i].table->flat<int64_t>().data();
-        of.given = gradients[i].table->NumElements();
-        of.columns = of.given == 0 ? 0 : gradients[i].values->NumElements() / of.given;
-      }
-      launches[{group.gpus[i].get(), KernelOf(gradients[i])}].push_back(std::move(of));
     }
+    for (const auto& [where, launch] : launches) {
+      TF_RETURN_IF_ERROR(LaunchOn(*where.first, *where.second, launch.second, launch.first));
+    }
+    return BringToReplicas(group, numbers);
+  }
+
+  // The numbers of a step on all GPUs.
+  GpuNumbers Shared(const Group& group, const Numbers& numbers) const {
+    GpuNumbers shared;
     shared.scalars = numbers.scalars.data();
     shared.limit = numbers.options[0];
     shared.average_weight = numbers.options[1];
     shared.value_weight = numbers.options[2];
     shared.overwrites = numbers.overwrite;
-    if (numbers.control != nullptr) shared.control = static_cast<const double*>(numbers.control->data());
-    shared.are_places = numbers.control != nullptr && !numbers.scales.empty();
-    for (const auto& [where, variables] : launches) {
-      TF_RETURN_IF_ERROR(LaunchOn(*where.first, *where.second, variables, shared));
+    shared.are_places = !numbers.controls.empty() && !numbers.scales.empty();
+    if (group.roundings.empty()) return shared;
+    shared.rounding_type = group.roundings[0]->tensor()->dtype() == tensorflow::DT_BFLOAT16 ? 1 : 2;
+    return shared;
+  }
+
+  // Variable i as a launch takes it. Of a part with gaps, where its shard begins.
+  GpuVariable OnGpu(const Group& group, const Gradient& gradient, const Numbers& numbers, size_t i) const {
+    const bool is_whole = group.IsWhole(i);
+    const int64_t first = is_whole || !group.boxes[i].levels.empty() ? 0 : group.boxes[i].first;
+    const auto data = [](const Tensor& of, int64_t from = 0) {
+      return static_cast<char*>(of.data()) + from * tensorflow::DataTypeSize(of.dtype());
+    };
+    const size_t count = group.variables.size();
+    const Tensor& variable = *group.variables[i]->tensor();
+    GpuVariable of;
+    of.size = is_whole ? variable.NumElements() : group.boxes[i].Size();
+    if (parts_.any()) of.grid = GridOf(parts_.by_rows, of.size, variable.shape());
+    of.gradient = data(*gradient.values, first);
+    of.variable = data(variable, group.roundings.empty() ? first : 0);
+    if (!group.averages.empty()) of.average = data(*group.averages[i]->tensor());
+    if (!group.roundings.empty()) of.rounding = data(*group.roundings[i]->tensor(), first);
+    for (int64_t k = 0; k < slots_; ++k) of.slots.push_back(data(*group.slots[k * count + i]->tensor()));
+    if (!numbers.scales.empty()) of.scale = numbers.scales[i];
+    if (!numbers.decays.empty()) of.decay = numbers.decays[i];
+    if (gradient.table != nullptr) {
+      of.table = gradient.table->flat<int64_t>().data();
+      of.given = gradient.table->NumElements();
+      of.columns = of.given == 0 ? 0 : gradient.values->NumElements() / of.given;
     }
-    return absl::OkStatus();
+    return of;
+  }
+
+  absl::Status BringToReplicas(const Group& group, const Numbers& numbers) const {
+    std::map<const Var*, CuStream> streams;
+    for (size_t i = 0; i < group.variables.size(); ++i) streams[group.Model(i)] = group.gpus[i]->stream;
+    const auto address = [](Var* of) { return reinterpret_cast<CuAddress>(of->tensor()->data()); };
+    std::vector<GpuPart> parts;
+    for (size_t i = 0; i < group.variables.size(); ++i) {
+      if (group.replicas[i].empty() || (!numbers.active.empty() && !numbers.active[i])) continue;
+      Var* const model = group.Model(i);
+      const int64_t bytes = tensorflow::DataTypeSize(model->tensor()->dtype());
+      parts.push_back({streams[model], address(model), &group.boxes[i], bytes});
+      for (Var* replica : group.replicas[i]) parts.back().replicas.emplace_back(streams[replica], address(replica));
+    }
+    if (parts.empty()) return absl::OkStatus();
+    Gpus& all = Gpus::Get();
+    const Problem problem = Exchange(all.driver(), all.events()).Run(parts);
+    return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
   }
 
   // Everything that a caller can have wrong, before any value changes.

@@ -63,9 +63,9 @@ class StepInputs {
     given->numbers.is_identity_at_zero = identity_at_zero_;
     const Tensor* control;
     TF_RETURN_IF_ERROR(context->input("control", &control));
-    if (control->NumElements() > 0) given->numbers.control = control;
     tensorflow::OpInputList values, rows;
     TF_RETURN_IF_ERROR(context->input_list("gradients", &values));
+    if (control->NumElements() > 0) given->numbers.controls.assign(values.size(), control);
     TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
     given->gradients.resize(values.size());
     for (int i = 0; i < values.size(); ++i) given->gradients[i].values = &values[i];
@@ -264,6 +264,7 @@ class Meeting : public std::enable_shared_from_this<Meeting> {
     Join(*all, &Numbers::scales, &numbers.scales);
     Join(*all, &Numbers::decays, &numbers.decays);
     Join(*all, &Numbers::active, &numbers.active);
+    Join(*all, &Numbers::controls, &numbers.controls);
     for (const Guest& guest : *all) {
       const auto& given = guest.given->gradients;
       std::copy(given.begin(), given.end(), gradients.begin() + guest.given->first);

@@ -144,7 +144,7 @@ inline absl::Status Update(int64_t number, int64_t held, const std::vector<int64
   TF_RETURN_IF_ERROR(FindRows(*group, held, rows, &sparse, &gradients));
   const auto made = control == kNoControl ? nullptr : Holding::Find(control);
   if (control != kNoControl && made == nullptr) return InvalidArgument("nothing is held under number ", control);
-  if (made != nullptr) numbers->control = &made->tensors[0];
+  if (made != nullptr) numbers->controls.assign(gradients.size(), &made->tensors[0]);
   numbers->is_identity_at_zero = group->is_identity_at_zero;
   const tensorflow::port::ScopedFlushDenormal as_in_an_op;
   return group->stepper->Run(*group->workers, *group, gradients, *numbers);

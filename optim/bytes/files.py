@@ -1,6 +1,6 @@
-"""Files by name, on this machine or behind a URL: the only way in which readers look at a source.
+"""Files by name, on this machine or at a URL: the only way in which readers look at a source.
 
-A name such as `s3://bucket/name` is a URL, which `migrate.bytes.remote` reads by ranges; all else is a path.
+A name such as `s3://bucket/name` is a URL, which `optim.bytes.remote` reads by ranges; all else is a path.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import BinaryIO
 
-from migrate.bytes import system, urls
-from migrate.bytes.window import Fill
+from optim.bytes import system, urls
+from optim.bytes.window import Fill
 from optim.errors import CheckpointError
 
 Identity = tuple[object, object, int, object]
@@ -39,7 +39,7 @@ def names(folder: str) -> list[str]:
 
 
 def walk(folder: str, stop: Callable[[str], bool]) -> Iterator[str]:
-    """A folder and the folders in it, in order of name, but none below a `stop`. Links are left alone."""
+    """A folder and the folders in it, in order of name, but not those below a `stop`. Links are left alone."""
     yield folder
     if stop(folder):
         return
@@ -51,7 +51,7 @@ def walk(folder: str, stop: Callable[[str], bool]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def listings_kept() -> Iterator[None]:
-    """Inside, what the list of a folder behind a URL says of its files is not asked for again, file by file."""
+    """Inside, dtopt uses the list of a folder at a URL, and does not ask again for each of its files."""
     with remote().listings_kept():
         yield
 
@@ -97,7 +97,7 @@ def opened(path: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def here(path: str) -> Iterator[str]:
-    """The path itself, or a copy of what lies behind a URL. Raises CheckpointError where that cannot be read."""
+    """The path itself, or a copy of what is at a URL. Raises CheckpointError if that cannot be read."""
     if not urls.is_url(path):
         yield path
         return
@@ -136,6 +136,6 @@ def held(descriptor: int) -> Iterator[Fill]:
 
 
 def remote() -> ModuleType:
-    from migrate.bytes import remote as module
+    from optim.bytes import remote as module
 
     return module

@@ -17,10 +17,9 @@ import google_crc32c
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from migrate.bytes import files, names, protos, sstable
-from migrate.bytes.ranges import Extent
-from migrate.errors import DamagedFileError
-from optim.errors import CheckpointError
+from optim.bytes import files, names, protos, sstable
+from optim.bytes.ranges import Extent
+from optim.errors import CheckpointError, DamagedFileError
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 STRING = "string"
@@ -43,7 +42,7 @@ DTYPES: dict[str, tuple[int, str]] = {
     "float8_e5m2": (24, "u1"),
     "float8_e4m3fn": (25, "u1"),
 }
-"""TensorFlow's DataType numbers, numpy's types; bfloat16 and float8 have none, unsigned integers keep their bits."""
+"""TensorFlow's DataType numbers, numpy's types; bfloat16 and float8 are held as unsigned integers of the same bits."""
 _OTHER = {11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 21: "variant"}
 _NUMBER_TO_NAME = {number: name for name, (number, _) in DTYPES.items()} | {7: STRING} | _OTHER
 _UNSAVED = {0, 20}
@@ -55,7 +54,7 @@ _WHOLE = -1
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """numpy's type that holds a TensorFlow dtype's bits. Raises CheckpointError for one that has none."""
+    """numpy's type that holds a TensorFlow dtype's bits. Raises CheckpointError if numpy has no such type."""
     if name not in DTYPES:
         raise CheckpointError(f"tensors of dtype {name} are not supported; known: {', '.join(DTYPES)}")
     return np.dtype(DTYPES[name][1])
@@ -72,7 +71,7 @@ def shard_name(prefix: str, shard: int, shards: int) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor lies.
+    """Where a tensor is.
 
     `slices` holds one (start, length) per dim for each piece of a partitioned variable; length -1 is the
     whole dim.
@@ -181,7 +180,7 @@ class BundleReader(Mapping[str, Entry]):
         self._entries[whole] = replace(entries[0], slices=tuple(piece for e in entries for piece in e.slices))
 
     def check_sizes(self) -> None:
-        """Every tensor lies within its shard. Raises DamagedFileError for a missing or truncated shard."""
+        """Check that every tensor is within its shard. Raises DamagedFileError for a missing or truncated shard."""
         for key, entry in [*self._entries.items(), *self._pieces.items()]:
             if not entry.slices:
                 self._check_extent(str(key), entry)
@@ -190,7 +189,7 @@ class BundleReader(Mapping[str, Entry]):
         """The tensor `key`, with its checksum verified; strings as an array of `bytes` objects.
 
         Raises:
-          KeyError: no such tensor.
+          KeyError: the bundle has no tensor `key`.
           DamagedFileError: its bytes are not all there, or are not those that were written.
           CheckpointError: a dtype that is not a plain array (variant, resource).
         """
@@ -216,7 +215,7 @@ class BundleReader(Mapping[str, Entry]):
         return flat.view(dtype).reshape(entry.shape)
 
     def extent(self, key: str) -> Extent | None:
-        """Where the bytes of `key` lie; None for strings, booleans and partitioned variables, which need a look.
+        """Where the bytes of `key` are; None for strings, booleans and partitioned variables, which need a look.
 
         Raises:
           DamagedFileError: they are not all there.

@@ -1,4 +1,4 @@
-"""Files behind URLs, through fsspec: `s3://`, `gs://`, `az://`, `hf://`, `http(s)://`, `memory://` and its others.
+"""Files at URLs, through fsspec: `s3://`, `gs://`, `az://`, `hf://`, `http(s)://`, `memory://` and its others.
 
 Reads are by ranges, in blocks of BLOCK bytes of which a few are kept, so that memory is bounded and little travels.
 Credentials are those that fsspec finds; what a URL holds of them is never shown. What a store calls the version of an
@@ -20,10 +20,9 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from migrate.bytes.urls import shown
-from migrate.bytes.window import Fill, Window
-from migrate.errors import UnknownFormatError
-from optim.errors import UnsupportedError
+from optim.bytes.urls import shown
+from optim.bytes.window import Fill, Window
+from optim.errors import UnknownFormatError, UnsupportedError
 
 BLOCK = 1 << 20
 AHEAD = 8
@@ -40,7 +39,7 @@ TIMES = ("LastModified", "last_modified", "updated", "mtime", "created", "Last-M
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 PACKAGES |= {"hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
-"""Errors that another try would not mend."""
+"""Errors that another try would not fix."""
 T = TypeVar("T")
 
 
@@ -80,12 +79,12 @@ _LISTED: ContextVar[dict[str, dict[str, dict[str, Any]]] | None] = ContextVar("l
 
 
 def listings_kept() -> contextlib.AbstractContextManager[None]:
-    """Inside, a folder is listed once, and what its list says is not asked for again, file by file."""
+    """Inside, a folder is listed once, and its list answers for each of its files."""
     return _known_inside(_LISTED)
 
 
 _ANSWERS: ContextVar[dict[str, dict[str, Any] | None] | None] = ContextVar("answers", default=None)
-"""What a store has said about each URL."""
+"""What a store answered about each URL."""
 
 
 def answers_kept() -> contextlib.AbstractContextManager[None]:
@@ -107,7 +106,7 @@ def size(url: str) -> int:
 
 
 def identity(url: str) -> tuple[None, str, int, str]:
-    """Raises OSError where there is no such file."""
+    """Raises OSError if the file does not exist."""
     found = _info(url)
     if found is None or found["type"] != "file":
         raise FileNotFoundError(2, "no such file", shown(url))
@@ -133,7 +132,7 @@ def system_of(url: str) -> tuple[Any, str]:
 
     Raises:
       UnsupportedError: fsspec, or the package that it needs for this kind of URL, is not installed.
-      UnknownFormatError: no such kind of URL.
+      UnknownFormatError: this kind of URL is not known.
     """
     scheme = url.partition("://")[0]
     try:
@@ -173,7 +172,7 @@ def _asked(url: str) -> dict[str, Any] | None:
 
 
 def _listed(url: str) -> tuple[bool, dict[str, Any] | None]:
-    """Whether the lists of folders tell, and what: a file is in one, and nothing is in a file."""
+    """Whether the lists of folders answer, and what: a file is in one, and nothing is in a file."""
     known, place = _LISTED.get() or {}, url
     while place:
         folder, _, name = place.rpartition("/")

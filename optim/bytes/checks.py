@@ -29,7 +29,7 @@ class Check:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin, in a thread of its own; later calls do nothing."""
+        """Begin, in a separate thread; later calls do nothing."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._remember, daemon=True)
@@ -59,7 +59,7 @@ class Crc32(Check):
     """Compares a stretch of a file with its CRC-32. What others have read of it meanwhile is not read again.
 
     Args:
-      start, size: where it lies.
+      start, size: where it is.
       read: (offset, size) -> that part of the file, piece by piece.
       compare: is given the CRC-32; raises DamagedFileError where it is not what the file contains.
     """

@@ -1,4 +1,4 @@
-"""Part of a file as a file of its own, whatever reads its bytes."""
+"""Part of a file as a separate file, whatever reads its bytes."""
 
 from __future__ import annotations
 

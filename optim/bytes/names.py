@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from migrate.errors import DamagedFileError
+from optim.errors import DamagedFileError
 
 LONGEST = 4096
 """Characters. TensorFlow's longest names have some hundred; readers compare names part by part."""

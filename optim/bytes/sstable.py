@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 
 import google_crc32c
 
-from migrate.bytes import files, snappy
-from migrate.errors import DamagedFileError
-from optim.errors import CheckpointError
+from optim.bytes import files, snappy
+from optim.errors import CheckpointError, DamagedFileError
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER_SIZE = 48

@@ -22,7 +22,7 @@ except ImportError:
     msvcrt = None  # type: ignore[assignment]
 
 LOCK = ".lock"
-"""Ends the name of the file that is locked in place of a folder, which stands next to it."""
+"""Ends the name of the file that is locked in place of a folder, which is next to it."""
 HAS_LOCKS = fcntl is not None or msvcrt is not None
 READING = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _position = threading.Lock()
@@ -42,7 +42,7 @@ def spelled(path: str) -> str:
 
 
 def sync(descriptor: int) -> None:
-    """Have the disk store what was written; of a file's times no more than is needed where that can be said."""
+    """Have the disk store what was written; of a file's times no more than is needed if a call can choose that."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
@@ -84,7 +84,7 @@ def write_at(descriptor: int, data: Any, offset: int) -> int:
 def lock(folder: str, *, wait: bool = True) -> int:
     """Lock a folder for this process, until `unlock`. Returns: a descriptor.
 
-    Raises BlockingIOError: another process has it, or, with `wait=False`, there are no locks to tell by.
+    Raises BlockingIOError: another process has it, or, with `wait=False`, the system has no locks.
     """
     if fcntl is not None:
         descriptor = os.open(folder, os.O_RDONLY)

@@ -13,9 +13,10 @@ from types import TracebackType
 import google_crc32c
 import numpy as np
 
-from migrate.bytes import atomic, protos, sstable, system
-from migrate.bytes.bundle import DTYPES, VERSION, fixed_lengths, numpy_dtype, shard_name
-from migrate.bytes.ranges import CHUNK
+from optim.bytes import protos, sstable, system
+from optim.bytes.bundle import DTYPES, VERSION, fixed_lengths, numpy_dtype, shard_name
+from optim.bytes.ranges import CHUNK
+from optim.bytes.syncing import syncing
 from optim.errors import CheckpointError
 
 
@@ -90,8 +91,8 @@ class BundleWriter:
             self._file.close()
 
     def syncing(self) -> AbstractContextManager[None]:
-        """As `atomic.syncing`, of the tensors."""
-        return atomic.syncing(self._file.fileno())
+        """As `syncing.syncing`, of the tensors."""
+        return syncing(self._file.fileno())
 
     def add(self, key: str, array: np.ndarray, dtype: str | None = None) -> None:
         """Append a tensor. `dtype` is TensorFlow's name, if numpy's differs (bfloat16 in uint16)."""

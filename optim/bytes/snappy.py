@@ -6,7 +6,7 @@ writes checkpoints without them, but files with them exist: a SavedModel in the 
 
 from __future__ import annotations
 
-from migrate.errors import DamagedFileError
+from optim.errors import DamagedFileError
 
 MAX_RATIO = 64
 """No element of at least two bytes gives more than 64."""

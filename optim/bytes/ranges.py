@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import google_crc32c
 import numpy as np
 
-from migrate.bytes import files
-from migrate.bytes.checks import Check, Crc32
-from migrate.bytes.sstable import mask_crc
-from migrate.bytes.window import Fill
-from migrate.errors import DamagedFileError
+from optim.bytes import files
+from optim.bytes.checks import Check, Crc32
+from optim.bytes.sstable import mask_crc
+from optim.bytes.window import Fill
+from optim.errors import DamagedFileError
 
 CHUNK = 1 << 18
 """Bytes at a time: they stay in the processor's cache between reading, checksum and writing. For a larger piece the
@@ -27,11 +27,11 @@ system fetches memory again, which takes longer than all the rest."""
 
 @dataclass(frozen=True)
 class Extent:
-    """Where a tensor lies: little-endian, C order, without gaps.
+    """Where a tensor is: little-endian, C order, without gaps.
 
     `masked_crc` is the masked CRC-32C of its bytes where the source stores one. `check` covers the file around it where
-    that has a checksum as a whole: what was read is to be believed once it has finished. `passing` is given each piece
-    that is read, whoever reads it, and where in the tensor that begins.
+    that has a checksum as a whole: what was read is valid once it has finished. `passing` is given each piece
+    that is read, by any reader, and where in the tensor that begins.
     """
 
     path: str
@@ -74,14 +74,14 @@ class Extent:
             raise DamagedFileError(f"{self.path} is damaged: wrong checksum of tensor {self.what!r}; copy it again")
 
     def read(self) -> np.ndarray:
-        """All bytes (uint8), in memory of their own. Raises as `chunks`."""
+        """All bytes (uint8), in new memory. Raises as `chunks`."""
         whole: np.ndarray = np.empty(self.size, np.uint8)
         for _ in self.chunks(whole):
             pass
         return whole
 
     def part(self, start: int, end: int) -> Extent:
-        """Its bytes from `start` up to `end`, which have no checksum of their own."""
+        """Its bytes from `start` up to `end`, which have no separate checksum."""
         return replace(self, offset=self.offset + start, size=end - start, masked_crc=None, passing=None)
 
     def _fill(self, fill: Fill, part: np.ndarray, position: int) -> None:
