@@ -41,7 +41,19 @@ from migrate.readers.savers.parts import Parts, give_values, in_order, stored_va
 from migrate.releases.narrowing import candidates
 from migrate.releases.recognition import NOTHING_NAMED
 from migrate.releases.versions import Versions
-from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
+from migrate.state import (
+    CHANGED,
+    CLIPPING,
+    GATHERED,
+    GLOBAL_STEP,
+    LOST,
+    NO_KERNEL,
+    OPTIMIZER,
+    OTHERS_GRAPH,
+    UPDATES,
+    Effects,
+    Stored,
+)
 from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
@@ -116,6 +128,7 @@ def read_bundle(
     told = _program(graph, choice.scopes, stored, arrays, plain) if traits(stored.generation).has_slot_table else {}
     if graph is not None and graph.nodes is not None and traits(stored.generation).is_native:
         told = _of_native(graph, graph.nodes, stored, choice)
+    outside = told.pop("outside", {})
     versions = Versions(tensorflow=graph.version if graph is not None else "")
     return Stored(
         format_name,
@@ -133,7 +146,8 @@ def read_bundle(
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
         optimizers=choice.names,
         layers=stored.layers,
-        **{**told, "outside": {**told.get("outside", {}), **_changed(arrays, graph), **choice.outside, **strange}},
+        effects=Effects.of({**outside, **_changed(arrays, graph), **choice.outside, **strange}),
+        **told,
     )
 
 
@@ -261,7 +275,7 @@ def _program(
     except (LookupError, ValueError):  # an op lacks inputs: the graph is damaged
         return {"graph_seen": False}
     # If it shows all changes of gradients, there is no other limit on them.
-    is_known = told.class_name is not None and told.outside.keys().isdisjoint({"optimizer", *ON_THEIR_WAY})
+    is_known = told.class_name is not None and told.outside.keys().isdisjoint({OPTIMIZER, CHANGED, CLIPPING})
     followed = told.seen or is_known
     said = {**(dict.fromkeys(clipping.LIMITS) if followed else {}), **told.config}
     return {
@@ -272,7 +286,7 @@ def _program(
         "outside": {
             **told.outside,
             **({} if told.class_name or told.outside else _without_kernels(stored, graph, told.sparse or (), scopes)),
-            **({"updates": graph.doubt} if graph.doubt else {}),
+            **({UPDATES: graph.doubt} if graph.doubt else {}),
             **_lost(stored, graph, scopes),
             **_gathered(told.gathered, graph, arrays),
         },
