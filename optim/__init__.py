@@ -38,6 +38,7 @@ _HOME = {
     "Adan": "optim.optimizers.adan",
     "ScheduleFreeAdamW": "optim.optimizers.schedule_free_adamw",
     "SGD": "optim.optimizers.sgd",
+    "Groups": "optim.optimizers.groups",
     "RuleOptimizer": "optim.optimizers.of_rule",
     "Rule": "optim.rule",
     "Slot": "optim.rule",

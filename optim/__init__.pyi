@@ -29,6 +29,7 @@ from optim.optimizers.adan import Adan as _Adan
 from optim.optimizers.cocob import COCOB as _COCOB
 from optim.optimizers.conditional_gradient import ConditionalGradient as _ConditionalGradient
 from optim.optimizers.ftrl import Ftrl as _Ftrl
+from optim.optimizers.groups import Groups as _Groups
 from optim.optimizers.lamb import Lamb as _Lamb
 from optim.optimizers.lars import LARS as _LARS
 from optim.optimizers.lion import Lion as _Lion
@@ -65,6 +66,7 @@ __all__ = [
     "EMAOption",
     "Ftrl",
     "GradientsClipOption",
+    "Groups",
     "Hyperparameter",
     "Lamb",
     "Lion",
@@ -584,6 +586,36 @@ class Ftrl(_Ftrl):
         master_copies: bool = False,
         decay: float = 0.0,
         lr: LearningRate | None = None,
+        loss_scale_factor: float | None = None,
+    ) -> None: ...
+
+class Groups(_Groups):
+    def __init__(
+        self,
+        groups: Sequence[tuple[str | None, Optimizer]],
+        gradients_clip_option: GradientsClipOption | Mapping[str, Any] | None = None,
+        ema_option: EMAOption | Mapping[str, Any] | None = None,
+        name: str = "Groups",
+        mesh: dtensor.Mesh | None = None,
+        *,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        clip_order: str | None = None,
+        use_ema: bool | None = None,
+        ema_momentum: float | None = None,
+        ema_overwrite_frequency: int | None = None,
+        ema_start: str | None = None,
+        stochastic_average: StochasticAverage | Mapping[str, Any] | None = None,
+        jit_compile: bool | None = None,
+        executor: str = "auto",
+        repeated_rows: Sequence[str] = (),
+        slot_placement: Placement = "like_variable",
+        gradient_accumulation_steps: int | None = None,
+        count_calls: bool = False,
+        loss_scale: float | str | None = None,
+        loss_scale_growth_steps: int | None = None,
+        master_copies: bool = False,
         loss_scale_factor: float | None = None,
     ) -> None: ...
 

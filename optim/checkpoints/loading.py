@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-import optim
-from optim import schedules, slot_layout
+from optim import configs, schedules, slot_layout
 from optim.arguments import LearningRate
 from optim.checkpoints import assigning
 from optim.checkpoints.assigning import Value
@@ -245,16 +244,15 @@ def _make(
     custom_objects: Mapping[str, type[Optimizer]],
 ) -> Optimizer:
     name = metadata.class_name
-    cls = custom_objects.get(name)
+    cls = configs.class_named(name, custom_objects)
     if cls is None:
-        found = getattr(optim, name, None) if name in optim.__all__ else None
-        if not (isinstance(found, type) and issubclass(found, Optimizer)):
-            raise CheckpointError(
-                f"{folder} holds an optimizer of class {name!r}, which optim does not have; pass"
-                f" custom_objects={{{name!r}: the class}}"
-            )
-        cls = found
-    return cls.from_config({**metadata.config, "mesh": mesh, **changes})
+        raise CheckpointError(
+            f"{folder} holds an optimizer of class {name!r}, which optim does not have; pass"
+            f" custom_objects={{{name!r}: the class}}"
+        )
+    config = {**metadata.config, "mesh": mesh, **changes}
+    made: Optimizer = cls.from_config(configs.with_members(config, custom_objects))
+    return made
 
 
 def _state_values(stored: _Stored, optimizer: Optimizer, saved_rate: bool) -> assigning.StateValues:

@@ -110,6 +110,7 @@ class Settings:
         self.masters = MasterCopies(given["master_copies"], state)
         self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
         self._owners = {name: part for part in self for name in part.options}
+        self._of_whole: frozenset[str] = frozenset()
         self._algorithm = algorithm
         objects = (explicit_fields(given[name]) for name in ("gradients_clip_option", "ema_option"))
         explicit = (
@@ -132,6 +133,18 @@ class Settings:
         for part in self:
             part.changed = changed
 
+    def join(self, whole: Iterable[Part], state: State) -> None:
+        """Belong to one group of an optimizer: take the options that act on all groups, and the state of the group."""
+        shared = {type(part): part for part in whole}
+        for name, part in list(vars(self).items()):
+            if type(part) in shared:
+                vars(self)[name] = shared[type(part)]
+        for part in [part for part in self if type(part) not in shared]:
+            part.join(state, self.accumulation)
+        self._owners = {name: part for part in self for name in part.options}
+        self._of_whole = frozenset(name for part in shared.values() for name in part.options)
+        self._check()
+
     def report_change(self) -> None:
         """Call what `watch` was given."""
         self.rate.changed()
@@ -142,6 +155,8 @@ class Settings:
 
     def change(self, name: str, value: Any) -> None:
         """Let an option say something else from the next step on, or raise."""
+        if name in self._of_whole:
+            raise UnsupportedError(f"{name} acts on all groups together; set {name} of the Groups, not of a member")
         part = self._owners[name]
         self._change(part.change, name, value)
         self.explicit.add(name)

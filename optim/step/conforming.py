@@ -64,7 +64,7 @@ class Conforming:
         if each is None:
             now = self._settings.looks_at_sums and not accumulates
             return row_gradient(gradient, tracked, looks_at_sums=now, sorts=sorts)
-        program = native.program_of(self._algorithm.updating_rule, tracked, self._state.slots, each=True)
+        program = native.program_of(self._algorithm.updating_rule_of(tracked), tracked, self._state.slots, each=True)
         return squared_rows(each, tracked, program, sorts)
 
     def _settled(
