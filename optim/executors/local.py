@@ -190,7 +190,7 @@ def _tensors(work: Work, selection: Selection) -> Tensors:
     if found:
         given = [[found[i].sums] * selection.counts[i] if i in found else g for i, g in enumerate(given)]
     on_mesh = [t.layout is not None and i not in found for i, t in enumerate(work.tracked)]
-    rows = {i: gradient.rows if gradient.sorted is None else gradient.sorted for i, gradient in found.items()}
+    rows = {i: gradient.places for i, gradient in found.items()}
     return Tensors(given, on_mesh, rows, None if found else held)
 
 

@@ -352,7 +352,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
         return op(
             **{name: _handles(given) for name, given in zip(LISTS, lists, strict=True)},
             **inputs,
-            gradients=[numbers_of(gradient) for gradient in mine],
+            gradients=[*map(numbers_of, mine), *(mine[k].powers for k in by_row if mine[k].powers is not None)],
             rows=[mine[k].rows for k in by_row],
             control=tf.constant([], tf.float64) if work.control is None else work.control,
             T=goals[0].dtype,

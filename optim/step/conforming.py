@@ -65,7 +65,8 @@ class Conforming:
             now = self._settings.looks_at_sums and not accumulates
             return row_gradient(gradient, tracked, looks_at_sums=now, sorts=sorts)
         program = native.program_of(self._algorithm.updating_rule_of(tracked), tracked, self._state.slots, each=True)
-        return squared_rows(each, tracked, program, sorts)
+        has_all = native.on_gpu(tracked) and not self._execution.keeps_rows(tracked)
+        return squared_rows(each, tracked, program, sorts=sorts, has_all=has_all)
 
     def _settled(
         self, gradients: Sequence[Any], tracked: Sequence[Tracked], slices: Sequence[int], keeps_float32: bool

@@ -171,11 +171,12 @@ class Execution:
         if (settings.clipping.has_norms or settings.loss_scale.is_used) and dtensor.num_clients() > 1:
             return "norms of gradients, or whether they are finite, span several clients"
         lazy = (item for item in self._state.tracked if settings.lazy_rows.applies_to(item))
-        other = next((item for item in lazy if not self._keeps_rows(self._rule_of(item), item)), None)
+        other = next((item for item in lazy if not self.keeps_rows(item)), None)
         return "" if other is None else f"lazy_rows names variable {other}, which dtopt's kernel does not update"
 
-    def _keeps_rows(self, rule: Rule | None, item: Tracked) -> bool:
+    def keeps_rows(self, item: Tracked) -> bool:
         """Whether the local executor can leave single rows of a variable as they are."""
+        rule = self._rule_of(item)
         why_not = native.why_not(rule, item, self._state.slots, self._squares)
         if native.on_gpu(item):
             return not why_not and not self._why_dense_on_gpu(item)
@@ -194,14 +195,22 @@ class Execution:
         rule, state, asked = self._rule_of(item), self._state, self._settings.execution.executor
         if rule is None or asked == "portable" or not rows.are_possible(item.layout):
             return False
-        if native.on_gpu(item) and (not rule.elementwise or not self._keeps_rows(rule, item)):
+        if native.on_gpu(item) and not (
+            rule.elementwise and (self.keeps_rows(item) or self._squares_all_rows(rule, item))
+        ):
             return False
         if not is_eager or self.report().executor == "portable":
             takes = one_op.takes_rows(rule, item, state.slots, self._squares)
             return takes and (is_eager or self._has_sum_as_stepped(item))
         if direct.available():
-            return self._keeps_rows(rule, item)
+            return native.on_gpu(item) or self.keeps_rows(item)
         return all(one_op.takes_rows(self._rule_of(t), t, state.slots, self._squares) for t in state.tracked)
+
+    def _squares_all_rows(self, rule: Rule, item: Tracked) -> bool:
+        """Whether a GPU is given all rows of a gradient with the sums of their squares, as all of them move."""
+        if not self._squares or self._settings.lazy_rows.applies_to(item) or not native.adds_up_on(item):
+            return False
+        return not native.why_not(rule, item, self._state.slots, each=True)
 
     def _why_not_in_shards(self, item: Tracked) -> str:
         """Why a variable cannot be updated shard by shard; empty if it can."""
