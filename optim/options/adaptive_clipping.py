@@ -34,7 +34,7 @@ class AdaptiveGradClip:
 
     Attributes:
       clipping: the largest norm of a unit's gradient, as a share of the norm of its weights. > 0.
-      eps: the least norm that weights are taken to have, so that zeros can start to move. > 0.
+      eps: smaller norms of weights count as this, so that zeros can start to move. > 0.
       exclude: regular expressions; a variable whose name one of them matches (`re.search`) is not clipped. The paper
         excludes the last layer.
 
