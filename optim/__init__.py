@@ -44,6 +44,7 @@ _HOME = {
     "Slot": "optim.rule",
     "Hyperparameter": "optim.arguments",
     "choice": "optim.arguments",
+    "AdaptiveGradClip": "optim.options.adaptive_clipping",
     "EMAOption": "optim.options.option_objects",
     "GradientsClipOption": "optim.options.option_objects",
     "Lookahead": "optim.options.lookahead",

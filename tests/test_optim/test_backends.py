@@ -29,7 +29,7 @@ def checks_of(module: str) -> list[str]:
     return [line.split("(")[0].removeprefix("def ") for line in lines if line.startswith("def check_")]
 
 
-QUICK = [*(FIRST[name].name for name in FEW), "adam-amsgrad+everything", "lamb+around", "sgd-nesterov+cautious"]
+QUICK = [*(FIRST[name].name for name in FEW), "adam-amsgrad+everything", "lamb+around", "lamb+adaptive-clip"]
 WAYS = {"jax": ("eager", "compiled"), "torch": ("eager",)}
 
 
