@@ -18,7 +18,8 @@ What differs between releases of one generation is a row of `facts`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from optim.errors import HyperparameterError
 
@@ -36,183 +37,124 @@ FLOAT, INTEGER = "float32", "int64"
 _EVERYWHERE = frozenset({"SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax"})
 
 
+def _trait(text: str, default: Any = False) -> Any:
+    return field(default=default, metadata={"text": text})
+
+
 @dataclass(frozen=True)
 class Generation:
-    """One generation. Ask for it with `traits`.
-
-    Attributes:
-      classes: algorithms that it has.
-      others: algorithms that other projects built on it.
-
-    Configs and arguments:
-      has_configs: a class has `get_config`, under Keras's names.
-      has_tf_train_names: classes, arguments and slots are called as in tf.train.
-      unsaved: arguments that no config has.
-      options: options that a config may name besides an algorithm's own; `clipnorm` stands for all three limits.
-      keywords: what `**kwargs` of a constructor may hold; `schedule_decay` is Nadam's.
-      is_extended_by_addons: TensorFlow Addons, tf-models and tf.contrib build their classes on it.
-      is_extended_by_packages: keras-adamw, keras-rectified-adam and keras-lookahead build theirs on it.
-      has_multi_optimizer: a MultiOptimizer of a program saves the state of its optimizers.
-      has_time_decay: `decay` lowers the learning rate as 1 / (1 + decay · iterations).
-      ignores_decay: its classes take `decay` and ignore it.
-      ignores_decay_keyword: so do constructors.
-      has_averages: it has `use_ema`, and configs name all limits.
-      accumulates_gradients: it has `gradient_accumulation_steps`.
-      omits_unused_limits: a config names a limit only if it is set.
-      legacy_flag: what `is_legacy_optimizer` of a config is.
-      own_package: what is before `>` in the name of a built-in class in .h5 and SavedModels, which name no module (run
-        in TF 2.4 to 2.14, tf_keras 2.18, Keras 3.0 to 3.15); None if it was not run.
-
-    Defaults:
-      epsilon: None if its releases differ.
-      no_epsilon: classes without the argument.
-      rmsprop_epsilon, lion_rate: of one class.
-      has_rates_of_papers: defaults of the learning rate are those of the papers.
-      initial_accumulator: where Adagrad starts.
-      rmsprop_start: where the mean of RMSprop starts, if not at 0.
-      zero_epsilon_is_default: an epsilon of 0 means 1e-7.
-      has_schedule_decay: Nadam has `schedule_decay`.
-      schedule_decay_key: what configs call it.
-      cosine_decay_warms_up: CosineDecay has a warm-up.
-
-    Rules:
-      is_native: Keras's own code makes updates of plain ops, before OptimizerV2.
-      adagrad_epsilon_inside: Adagrad adds epsilon inside the root.
-      rmsprop_epsilon_inside: when RMSprop does.
-      rmsprop_rate_outside, sgd_rate_outside: the slot of momentum has gradients without the learning rate.
-      casts_hyperparameters: they are cast to the dtype of the variable.
-      casts_rho: so is Adadelta's rho.
-      multiplies_powers: powers of beta are variables that each step multiplies.
-      has_sparse_kernels: rows without a gradient keep their state.
-      squares_repeated_rows: gradients of repeated rows are squared before they are added.
-      repeats_in_own_way: how gradients of repeated rows are added depends on the algorithm.
-      averages_start: what moving averages begin with, as `optim` calls it.
-      multiplies_product_by_variable: each variable's update multiplies Nadam's product of momenta.
-      ignores_constraints: no constraint acts after a step.
-      trains_in_float8: layers may be quantized to float8.
-      has_lora: layers may have low-rank updates.
-
-    Slots:
-      sgd_momentum: whether SGD keeps slots without momentum: NEVER, WITH_MOMENTUM if some releases do, ALWAYS.
-      keeps_idle_momentum: so do all of its classes, and no step reads them.
-      rmsprop_has_momentum: RMSprop has `momentum` and `centered`.
-      rmsprop_keeps_momentum: and always its slot.
-      has_amsgrad: Adam has `amsgrad`.
-      pads_amsgrad: Adam without amsgrad may list zeros of shape (1,).
-      always_pads_amsgrad: it always does.
-      builds_for_all: an optimizer is built once, for all trainable variables in the model's order.
-      keeps_rate: object checkpoints keep the learning rate, if it is a number.
-      has_slot_table: object checkpoints keep slots in a table of slot variables.
-      reads_flags_at_compile: each compile asks which variables are trainable.
-
-    Lists:
-      lists_weights: there is a `get_weights`.
-      list_orders: orders of slots.
-      has_release_orders: its releases differ in the order, the newest comes last.
-      shows_release_in_list: the scalars in a list show its release.
-      changes_order_at_restore: a list made after a restore has another order.
-      lists_updated_only: a list has slots of
-        some trainable variables alone.
-      names_in_list: how names of a list show slot and variable; empty if they do not.
-      joins_paths: names of a list join the parts of a path.
-      product_places: where a list has Nadam's product.
-      lists_rate: a list has the learning rate.
-      lists_loss_scale: and what a LossScaleOptimizer keeps.
-      counts_always: every list has the counter.
-      counter_dtypes: its dtypes, the one to write first.
-      counts_in_program: the program keeps the counter and the learning rate, and its graph alone shows them.
-
-    Models:
-      has_keras1_layers, has_keras3_layers: configs of layers are those of Keras 1, or of Keras 3.
-      loads_in_tf_keras: tf_keras loads its models as they are.
-      keeps_labels: hinge losses take labels as they are.
-      prefers_new_classes: tf_keras's new classes follow its rules more closely than the legacy ones.
-      is_newer_than_v2: its classes replaced OptimizerV2.
-    """
+    """One generation. Ask for it with `traits`; `described` says what each field means."""
 
     name: str
-    classes: frozenset[str] = frozenset()
-    others: frozenset[str] = frozenset()
 
-    has_configs: bool = True
-    has_tf_train_names: bool = False
-    unsaved: tuple[str, ...] = ()
-    options: tuple[str, ...] = ("clipnorm", "decay")
-    keywords: tuple[str, ...] = ()
-    is_extended_by_addons: bool = False
-    is_extended_by_packages: bool = False
-    has_multi_optimizer: bool = False
-    has_time_decay: bool = False
-    ignores_decay: bool = False
-    ignores_decay_keyword: bool = False
-    has_averages: bool = False
-    accumulates_gradients: bool = False
-    omits_unused_limits: bool = False
-    legacy_flag: bool | None = None
-    own_package: str | None = None
+    # Classes
+    classes: frozenset[str] = _trait("algorithms that it has", frozenset())
+    others: frozenset[str] = _trait("algorithms that other projects built on it", frozenset())
 
-    epsilon: float | None = 1e-7
-    no_epsilon: tuple[str, ...] = ()
-    rmsprop_epsilon: float | None = None
-    lion_rate: float = 0.0001
-    has_rates_of_papers: bool = False
-    initial_accumulator: float = 0.1
-    rmsprop_start: float = 0.0
-    zero_epsilon_is_default: bool = False
-    has_schedule_decay: bool = False
-    schedule_decay_key: str = "schedule_decay"
-    cosine_decay_warms_up: bool = False
+    # Configs and arguments
+    has_configs: bool = _trait("a class has `get_config`, under Keras's names", True)
+    has_tf_train_names: bool = _trait("classes, arguments and slots are called as in tf.train")
+    unsaved: tuple[str, ...] = _trait("arguments that no config has", ())
+    options: tuple[str, ...] = _trait(
+        "options that a config may name besides an algorithm's own; `clipnorm` stands for all three limits",
+        ("clipnorm", "decay"),
+    )
+    keywords: tuple[str, ...] = _trait("what `**kwargs` of a constructor may hold; `schedule_decay` is Nadam's", ())
+    is_extended_by_addons: bool = _trait("TensorFlow Addons, tf-models and tf.contrib build their classes on it")
+    is_extended_by_packages: bool = _trait("keras-adamw, keras-rectified-adam and keras-lookahead build theirs on it")
+    has_multi_optimizer: bool = _trait("a MultiOptimizer of a program saves the state of its optimizers")
+    has_time_decay: bool = _trait("`decay` lowers the learning rate as 1 / (1 + decay · iterations)")
+    ignores_decay: bool = _trait("its classes take `decay` and ignore it")
+    ignored: frozenset[tuple[str, str]] = _trait(
+        "(keyword, class) that constructors take and ignore; no class if all of them do", frozenset()
+    )
+    has_averages: bool = _trait("it has `use_ema`, and configs name all limits")
+    accumulates_gradients: bool = _trait("it has `gradient_accumulation_steps`")
+    omits_unused_limits: bool = _trait("a config names a limit only if it is set")
+    legacy_flag: bool | None = _trait("what `is_legacy_optimizer` of a config is", None)
+    own_package: str | None = _trait(
+        "what is before `>` in the name of a built-in class in .h5 and SavedModels; None if it was not run",
+        None,
+    )
 
-    is_native: bool = False
-    adagrad_epsilon_inside: bool = False
-    rmsprop_epsilon_inside: str = NEVER
-    rmsprop_rate_outside: bool = False
-    sgd_rate_outside: bool = False
-    casts_hyperparameters: bool = True
-    casts_rho: bool = False
-    multiplies_powers: bool = False
-    has_sparse_kernels: bool = False
-    squares_repeated_rows: bool = False
-    repeats_in_own_way: bool = False
-    averages_start: str = "initial"
-    multiplies_product_by_variable: bool = False
-    ignores_constraints: bool = False
-    trains_in_float8: bool = False
-    has_lora: bool = False
+    # Defaults
+    known_to_optim: str = _trait("what `optim.keras_differences` calls it", "")
+    passes_float_steps: bool = _trait("schedules are called with a float")
+    compiles_without_optimizer: bool = _trait("`compile` has a default optimizer")
+    has_one_signature: bool = _trait("constructors are the same in all of its releases")
+    epsilon: float | None = _trait("default of epsilon, None if its releases differ", 1e-7)
+    epsilon_changed: bool = _trait("the default of epsilon changed within it, in one class or all")
+    no_epsilon: tuple[str, ...] = _trait("classes without the argument", ())
+    rmsprop_epsilon: float | None = _trait("epsilon of RMSprop if it is another", None)
+    lion_rate: float = _trait("learning rate of Lion", 0.0001)
+    has_rates_of_papers: bool = _trait("defaults of the learning rate are those of the papers")
+    initial_accumulator: float = _trait("where Adagrad starts", 0.1)
+    rmsprop_start: float = _trait("where the mean of RMSprop starts, if not at 0", 0.0)
+    zero_epsilon_is_default: bool = _trait("an epsilon of 0 means 1e-7")
+    has_schedule_decay: bool = _trait("Nadam has `schedule_decay`")
+    schedule_decay_key: str = _trait("what configs call `schedule_decay`", "schedule_decay")
+    cosine_decay_warms_up: bool = _trait("CosineDecay has a warm-up")
 
-    sgd_momentum: str = NEVER
-    keeps_idle_momentum: bool = False
-    rmsprop_has_momentum: bool = True
-    rmsprop_keeps_momentum: bool = False
-    has_amsgrad: bool = True
-    pads_amsgrad: bool = False
-    always_pads_amsgrad: bool = False
-    builds_for_all: bool = False
-    keeps_rate: bool = False
-    has_slot_table: bool = False
-    reads_flags_at_compile: bool = False
+    # Rules
+    is_native: bool = _trait("Keras's own code makes updates of plain ops, before OptimizerV2")
+    adagrad_epsilon_inside: bool = _trait("Adagrad adds epsilon inside the root")
+    rmsprop_epsilon_inside: str = _trait("when RMSprop adds epsilon inside the root", NEVER)
+    rmsprop_rate_outside: bool = _trait("the momentum of RMSprop has gradients without the learning rate")
+    sgd_rate_outside: bool = _trait("the momentum of SGD has gradients without the learning rate")
+    casts_hyperparameters: bool = _trait("hyperparameters are cast to the dtype of the variable", True)
+    casts_rho: bool = _trait("Adadelta's rho is cast to the dtype of the variable")
+    multiplies_powers: bool = _trait("powers of beta are variables that each step multiplies")
+    has_sparse_kernels: bool = _trait("rows without a gradient keep their state")
+    squares_repeated_rows: bool = _trait("gradients of repeated rows are squared before they are added")
+    repeats_in_own_way: bool = _trait("how gradients of repeated rows are added depends on the algorithm")
+    averages_start: str = _trait("what moving averages begin with, as `optim` calls it", "initial")
+    multiplies_product_by_variable: bool = _trait("each variable's update multiplies Nadam's product of momenta")
+    ignores_constraints: bool = _trait("no constraint acts after a step")
+    trains_in_float8: bool = _trait("layers may be quantized to float8")
+    has_lora: bool = _trait("layers may have low-rank updates")
 
-    lists_weights: bool = True
-    list_orders: tuple[str, ...] = (BY_VARIABLE,)
-    has_release_orders: bool = False
-    shows_release_in_list: bool = False
-    changes_order_at_restore: bool = False
-    lists_updated_only: bool = False
-    names_in_list: str = ""
-    joins_paths: bool = False
-    product_places: tuple[str, ...] = (NOWHERE,)
-    lists_rate: bool = False
-    lists_loss_scale: bool = False
-    counts_always: bool = False
-    counter_dtypes: tuple[str, ...] = (INTEGER,)
-    counts_in_program: bool = False
+    # Slots
+    sgd_momentum: str = _trait(
+        "whether SGD keeps slots without momentum: NEVER, WITH_MOMENTUM if some releases do, ALWAYS", NEVER
+    )
+    keeps_idle_momentum: bool = _trait("all of its classes keep slots of momentum that no step reads")
+    rmsprop_has_momentum: bool = _trait("RMSprop has `momentum` and `centered`", True)
+    rmsprop_keeps_momentum: bool = _trait("RMSprop always has its slot of momentum")
+    has_amsgrad: bool = _trait("Adam has `amsgrad`", True)
+    pads_amsgrad: bool = _trait("Adam without amsgrad may list zeros of shape (1,)")
+    always_pads_amsgrad: bool = _trait("Adam without amsgrad always lists zeros of shape (1,)")
+    builds_for_all: bool = _trait("an optimizer is built once, for all trainable variables in the model's order")
+    keeps_rate: bool = _trait("object checkpoints keep the learning rate, if it is a number")
+    has_slot_table: bool = _trait("object checkpoints keep slots in a table of slot variables")
+    reads_flags_at_compile: bool = _trait("each compile asks which variables are trainable")
 
-    has_keras1_layers: bool = False
-    has_keras3_layers: bool = False
-    loads_in_tf_keras: bool = False
-    keeps_labels: bool = False
-    prefers_new_classes: bool = False
-    is_newer_than_v2: bool = False
+    # Lists
+    lists_weights: bool = _trait("there is a `get_weights`", True)
+    list_orders: tuple[str, ...] = _trait("orders of slots in a list", (BY_VARIABLE,))
+    has_release_orders: bool = _trait("its releases differ in the order, the newest comes last")
+    shows_release_in_list: bool = _trait("the scalars in a list show its release")
+    changes_order_at_restore: bool = _trait("a list made after a restore has another order")
+    lists_updated_only: bool = _trait("a list has slots of some trainable variables alone")
+    names_in_list: str = _trait("how names of a list show slot and variable; empty if they do not", "")
+    joins_paths: bool = _trait("names of a list join the parts of a path")
+    product_places: tuple[str, ...] = _trait("where a list has Nadam's product", (NOWHERE,))
+    lists_rate: bool = _trait("a list has the learning rate")
+    lists_loss_scale: bool = _trait("a list has what a LossScaleOptimizer keeps")
+    counts_always: bool = _trait("every list has the counter")
+    counter_dtypes: tuple[str, ...] = _trait("dtypes of the counter, the one to write first", (INTEGER,))
+    counts_in_program: bool = _trait(
+        "the program keeps the counter and the learning rate, and its graph alone shows them"
+    )
+
+    # Models
+    has_keras1_layers: bool = _trait("configs of layers are those of Keras 1")
+    has_keras3_layers: bool = _trait("configs of layers are those of Keras 3")
+    loads_in_tf_keras: bool = _trait("tf_keras loads its models as they are")
+    keeps_labels: bool = _trait("hinge losses take labels as they are")
+    prefers_new_classes: bool = _trait("tf_keras's new classes follow its rules more closely than the legacy ones")
+    is_trial: bool = _trait("its classes are those of `optimizers.experimental`, before they were made the default")
+    has_backends: bool = _trait("it runs on JAX and PyTorch, too")
+    is_newer_than_v2: bool = _trait("its classes replaced OptimizerV2")
 
     @property
     def registers_addons(self) -> bool:
@@ -260,7 +202,9 @@ _TABLE = (
     replace(
         _NATIVE,
         name=KERAS1,
+        has_one_signature=True,
         epsilon=1e-8,
+        epsilon_changed=True,
         has_amsgrad=False,
         counter_dtypes=(FLOAT,),
         has_keras1_layers=True,
@@ -270,6 +214,7 @@ _TABLE = (
         _NATIVE,
         name=KERAS2,
         epsilon=None,
+        epsilon_changed=True,
         pads_amsgrad=True,
         counter_dtypes=(INTEGER, FLOAT),
         keeps_labels=True,
@@ -278,6 +223,7 @@ _TABLE = (
         _NATIVE,
         name=KERAS2_3,
         keywords=("clipnorm", "clipvalue", "lr", "epsilon", "decay", "schedule_decay"),
+        has_one_signature=True,
         pads_amsgrad=True,
         always_pads_amsgrad=True,
         product_places=(FIRST,),
@@ -286,6 +232,7 @@ _TABLE = (
     replace(
         _NATIVE,
         name=OPTIMIZER_V1,
+        epsilon_changed=True,
         pads_amsgrad=True,
         product_places=(NOWHERE, FIRST),
         counter_dtypes=(INTEGER, FLOAT),
@@ -302,8 +249,11 @@ _TABLE = (
         keywords=("clipnorm", "clipvalue", "global_clipnorm", "lr", "decay", "schedule_decay"),
         is_extended_by_addons=True,
         is_extended_by_packages=True,
+        ignored=frozenset({("decay", "Nadam"), ("lr", "Ftrl")}),  # run on TF 2.4 and 2.13
         has_time_decay=True,
         omits_unused_limits=True,
+        known_to_optim="optimizer_v2",
+        passes_float_steps=True,
         legacy_flag=True,
         own_package="",
         zero_epsilon_is_default=True,
@@ -327,10 +277,11 @@ _TABLE = (
         name=EXPERIMENTAL,
         options=("clipnorm", "use_ema"),
         keywords=("mesh", "decay"),
-        ignores_decay_keyword=True,
+        ignored=frozenset({("decay", "")}),
         own_package="Custom",
         rmsprop_epsilon_inside=NEVER,
         rmsprop_rate_outside=True,
+        is_trial=True,
         repeats_in_own_way=True,
         multiplies_product_by_variable=True,
         ignores_constraints=True,
@@ -345,6 +296,8 @@ _TABLE = (
         classes=_NEW.classes | {"Adafactor"},
         options=("clipnorm", "weight_decay", "use_ema"),
         keywords=("mesh",),
+        known_to_optim="tf_keras",
+        has_one_signature=True,
         legacy_flag=False,
         own_package="Custom",
         multiplies_product_by_variable=True,
@@ -358,6 +311,10 @@ _TABLE = (
         name=KERAS3,
         classes=_NEW.classes | _OF_KERAS_3,
         options=("clipnorm", "weight_decay", "use_ema", "gradient_accumulation_steps"),
+        known_to_optim="keras3",
+        compiles_without_optimizer=True,
+        has_one_signature=True,
+        has_backends=True,
         has_multi_optimizer=True,
         ignores_decay=True,
         accumulates_gradients=True,
@@ -414,10 +371,9 @@ def having(trait: Callable[[Generation], bool]) -> frozenset[str]:
     return frozenset(each.name for each in _TABLE if trait(each))
 
 
-STANDALONE = frozenset({KERAS1, KERAS2, KERAS2_3})
-NATIVE = STANDALONE | {OPTIMIZER_V1}
-"""Generations with Keras's own update code, before OptimizerV2."""
-NEW = frozenset({EXPERIMENTAL, OPTIMIZER, KERAS3})
+def described() -> dict[str, str]:
+    """Each field of a Generation but its name, and what it means."""
+    return {each.name: each.metadata["text"] for each in fields(Generation) if each.metadata}
 
 
 def check(name: str) -> str:

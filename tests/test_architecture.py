@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from migrate import generations
+from migrate.generations import GENERATIONS
 from tests.timing import HANGS
 
 ROOT = Path(__file__).parents[1]
@@ -172,3 +174,40 @@ def test_the_page_of_the_house_has_every_room(package: str) -> None:
     table = page.partition(f"### `{package}`\n")[2].partition("\n### ")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert tuple(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == ROOMS[package]
+
+
+NAMING = {
+    "migrate/generations.py",
+    "migrate/proof/parity_source.py",
+    "migrate/releases/modules.py",
+    "migrate/releases/recognition.py",
+    "migrate/releases/table.py",
+}
+"""Files that may name a generation; others ask for its `traits`. A file may leave this list, and none may join it."""
+
+
+def _names_generation(tree: ast.AST) -> bool:
+    """Whether a file has a generation's name as a text or imports its constant. "optimizer" is also a key of HDF5."""
+    texts = {*GENERATIONS} - {"optimizer"}
+    constants = {name for name, value in vars(generations).items() if value in GENERATIONS}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in texts:
+            return True
+        is_import = isinstance(node, ast.ImportFrom) and node.module == "migrate.generations"
+        if is_import and constants & {alias.name for alias in node.names}:
+            return True
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "generations" and node.attr in constants:
+            return True
+    return False
+
+
+def test_few_files_name_a_generation() -> None:
+    files = (path for path in FILES if path.is_relative_to(ROOT / "migrate"))
+    found = {str(path.relative_to(ROOT)) for path in files if _names_generation(ast.parse(path.read_text()))}
+    assert found == NAMING
+
+
+def test_every_trait_differs_between_generations() -> None:
+    for name, text in generations.described().items():
+        assert text
+        assert len({getattr(generations.traits(each), name) for each in GENERATIONS}) > 1, f"{name} is no trait"

@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT))
 
 from migrate import facts  # noqa: E402
 from migrate.facts.fact import Fact, spans  # noqa: E402
-from migrate.generations import GENERATIONS  # noqa: E402
+from migrate.generations import GENERATIONS, described, traits  # noqa: E402
 from migrate.releases.table import RELEASES, Release  # noqa: E402
 
 PAGE = ROOT / "docs" / "releases.md"
@@ -22,22 +22,39 @@ HEAD = """\
 [generation](migrating.md) without releases means all of its releases. If the releases that can have written a
 source disagree, the report names them and asks with `--set`.
 """
+GENERATIONS_HEAD = """
+## Generations
+
+What a generation does in all of its releases (`migrate/generations.py`).
+
+| | |
+|---|---|
+"""
 TITLES = (
     ("Limits of gradients", facts.clipping),
     ("The step counter", facts.counter),
     ("Sparse gradients", facts.rows),
     ("Rules of single algorithms", facts.rules),
     ("Around a step", facts.steps),
+    ("Lists", facts.lists),
+    ("Layers and losses", facts.layers),
 )
 
 
 def text() -> str:
     """The page."""
-    parts = [HEAD]
+    parts = [HEAD, GENERATIONS_HEAD, *_traits()]
     for title, module in TITLES:
         parts.append(f"\n## {title}\n")
         parts += map(_section, module.FACTS)
     return "".join(parts)
+
+
+def _traits() -> Iterator[str]:
+    for name, text in described().items():
+        having = [each for each in GENERATIONS if getattr(traits(each), name) is True]
+        if isinstance(getattr(traits(None), name), bool):
+            yield f"| {text} | {', '.join(f'`{each}`' for each in having)} |\n"
 
 
 def _section(fact: Fact) -> str:

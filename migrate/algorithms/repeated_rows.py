@@ -44,8 +44,8 @@ def done(
     if generation is None:
         return ()
     releases = candidates(generation, versions)
-    if generation == keras_differences.KERAS_3:
-        doing = acting(keras_differences.repeated_rows(generation, algorithm.name, values), values)
+    if traits(generation).squares_repeated_rows:
+        doing = acting(keras_differences.repeated_rows(keras_differences.KERAS_3, algorithm.name, values), values)
         return doing if facts.SQUARED.may_be(facts.EACH, releases) else ()  # it has no slices on other backends
     clips = any(facts.clipped(limit).may_be(facts.EACH, releases) for limit in LIMITS if values.get(limit))
     # Ftrl computes with arrays.

@@ -17,11 +17,11 @@ from migrate.algorithms import addons as checkpoints
 from migrate.code import meanings, signatures, targets
 from migrate.code.meanings import Meaning, Old, Value
 from migrate.code.releases import KERAS, TENSORFLOW, Release
-from migrate.generations import KERAS2, OPTIMIZER_V2, TF1
+from migrate.releases import modules
+from migrate.releases.modules import ADDONS, CONTRIB, KERAS_CONTRIB
 from optim.errors import UnsupportedError
 
 Given = Mapping[str, Value]
-ADDONS, CONTRIB, KERAS_CONTRIB = "tensorflow_addons.optimizers", "tensorflow.contrib.opt", "keras_contrib.optimizers"
 ADVICE = {
     "NadamOptimizer": "its kernel is another Nadam than Keras's (keras#15710): choose optim.Nadam knowingly",
 }
@@ -42,11 +42,11 @@ def meaning(name: str, given: Given, release: Release) -> Meaning:
 
 
 def _keras(cls: str, given: Given, release: Release) -> Meaning:
-    return meanings.of(Old("tensorflow.keras.optimizers", cls, cls, TENSORFLOW, OPTIMIZER_V2), given, release)
+    return meanings.of(Old("tensorflow.keras.optimizers", cls, cls, TENSORFLOW, modules.ALONE[ADDONS]), given, release)
 
 
 def _tf_train(cls: str, algorithm: str, given: Given, release: Release) -> Meaning:
-    return meanings.of(Old("tensorflow.train", cls, algorithm, TENSORFLOW, TF1), given, release)
+    return meanings.of(Old("tensorflow.train", cls, algorithm, TENSORFLOW, modules.ALONE[CONTRIB]), given, release)
 
 
 def _without(given: Given, *names: str) -> dict[str, Value]:
@@ -161,7 +161,7 @@ def _same_rule(
 def _base(module: str, given: Given, release: Release) -> Meaning:
     if module == CONTRIB:
         return _tf_train("GradientDescentOptimizer", "SGD", given, release)
-    return meanings.of(Old("keras.optimizers", "SGD", "SGD", KERAS, KERAS2), given, release)
+    return meanings.of(Old("keras.optimizers", "SGD", "SGD", KERAS, modules.ALONE[KERAS_CONTRIB]), given, release)
 
 
 WORDS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "activation", "rectify", "grad_averaging")
@@ -177,7 +177,7 @@ def _addons(cls: str, algorithm: str, given: Given, release: Release) -> Meaning
     renamed = {old: new for old, new in names.items() if old in given}
     own = {renamed.get(name, name): value for name, value in given.items()}
     largest = {"amsgrad": own.pop("amsgrad")} if cls == "NovoGrad" and "amsgrad" in own else {}
-    found = meanings.of(Old(ADDONS, cls, algorithm, TENSORFLOW, OPTIMIZER_V2), own, release)
+    found = meanings.of(Old(ADDONS, cls, algorithm, TENSORFLOW, modules.ALONE[ADDONS]), own, release)
     found = meanings.combined(found, algorithm, largest, {key: key for key in largest})  # which configs do not say
     back = {new: old for old, new in renamed.items()}
     return replace(found, origin={key: back.get(name, name) for key, name in found.origin.items()})
@@ -207,7 +207,7 @@ def _keras_contrib_lars(given: Given, release: Release) -> Meaning:
     """It reads the norm of its weights before it has any, so that all that it ever does is momentum."""
     own = _without(given, "weight_decay", "eeta", "epsilon")
     own.setdefault("momentum", Value("0.9", 0.9))
-    meaning = meanings.of(Old("keras.optimizers", "SGD", "SGD", KERAS, KERAS2), own, release)
+    meaning = meanings.of(Old("keras.optimizers", "SGD", "SGD", KERAS, modules.ALONE[KERAS_CONTRIB]), own, release)
     note = "LARS of keras-contrib finds no weights to take a norm of, so that it is momentum; the paper's is optim.LARS"
     return Meaning("SGD", meaning.arguments, meaning.origin, meaning.reasons, (*meaning.notes, note))
 

@@ -12,10 +12,11 @@ from migrate.code import addons, differences, facts, meanings, names, signatures
 from migrate.code.differences import Source
 from migrate.code.meanings import Old, Value
 from migrate.code.releases import KERAS, TENSORFLOW, TF_KERAS, Release
+from migrate.code.releases import release as release_of
 from migrate.code.schedules import Schedule
 from migrate.code.signatures import Signature
 from migrate.code.targets import Target
-from migrate.generations import KERAS2, KERAS3, OPTIMIZER_V2
+from migrate.releases import modules
 from optim.errors import DtoptError, UnsupportedError
 
 MESH_ARGUMENTS = ("mesh", "gradients_clip_option", "ema_option")
@@ -64,16 +65,18 @@ def signature(name: str, old: Old | None, release: Release) -> Signature | None:
     if module == signatures.ADDONS:
         return next(iter(signatures.of_addons(cls, release.version)), None)
     if old is None:
-        return signatures.of(module, cls, None, KERAS2 if module == addons.KERAS_CONTRIB else OPTIMIZER_V2)
+        return signatures.of(
+            module, cls, None, modules.ALONE[addons.KERAS_CONTRIB if module == addons.KERAS_CONTRIB else addons.ADDONS]
+        )
     generation = old.generation or release.generation
     module, version = old.module, release.version
-    if generation == KERAS3:
-        module, version = "keras.optimizers", "3.15.1"
+    if generation == modules.GENERATION[modules.KERAS_3]:
+        module, version = modules.MODULE[modules.KERAS_3], "3.15.1"
     elif old.package == TF_KERAS:
         version = "2.21.0"
-    elif module.startswith("keras.") and release.package == TENSORFLOW:
+    elif module.startswith("keras.") and release.name == TENSORFLOW:
         module = f"tensorflow.{module}"
-    elif module == "tensorflow.train" and release.package != TENSORFLOW:
+    elif module == "tensorflow.train" and release.name != TENSORFLOW:
         version = "1.15.5"
     return signatures.of(module, old.name, version, generation)
 
@@ -161,7 +164,7 @@ def made(name: str, old: Old | None, given: Mapping[str, Value], release: Releas
     placed = {key: given[key] for key in MESH_ARGUMENTS if key in given}
     given = {key: value for key, value in given.items() if key not in placed}
     meaning = meanings.of(old, given, release) if old is not None else addons.meaning(name, given, release)
-    generation = (old.generation if old else OPTIMIZER_V2) or release.generation
+    generation = (old.generation if old else modules.ALONE[addons.ADDONS]) or release.generation
     rendered = targets.render(
         meaning, place.target, rate_is_set=place.rate_is_set, generation=generation, by_name=place.by_name
     )
@@ -217,7 +220,7 @@ def narrowed(
 def releases_of(name: str, by_package: Mapping[str, Sequence[Release]]) -> Sequence[Release]:
     package = package_of(name)
     if package == TF_KERAS:
-        return (Release(KERAS, "2.21.0", "optimizer"),)
+        return (release_of(KERAS, "2.21.0", modules.GENERATION[modules.TF_KERAS]),)
     return by_package[package]
 
 

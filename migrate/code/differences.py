@@ -16,25 +16,10 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm
 from migrate.code.meanings import Meaning, Value
 from migrate.code.schedules import Schedule
-from migrate.generations import KERAS3, OPTIMIZER_V2
+from migrate.generations import traits
+from migrate.releases import modules
 from migrate.releases.versions import UNKNOWN, Versions
 from optim import keras_differences
-
-GENERATIONS = {
-    "optim": None,
-    "keras.optimizers": KERAS3,
-    "tf_keras.optimizers": "optimizer",
-    "tf_keras.optimizers.legacy": OPTIMIZER_V2,
-}
-"""Modules of the targets -> the generation whose steps they take; None: `optim`'s own."""
-
-
-KERASES = {
-    KERAS3: keras_differences.KERAS_3,
-    "optimizer": keras_differences.TF_KERAS,
-    OPTIMIZER_V2: keras_differences.OPTIMIZER_V2,
-}
-"""Generations that `optim` knows its differences from."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +50,7 @@ def keywords(source: Source) -> dict[str, Value]:
     rate = arguments.get("learning_rate")
     may_be_schedule = source.schedule is not None or (rate is not None and not rate.known)
     values = {**_values(source), "learning_rate": {} if may_be_schedule else None}
-    keras, version = KERASES.get(source.generation), source.versions.keras_number or ()
+    keras, version = traits(source.generation).known_to_optim, source.versions.keras_number or ()
     made = (
         keras_differences.reproducing(keras, source.meaning.algorithm, values, backend="tensorflow", release=version)
         if keras
@@ -76,7 +61,7 @@ def keywords(source: Source) -> dict[str, Value]:
         made.setdefault("ema_start", "initial")
     if source.has_embeddings and algorithm is not None and repeated_rows.REPEATED not in arguments:
         before = _repeated(source, algorithm, source.generation)
-        current = _repeated(source, algorithm, KERAS3)
+        current = _repeated(source, algorithm, modules.GENERATION[modules.KERAS_3])
         if (before or current) and _can_be_said(before, values):
             made[repeated_rows.REPEATED] = list(before)
     return {key: Value.of(value) for key, value in made.items()}
@@ -94,15 +79,16 @@ def _can_be_said(rows: Collection[str], values: Mapping[str, Any]) -> bool:
 
 def _averages(source: Source, module: str) -> Iterator[str]:
     """Keras 3 begins its averages with the first step's result, and all others with the first values."""
-    before, now = source.generation == KERAS3, module == "keras.optimizers"
+    before, now = (traits(each).averages_start for each in (source.generation, modules.BY_MODULE.get(module)))
     if _values(source).get("use_ema") and before != now and module != "optim":
-        first, then = ("the first step's result", "the first values")[:: 1 if before else -1]
+        starts = {"first_step": "the first step's result", "initial": "the first values"}
+        first, then = starts[before], starts[now]
         yield f"its averages began with {first}, and begin with {then} now"
 
 
 def _integer_steps(source: Source, module: str) -> Iterator[str]:
     schedule = source.schedule
-    if schedule is None or source.generation != OPTIMIZER_V2 or GENERATIONS[module] == OPTIMIZER_V2:
+    if schedule is None or not _passes_floats(source.generation) or _passes_floats(modules.BY_MODULE.get(module)):
         return
     if schedule.needs_float:
         step = schedule.needs_float
@@ -112,9 +98,13 @@ def _integer_steps(source: Source, module: str) -> Iterator[str]:
         )
 
 
+def _passes_floats(generation: str | None) -> bool:
+    return traits(generation).passes_float_steps
+
+
 def _rows(source: Source, module: str) -> Iterator[str]:
     """Rows of tables: those without a gradient, and those that a batch has several times."""
-    meaning, generation = source.meaning, GENERATIONS[module]
+    meaning, generation = source.meaning, modules.BY_MODULE.get(module)
     algorithm = _algorithm(meaning)
     if algorithm is None:
         return

@@ -18,7 +18,7 @@ from migrate.code.changes import changed, others
 from migrate.code.changes.flow import Flow
 from migrate.code.releases import Given
 from migrate.errors import AmbiguousError, MissingHintError
-from migrate.generations import TF1
+from migrate.generations import traits
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 
 
@@ -157,7 +157,7 @@ def _as_changed(
             if given.get("epsilon", 0.0) is not None:
                 continue  # given in the call, or without one
             key = "epsilon"
-        if key == changed.GRADIENTS and hint.generation == TF1:
+        if key == changed.GRADIENTS and traits(hint.generation).counts_in_program:
             continue  # asked about in any case, where no graph tells
         if key in given:
             config.pop(key, None)

@@ -17,7 +17,7 @@ from migrate.algorithms.spec import Algorithm
 from migrate.code import signatures
 from migrate.code.releases import Release
 from migrate.errors import MissingHintError
-from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, OPTIMIZER_V1, OPTIMIZER_V2, TF1
+from migrate.generations import WITH_MOMENTUM, traits
 from migrate.releases.table import RELEASES
 from migrate.releases.versions import UNKNOWN, Versions
 from optim.errors import DtoptError, UnsupportedError
@@ -61,7 +61,7 @@ class Old:
 
     @property
     def is_tf_train(self) -> bool:
-        return self.generation == TF1
+        return traits(self.generation).has_tf_train_names
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
     for key in [k for k, v in config.values.items() if k in FLAGS and not v.known]:
         _same_both_ways(config, key, (True, False), algorithm, generation, old, release)
     momentum = config.values.get("momentum")
-    if momentum is not None and not momentum.known and old.algorithm == "RMSprop" and generation == OPTIMIZER_V2:
+    decides_epsilon = old.algorithm == "RMSprop" and traits(generation).rmsprop_epsilon_inside == WITH_MOMENTUM
+    if momentum is not None and not momentum.known and decides_epsilon:
         _same_both_ways(config, "momentum", (0.0, FIRST_STAND_IN), algorithm, generation, old, release)
     values, reasons, notes, lazy = _evaluated(config, algorithm, generation, old, release)
     origin = {key: config.names[_source_key(key, config.names)] for key in values if _source_key(key, config.names)}
@@ -129,8 +130,8 @@ def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
             key = next(iter(renamed))
         elif name == "lr":
             key = "learning_rate"
-        elif name == "schedule_decay" and generation == OPTIMIZER_V2:
-            key = "decay"  # OptimizerV2's Nadam keeps it under that name
+        elif name == "schedule_decay":
+            key = traits(generation).schedule_decay_key
         if key in config.values:
             raise UnsupportedError(f"{config.names[key]} and {name} are both given, which are one argument")
         config.values[key], config.names[key] = value, name
@@ -138,10 +139,9 @@ def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
 
 
 def _is_ignored(name: str, algorithm: str, generation: str) -> bool:
-    """Whether a class takes an argument without effect: OptimizerV2's Nadam overwrites `decay` by schedule_decay, its
-    Ftrl keeps its own rate (run on TF 2.4 and 2.13)."""
-    of_v2 = generation == OPTIMIZER_V2 and (name, algorithm) in (("decay", "Nadam"), ("lr", "Ftrl"))
-    return of_v2 or (name, algorithm) == ("amsgrad", "SGD") or (name, generation) == ("decay", EXPERIMENTAL)
+    """Whether a class takes an argument without effect."""
+    ignored = {("amsgrad", "SGD"), *traits(generation).ignored}
+    return not ignored.isdisjoint({(name, algorithm), (name, "")})
 
 
 def _source_key(key: str, names: Mapping[str, str]) -> str:
@@ -229,7 +229,7 @@ def _plain(config: _Config) -> tuple[dict[str, Any], dict[float, str]]:
 
 def _fill_epsilon(plain: dict[str, Any], algorithm: Algorithm, generation: str, old: Old, release: Release) -> None:
     """The default changed within these generations: the release's own."""
-    if generation not in (KERAS1, KERAS2, OPTIMIZER_V1) or "epsilon" in plain:
+    if not traits(generation).epsilon_changed or "epsilon" in plain:
         return
     if not any(s.nonnegative for s in algorithm.slots):
         return

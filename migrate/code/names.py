@@ -15,7 +15,8 @@ from migrate.code import signatures
 from migrate.code.meanings import Old
 from migrate.code.releases import KERAS, TENSORFLOW, TF_KERAS
 from migrate.code.scopes import Scopes, dotted, within
-from migrate.generations import OPTIMIZER_V2, TF1
+from migrate.generations import traits
+from migrate.releases.modules import ADDONS, ALONE, CONTRIB, KERAS_CONTRIB
 
 ONE_NAME = (
     (r"^tensorflow_core\.", "tensorflow."),
@@ -39,23 +40,10 @@ ONE_NAME = (
     (r"^official\.(?:\w+\.)+AdamWeightDecay$", "official.nlp.optimization.AdamWeightDecay"),
 )
 """The many places where one thing can be imported from -> the one that is used here."""
+BY_RELEASE = ("keras.optimizers", "tensorflow.keras.optimizers")
+"""Modules whose classes depend on the release."""
 
-MODULES = {
-    "keras.optimizers": (KERAS, None),
-    "keras.optimizers.legacy": (TENSORFLOW, OPTIMIZER_V2),
-    "keras.optimizers.experimental": (TENSORFLOW, "experimental"),
-    "keras.dtensor.experimental.optimizers": (TENSORFLOW, "experimental"),
-    "tensorflow.keras.optimizers": (TENSORFLOW, None),
-    "tensorflow.keras.optimizers.legacy": (TENSORFLOW, OPTIMIZER_V2),
-    "tensorflow.keras.optimizers.experimental": (TENSORFLOW, "experimental"),
-    "tensorflow.keras.dtensor.experimental.optimizers": (TENSORFLOW, "experimental"),
-    "tf_keras.optimizers": (TF_KERAS, "optimizer"),
-    "tf_keras.optimizers.legacy": (TF_KERAS, OPTIMIZER_V2),
-    "tf_keras.optimizers.experimental": (TF_KERAS, "optimizer"),
-    "tensorflow.train": (TENSORFLOW, TF1),
-}
-"""Modules of optimizer classes -> whose release decides, and the generation where the module alone says it."""
-FOREIGN = ("tensorflow_addons.optimizers", "tensorflow.contrib.opt", "keras_contrib.optimizers")
+FOREIGN = (ADDONS, CONTRIB, KERAS_CONTRIB)
 """Modules whose classes are no algorithm of `optim` by themselves; see `addons`."""
 OTHERS = frozenset(
     {f"tensorflow.train.{name}Optimizer" for name in ("AdagradDA", "ProximalAdagrad", "ProximalGradientDescent")}
@@ -92,14 +80,20 @@ def one_name(name: str) -> str:
     return name
 
 
+def is_module(name: str) -> bool:
+    """Whether it is a module of optimizer classes of Keras or tf.train."""
+    return name in BY_RELEASE or (name in ALONE and name not in FOREIGN)
+
+
 @lru_cache(maxsize=4096)
 def old_class(name: str) -> Old | None:
     """The optimizer class of a name in canonical form, where its rule is one of `migrate.algorithms`."""
     module, _, cls = name.rpartition(".")
-    if module not in MODULES:
+    if not is_module(module):
         return None
-    package, generation = MODULES[module]
-    if generation == TF1:
+    generation = ALONE.get(module)
+    package = KERAS if module == "keras.optimizers" else TF_KERAS if module.startswith("tf_keras.") else TENSORFLOW
+    if traits(generation).has_tf_train_names:
         known = tf_train.CLASSES.get(cls)
         return Old(module, cls, known, package, generation) if known else None
     for algorithm in algorithms.ALGORITHMS:

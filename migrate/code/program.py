@@ -141,7 +141,7 @@ class Reading:
         for answer in answers:
             different.setdefault(answer.text, []).append(answer)
         if len(different) > 1:
-            releases = dict.fromkeys(f"{answer.release.package}=={answer.release.version}" for answer in answers)
+            releases = dict.fromkeys(f"{answer.release.name}=={answer.release.version}" for answer in answers)
             message = f"releases that all fit differ: {'; '.join(map(_variant, different.values()))}"
             if len(releases) > 1:
                 self.asked.append(list(releases)[-1])
@@ -174,7 +174,7 @@ class Reading:
 def _variant(same: Sequence[Outcome]) -> str:
     """Releases, and what a call becomes if it was written for one of them."""
     first, *others = dict.fromkeys(str(answer.release) for answer in same)
-    named = ", ".join([first, *(other.removeprefix(f"{same[0].release.package}==") for other in others)])
+    named = ", ".join([first, *(other.removeprefix(f"{same[0].release.name}==") for other in others)])
     made = same[0].made
     arguments = ", ".join(f"{k}={v.text}" for k, v in made.arguments.items()) if made else ""
     text = f"{made.module}.{made.name}({arguments})" if made else str(same[0].error)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from migrate import generations
+from migrate.generations import GENERATIONS, traits
 from migrate.releases import table
 from migrate.releases.versions import Versions
 from optim.errors import HyperparameterError
@@ -24,31 +24,37 @@ KERAS, TENSORFLOW, TF_KERAS = "keras", "tensorflow", "tf_keras"
 
 
 @dataclass(frozen=True)
-class Release:
-    """`package` and `version` as on the package index; `generation` is that of its Keras optimizers.
+class Release(table.Package):
+    """A release of the table, or another patch of one, as a program pins it.
 
-    `addons`: the release of TensorFlow Addons next to it, for a class that changed there.
+    Attributes:
+      generation: of its Keras optimizers.
+      addons: the release of TensorFlow Addons next to it, for a class that changed there.
     """
 
-    package: str
-    version: str
-    generation: str
+    generation: str = ""
     addons: str = ""
 
     @property
     def versions(self) -> Versions:
-        """As a checkpoint's source shows what wrote it."""
-        if self.package != TENSORFLOW:
+        """What a source that it wrote shows."""
+        if self.name != TENSORFLOW:
             return Versions(self.version)
-        known = table.row(TENSORFLOW, self.version)
-        return Versions(known.keras[-1] if known and known.keras else "", tensorflow=self.version)
+        return Versions(self.keras[-1] if self.keras else "", tensorflow=self.version)
 
     def __str__(self) -> str:
-        return f"{self.package}=={self.version}" + (f" with tensorflow_addons=={self.addons}" if self.addons else "")
+        return super().__str__() + (f" with tensorflow_addons=={self.addons}" if self.addons else "")
+
+
+def release(package: str, version: str, generation: str = "") -> Release:
+    """A release by its number; `generation`: of its optimizers if not of those under their plain names."""
+    known = table.row(package, version)
+    generation = generation or table.default_generation(package, version)
+    return Release(package, version, known.keras if known else (), generation=generation)
 
 
 def _known(package: str, versions: str) -> tuple[Release, ...]:
-    return tuple(Release(package, version, table.default_generation(package, version)) for version in versions.split())
+    return tuple(release(package, version) for version in versions.split())
 
 
 STANDALONE = _known(KERAS, "1.0.8 1.1.2 1.2.2 2.0.6 2.0.8 2.1.2 2.1.6 2.2.4 2.2.5 2.3.1 3.0.5 3.15.1")
@@ -58,17 +64,16 @@ WITH_TENSORFLOW = _known(
     " 2.21.0",
 )
 """Releases that stand for the ones around them: between two of them no constructor changed what it means."""
-ONE_FOR_ALL = (generations.KERAS1, generations.KERAS2_3, generations.OPTIMIZER, generations.KERAS3)
-"""Generations whose name alone stands for their last release."""
 
 
 def _of_generation(name: str) -> tuple[Release, ...]:
     """The releases that a generation's name alone stands for."""
-    if name == generations.EXPERIMENTAL:
-        return (Release(TENSORFLOW, "2.10.1", name),)
-    every = (*WITH_TENSORFLOW, *STANDALONE) if name == generations.KERAS3 else (*STANDALONE, *WITH_TENSORFLOW)
-    found = tuple(release for release in every if release.generation == name)
-    return found[-1:] if name in ONE_FOR_ALL else found
+    found = tuple(release for release in (*WITH_TENSORFLOW, *STANDALONE) if release.generation == name)
+    if not found and traits(name).has_configs:  # no release has it under plain names
+        tensorflows = {r.tensorflow for r in table.RELEASES if r.generation == name and not r.mode}
+        had = [r for r in WITH_TENSORFLOW if (r.versions.tensorflow_number or ())[:2] in tensorflows]
+        return (replace(had[-1], generation=name),)
+    return found[-1:] if traits(name).has_one_signature else found
 
 
 MARK = "# dtopt: the optimizers of this file are those of Keras 3"
@@ -104,7 +109,7 @@ class Given:
     generation: str = ""
 
     def of(self, package: str) -> tuple[Release, ...]:
-        return tuple(r for r in self.releases if r.package == package)
+        return tuple(r for r in self.releases if r.name == package)
 
 
 def given(text: str) -> Given:
@@ -112,12 +117,12 @@ def given(text: str) -> Given:
 
     Raises HyperparameterError where it is neither.
     """
-    if text in generations.GENERATIONS:
+    if text in GENERATIONS:
         return Given(_of_generation(text), text)
     found = re.fullmatch(r"(keras|tensorflow|tf[-_]keras)==(\d+(?:\.\d+)*)", text.strip())
     if not found:
         raise HyperparameterError(
-            f"--from takes a generation ({', '.join(generations.GENERATIONS)}) or a release, such as keras==2.2.4 or"
+            f"--from takes a generation ({', '.join(GENERATIONS)}) or a release, such as keras==2.2.4 or"
             f" tensorflow==1.15; not {text!r}"
         )
     return Given((_exact(found[1].replace("-", "_"), found[2]),))
@@ -126,7 +131,7 @@ def given(text: str) -> Given:
 def _exact(package: str, version: str) -> Release:
     """A release by its number."""
     is_tensorflow = package == TF_KERAS or (package == KERAS and Version("2.4") <= Version(version) < Version("3"))
-    return Release(TENSORFLOW if is_tensorflow else package, version, table.default_generation(package, version))
+    return release(TENSORFLOW if is_tensorflow else package, version)
 
 
 class Pins:
@@ -208,7 +213,7 @@ def pins_of(path: Path, own: str = "") -> Pins:
 
 def kerases(pins: Pins, said: Given | None) -> tuple[str, ...]:
     """The packages that a module which a program calls just `keras` may be of."""
-    packages = {release.package for release in (said.releases if said else ())} or {
+    packages = {release.name for release in (said.releases if said else ())} or {
         p for p in (KERAS, TENSORFLOW) if pins.says(p)
     }
     return tuple(packages) if len(packages) == 1 else (KERAS, TENSORFLOW)
@@ -265,7 +270,7 @@ def _by_words(package: str, code: str, releases: tuple[Release, ...]) -> tuple[R
     """Without those that the program's own words rule out; all where the words contradict each other."""
     left = releases
     if package == KERAS and KERAS2_WORDS.search(code) and not KERAS1_WORDS.search(code):
-        left = tuple(r for r in left if r.generation != generations.KERAS1)
+        left = tuple(r for r in left if not traits(r.generation).has_keras1_layers)
     if package == TENSORFLOW and TF1_WORDS.search(code) and not TF2_WORDS.search(code):
         left = tuple(r for r in left if r.version.startswith("1."))
     elif package == TENSORFLOW and TF2_WORDS.search(code):

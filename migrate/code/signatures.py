@@ -18,21 +18,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from migrate.generations import KERAS1, KERAS2, KERAS2_3, OPTIMIZER_V1, OPTIMIZER_V2
+from migrate.generations import traits
+from migrate.releases import modules
 
 NOTHING = object()
 """The default of a parameter that has none."""
-KEYWORDS: dict[str, tuple[str, ...]] = {
-    KERAS1: ("clipnorm", "clipvalue"),
-    KERAS2: ("clipnorm", "clipvalue"),
-    KERAS2_3: ("clipnorm", "clipvalue", "lr", "epsilon", "decay", "schedule_decay"),
-    OPTIMIZER_V1: ("clipnorm", "clipvalue"),
-    "experimental": ("mesh", "decay"),
-    "optimizer": ("mesh",),
-    OPTIMIZER_V2: ("clipnorm", "clipvalue", "global_clipnorm", "lr", "decay", "schedule_decay"),
-}
-"""What `**kwargs` may hold, by generation; `schedule_decay` is Nadam's."""
-
 
 ADDONS = "tensorflow_addons.optimizers"
 ADDONS_NEXT_TO = (
@@ -122,7 +112,7 @@ def of_addons(name: str, tensorflow: str | None) -> tuple[Signature, ...]:
     for index, (first, row) in enumerate(rows):
         end = starts[index + 1] if index + 1 < len(starts) else None
         if not fitting or any(starts[index] <= version and (end is None or version < end) for version in fitting):
-            found.append(replace(_signature(row, OPTIMIZER_V2), since=first if len(rows) > 1 else ""))
+            found.append(replace(_signature(row, modules.ALONE[ADDONS]), since=first if len(rows) > 1 else ""))
     return tuple(reversed(found))
 
 
@@ -139,4 +129,4 @@ def _signature(row: list[list[Any]], generation: str | None) -> Signature:
     names = [parameter[0] for parameter in row]
     positional = names.index("*") if "*" in names else len([n for n in names if n != "**"])
     parameters = tuple((p[0], p[1] if len(p) > 1 else NOTHING) for p in row if p[0] not in ("*", "**"))
-    return Signature(parameters, positional, KEYWORDS.get(generation or "", ()) if "**" in names else ())
+    return Signature(parameters, positional, traits(generation).keywords if "**" in names else ())

@@ -9,7 +9,8 @@ from typing import Any
 from migrate import algorithms
 from migrate.algorithms.clipping import LIMITS
 from migrate.code.meanings import OPAQUE, Meaning, Value
-from migrate.generations import EXPERIMENTAL, KERAS3, OPTIMIZER, OPTIMIZER_V2
+from migrate.generations import traits
+from migrate.releases import modules
 from migrate.rules.comparison import nearest_epsilon
 from optim import rule
 from optim.errors import HyperparameterError, UnsupportedError
@@ -87,11 +88,11 @@ def render(meaning: Meaning, target: str, *, rate_is_set: bool, generation: str,
     if target == OPTIM:
         return [_optim(meaning)]
     if target == KERAS:
-        return [_keras(meaning, "keras.optimizers", KERAS3, rate_is_set)]
-    new, legacy = _keras(meaning, "tf_keras.optimizers", "optimizer", rate_is_set), _legacy(meaning)
+        return [_keras(meaning, modules.KERAS_3, rate_is_set)]
+    new, legacy = _keras(meaning, modules.TF_KERAS, rate_is_set), _legacy(meaning)
     if legacy is None or by_name:
         return [new]
-    return [new, legacy] if generation in (OPTIMIZER, KERAS3, EXPERIMENTAL) else [legacy, new]
+    return [new, legacy] if traits(generation).is_newer_than_v2 else [legacy, new]
 
 
 OWN_RULES: dict[str, type[Rule]] = {"LARS": LARSRule}
@@ -102,9 +103,10 @@ def _optim_defaults(name: str) -> dict[str, Any]:
     if name in OWN_RULES:
         return {"weight_decay": 0.0, **{k: a.default for k, a in rule.arguments(OWN_RULES[name]).items()}}
     algorithm = algorithms.find(name)
-    if KERAS3 in algorithm.generations:
-        return {**algorithm.defaults(KERAS3), **OPTIM_ONLY}
-    return {"weight_decay": 0.0, **algorithm.defaults(OPTIMIZER_V2), **OPTIM_ONLY}
+    newest = modules.GENERATION[modules.KERAS_3]
+    if newest in algorithm.generations:
+        return {**algorithm.defaults(newest), **OPTIM_ONLY}
+    return {"weight_decay": 0.0, **algorithm.defaults(modules.ALONE[modules.ADDONS]), **OPTIM_ONLY}
 
 
 def _optim(meaning: Meaning) -> Target:
@@ -122,14 +124,15 @@ def _optim(meaning: Meaning) -> Target:
     return target
 
 
-def _keras(meaning: Meaning, module: str, generation: str, rate_is_set: bool) -> Target:
+def _keras(meaning: Meaning, family: str, rate_is_set: bool) -> Target:
+    module, generation = modules.MODULE[family], modules.GENERATION[family]
     if meaning.algorithm in OWN_RULES or generation not in algorithms.find(meaning.algorithm).generations:
         own = _optim(meaning)
         call = f"optim.{own.name}({', '.join(f'{k}={v.text}' for k, v in own.arguments.items())})"
         raise UnsupportedError(f"{module} has no {meaning.algorithm}; optim has: {call}")
     defaults = algorithms.find(meaning.algorithm).defaults(generation)
     target = Target(module, meaning.algorithm, {}, meaning.origin, list(meaning.reasons), list(meaning.notes))
-    known = {*defaults, "epsilon", *KERAS_OPTIONS, *(ONLY_KERAS_3 if generation == KERAS3 else ())}
+    known = {*defaults, "epsilon", *KERAS_OPTIONS, *(ONLY_KERAS_3 if traits(generation).has_backends else ())}
     for key, value in meaning.arguments.items():
         if key in known and _said(key, value, meaning, defaults):
             target.arguments[key] = value
@@ -216,12 +219,15 @@ def _legacy(meaning: Meaning) -> Target | None:
     if meaning.algorithm in OWN_RULES or meaning.algorithm in ADDONS:
         return None
     algorithm, values = algorithms.find(meaning.algorithm), meaning.arguments
-    if OPTIMIZER_V2 not in algorithm.generations or "weight_decay" in values or "use_ema" in values:
+    generation = modules.GENERATION[modules.TF_KERAS_LEGACY]
+    if generation not in algorithm.generations or "weight_decay" in values or "use_ema" in values:
         return None
-    defaults = {**algorithm.defaults(OPTIMIZER_V2), "decay": 0.0}
+    defaults = {**algorithm.defaults(generation), "decay": 0.0}
     if meaning.algorithm == "Nadam":
         defaults.pop("decay")
-    target = Target("tf_keras.optimizers.legacy", meaning.algorithm, {}, meaning.origin, list(meaning.reasons))
+    target = Target(
+        modules.MODULE[modules.TF_KERAS_LEGACY], meaning.algorithm, {}, meaning.origin, list(meaning.reasons)
+    )
     target.notes += meaning.notes
     known = {*defaults, "epsilon", "clipnorm", "clipvalue", "global_clipnorm", "name"}
     for key, value in values.items():

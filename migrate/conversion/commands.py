@@ -11,6 +11,7 @@ import optim
 from migrate import algorithms, surfaces
 from migrate.bytes import messages
 from migrate.claims import Questions, asking
+from migrate.releases import modules
 from migrate.rules import comparison, keras_targets
 from migrate.state import OptimizerState
 from optim.errors import DtoptError
@@ -72,7 +73,7 @@ def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) 
 
 ALIKE = ("name", "lazy_rows", "lazy_rows_keep_slots")
 """Arguments of `optim` that a call need not repeat."""
-FAMILIES = {"keras": (keras_targets.KERAS3,), "tf-keras": (keras_targets.TF_KERAS, keras_targets.TF_KERAS_LEGACY)}
+FAMILIES = {"keras": (modules.KERAS_3,), "tf-keras": (modules.TF_KERAS, modules.TF_KERAS_LEGACY)}
 
 
 def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str, Any]) -> str:

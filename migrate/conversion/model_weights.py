@@ -15,6 +15,7 @@ from migrate.evidence.user_input.hints import Hints, check_unused
 from migrate.evidence.user_input.variables import with_generation
 from migrate.matching.strategies import is_statistic
 from migrate.models import missing_settings
+from migrate.releases import modules
 from migrate.releases.versions import UNKNOWN
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
@@ -82,7 +83,13 @@ def _with_optimizer(path: str, given: Hints) -> OptimizerState:
     bare = replace(stored, slots={}, scalars={}, matched={}, unmapped={}, twins=None, outside={}, graph_config=None)
     bare = replace(bare, weights=None, variables=tuple(map(_flagged, stored.variables)))
     if _names_another(given):
-        bare = replace(bare, generation="keras3", optimizer_config=None, optimizer_name=None, versions=UNKNOWN)
+        bare = replace(
+            bare,
+            generation=modules.GENERATION[modules.KERAS_3],
+            optimizer_config=None,
+            optimizer_name=None,
+            versions=UNKNOWN,
+        )
     overrides = {**(given.get("overrides") or {}), "iterations": 0}
     state = interpret(
         bare,

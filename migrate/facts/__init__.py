@@ -4,6 +4,6 @@ A source has a set of releases that can have written it (`releases.narrowing.can
 the answer is certain. If they do not, that is a warning, and `Fact.warning` writes it from the row.
 """
 
-from migrate.facts import clipping, counter, rows, rules, steps
+from migrate.facts import clipping, counter, layers, lists, rows, rules, steps
 
-EVERY = (*clipping.FACTS, *counter.FACTS, *rows.FACTS, *rules.FACTS, *steps.FACTS)
+EVERY = (*clipping.FACTS, *counter.FACTS, *layers.FACTS, *lists.FACTS, *rows.FACTS, *rules.FACTS, *steps.FACTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from migrate.facts.fact import Fact
-from migrate.generations import NEW
 from migrate.releases.table import DTENSOR, GRAPH, Release
 
 ALL, EACH = "all", "each"
@@ -58,7 +57,7 @@ ONE, SEVERAL = "one", "several"
 TOGETHER = Fact(
     "clipnorm",
     "How many limits are applied if several are set?",
-    lambda r: ONE if r.generation in NEW else SEVERAL,
+    lambda r: ONE if r.traits.has_averages else SEVERAL,
     {ONE: "applied one of several limits", SEVERAL: "applied all limits"},
     "`optimizer.py` of Keras 2.9 to 3.15",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from migrate.facts.fact import Fact
-from migrate.generations import KERAS1, KERAS2, KERAS2_3
 from migrate.releases.table import Release
 from migrate.releases.versions import THEANO
 
@@ -23,10 +22,10 @@ def read(algorithm: str, decays: bool) -> Fact:
     def way(r: Release) -> str:
         if not r.is_native or r.backend == THEANO:  # which computes all updates from old values
             return BEFORE
-        if r.generation == KERAS1:
+        if r.traits.has_keras1_layers:
             is_raced = decays and algorithm not in (*CORRECTED, "SGD")
         elif r.is_standalone:
-            is_raced = r.generation == KERAS2_3 or r.tensorflow >= (1, 13)
+            is_raced = r.traits.counts_always or r.tensorflow >= (1, 13)
         elif algorithm not in CORRECTED:
             is_raced = decays
         elif r.tensorflow >= (1, 13):
@@ -79,9 +78,9 @@ def counted(algorithm: str) -> Fact:
     def way(r: Release) -> str:
         if algorithm in CORRECTED and not r.is_tf_train:
             return ALWAYS
-        if r.is_tf_train or r.generation == KERAS1:
+        if r.is_tf_train or r.traits.has_keras1_layers:
             return SELDOM
-        if r.generation == KERAS2:
+        if r.is_before_tf_keras:
             return ALWAYS if r.keras_number >= (2, 0, 5) else SELDOM
         return SELDOM if r.is_native and not r.is_standalone and r.tensorflow < (1, 4) else ALWAYS
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from migrate.facts.fact import Fact
-from migrate.generations import EXPERIMENTAL, KERAS1
 from migrate.releases.table import Release
 from migrate.releases.versions import TENSORFLOW
 
@@ -19,7 +18,7 @@ def clipped(limit: str) -> Fact:
     """Whether a limit acts on each gradient of a row that a batch has several times."""
 
     def way(r: Release) -> str:
-        if r.generation == KERAS1 or r.is_tf_train or r.backend != TENSORFLOW:
+        if r.traits.has_keras1_layers or r.is_tf_train or r.backend != TENSORFLOW:
             return SUM
         if not r.is_native:
             return EACH
@@ -38,7 +37,7 @@ def clipped(limit: str) -> Fact:
 def _squared(r: Release) -> str:
     if r.is_keras_3:
         return EACH if r.backend == TENSORFLOW else SUM
-    return EACH if r.generation == EXPERIMENTAL and r.tensorflow < (2, 10) else SUM
+    return EACH if r.traits.repeats_in_own_way and r.tensorflow < (2, 10) else SUM
 
 
 SQUARED = Fact(

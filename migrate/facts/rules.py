@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from migrate.facts.fact import Fact
-from migrate.generations import EXPERIMENTAL, OPTIMIZER
 from migrate.releases.table import Release
 
 OLD, NEW = "old", "new"
@@ -64,29 +63,33 @@ DEFECT, SOUND = "defect", "sound"
 ADAMW = Fact(
     "weight_decay",
     "Does AdamW decay weights as it should?",
-    lambda r: DEFECT if r.generation == EXPERIMENTAL and r.tensorflow < (2, 10) else SOUND,
+    lambda r: DEFECT if r.traits.is_trial and r.tensorflow < (2, 10) else SOUND,
     {SOUND: "subtracted weight_decay times the rate", DEFECT: "multiplied weights by weight_decay times the rate"},
     "`optimizers/optimizer_experimental/adamw.py` of TF 2.9 and 2.10",
 )
 CENTERED = Fact(
     "centered",
     "Does centered RMSprop average gradients?",
-    lambda r: DEFECT if r.generation == EXPERIMENTAL else SOUND,
+    lambda r: DEFECT if r.traits.is_trial else SOUND,
     {SOUND: "averaged gradients", DEFECT: "averaged squared gradients instead"},
     "`optimizers/optimizer_experimental/rmsprop.py` of TF 2.9 and 2.10",
 )
 ABSENT, PRESENT = "absent", "present"
+
+
+def _lion(r: Release) -> str | None:
+    if r.traits.is_trial or not r.traits.has_averages:
+        return None
+    return ABSENT if not r.is_keras_3 and r.tensorflow < (2, 13) else PRESENT
+
+
 LION = Fact(
     "optimizer",
     "Is there a Lion?",
-    lambda r: ABSENT if r.generation == OPTIMIZER and r.tensorflow < (2, 13) else PRESENT if _is_new(r) else None,
+    _lion,
     {ABSENT: "had no Lion", PRESENT: "had Lion"},
     "`keras/optimizers` of TF 2.12 and 2.13",
 )
-
-
-def _is_new(r: Release) -> bool:
-    return r.generation == OPTIMIZER or r.is_keras_3
 
 
 FACTS = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from migrate.facts.fact import Fact
-from migrate.generations import KERAS1, NEW
 from migrate.releases.table import Release
 from migrate.releases.versions import TENSORFLOW
 
@@ -19,7 +18,7 @@ CONTINUES, STOPS = "continues", "stops"
 FROZEN = Fact(
     "trained variables",
     "Does the optimizer continue to train variables that were frozen after it was built?",
-    lambda r: CONTINUES if r.is_keras_3 and r.keras_number < (3, 4) else STOPS if r.generation in NEW else None,
+    lambda r: CONTINUES if r.is_keras_3 and r.keras_number < (3, 4) else STOPS if r.traits.has_averages else None,
     {STOPS: "left frozen variables alone", CONTINUES: "continued to train them"},
     "run with TF 2.12 and Keras 3.0 to 3.15",
 )
@@ -38,7 +37,7 @@ def _reads(r: Release) -> str:
     if not r.is_native or r.backend != TENSORFLOW:
         return WHOLE
     if r.is_standalone:
-        return LATE if r.generation == KERAS1 or r.keras_number < (2, 3) else WHOLE
+        return LATE if r.keras_number < (2, 3) else WHOLE
     return LATE if r.tensorflow < (1, 9) else WHOLE
 
 

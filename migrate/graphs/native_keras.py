@@ -19,11 +19,10 @@ from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Cast, Either, Found, Pattern, Variable, match
 from migrate.graphs.rule_configs import carried
 from migrate.graphs.writers import alone_written, changers, rewritten
+from migrate.releases.recognition import UPDATES_OF_PLAIN_OPS
 from migrate.state import CHANGED, NO_KERNEL
 
 _ANY = Anything()
-_GENERATION = "keras2.3"
-"""All releases before OptimizerV2 have the same rules; missing arguments have these values."""
 _CALLED = {"lr": "learning_rate", "m_schedule": "u_product"}
 _COUNTING = ("iterations", "m_schedule")
 """Scalar variables that an optimizer's step changes."""
@@ -104,7 +103,7 @@ def _rule(nodes: Nodes, settings: Mapping[str, str], name: str, value: str, iden
     """
     moved = constraints.moved_before(nodes, value)
     for end in (moved, "") if moved else ("",):
-        found = carried(identifier.of(name, end), _GENERATION)
+        found = carried(identifier.of(name, end), UPDATES_OF_PLAIN_OPS)
         numbers = None if found is None else _numbers(nodes, settings, found[2])
         if found is not None and numbers is not None:
             return _Rule(found[0], {**numbers, **found[1]}, found[2].gradient, bool(end))

@@ -25,6 +25,7 @@ from migrate.graphs.rule_configs import carried
 from migrate.graphs.sparse_rows import is_sparse, owner_of
 from migrate.graphs.tf_train import ARGUMENTS, Kernel, Trained, gradient_of, kernel_of
 from migrate.graphs.writers import alone_written, other_writer, rewritten
+from migrate.releases.recognition import COUNTER_NAMED_ITER
 from migrate.state import CHANGED, NO_KERNEL
 
 RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
@@ -57,7 +58,6 @@ KERNELS = {
     ),
     "FtrlV2": Kernel("Ftrl", 3, _from(4, *_FTRL), _from(5, *_FTRL), slots=("accumulator", "linear")),
 }
-_GENERATION = "optimizer_v2"
 _CALLED = {"schedule_decay": "decay"}
 """Hyperparameters of rules that have another name in configs."""
 
@@ -158,7 +158,7 @@ def _step(
             return _Step(outside=changed)
         config = _of_kernel(nodes, name, kernel, is_rows, own)
         return _Step() if config is None else _Step(kernel.class_name, config, limits)
-    found = carried(identifier.of(owner), _GENERATION) if moving else None
+    found = carried(identifier.of(owner), COUNTER_NAMED_ITER) if moving else None
     config = None if found is None else _of_rule(nodes, own, owner, writes, found)
     if found is not None and config is not None:
         changed = _changed(nodes, moving[0].op, found[2].gradient[0])
@@ -183,7 +183,7 @@ def _of_rule(
     if writes.keys() != {owner, *identity.slots.values()}:
         return None
     ops = [write.op for slot in identity.slots.values() for write in writes[slot]]
-    keeps = algorithm.lazy({**algorithm.defaults(_GENERATION), **flags}, _GENERATION) == KEPT
+    keeps = algorithm.lazy({**algorithm.defaults(COUNTER_NAMED_ITER), **flags}, COUNTER_NAMED_ITER) == KEPT
     scattered = [_moves_rows(nodes, [op]) for op in ops]
     if any(scattered) and keeps != all(scattered):
         return None

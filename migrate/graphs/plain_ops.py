@@ -23,6 +23,7 @@ from migrate.graphs.rule_configs import carried
 from migrate.graphs.sparse_rows import rows_apart
 from migrate.graphs.tf_train import Trained
 from migrate.graphs.writers import alone_written, changers, other_writer
+from migrate.releases.recognition import SLOTS_NAMED_AFTER_CLASSES
 from migrate.state import LATE_READ
 from optim.rules.adam import AdamRule
 
@@ -77,7 +78,7 @@ def of_program(nodes: Nodes, owners: Collection[str]) -> Plain | None:
     others = by_variable.keys() & set(owners) | set(moved)
     if first is None or others - kept != known.keys() or any(not _is_alike(first, each) for each in known.values()):
         return None
-    found = carried([first], "tf1", with_choices=True)
+    found = carried([first], SLOTS_NAMED_AFTER_CLASSES, with_choices=True)
     if found is None or found[0] not in CLASSES.values() or first.decays:
         return None
     names = {slot: called for called, slot in reversed(OBJECT_SLOTS[found[0]].items())}

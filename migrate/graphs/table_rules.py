@@ -14,6 +14,7 @@ from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.nodes import SCATTERS, Nodes, Write
 from migrate.graphs.rule_configs import carried
 from migrate.graphs.writers import alone_written
+from migrate.releases.recognition import SLOTS_NAMED_AFTER_CLASSES
 
 BETAS = ("beta_1", "beta_2")
 _CLASSES = {"SGD": "GradientDescentOptimizer", "Adam": "AdamOptimizer"}
@@ -42,7 +43,7 @@ def read(nodes: Nodes, tables: Mapping[str, Collection[str]]) -> dict[str, Table
 def _read(nodes: Nodes, table: str, ops: Collection[str], scalars: Mapping[str, list[Write]]) -> TableRule | None:
     writes = assignments(nodes, ops)
     identifier = Identifier(nodes, {**scalars, **writes}, rows=True)
-    known = carried(identifier.of(table), "tf1") if len(writes.get(table, ())) == 1 else None
+    known = carried(identifier.of(table), SLOTS_NAMED_AFTER_CLASSES) if len(writes.get(table, ())) == 1 else None
     if known is None or known[0] not in _CLASSES or known[2].decays:
         return None
     identity, op = known[2], writes[table][0].op

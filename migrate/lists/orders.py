@@ -15,7 +15,7 @@ import numpy as np
 
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm, Block, Config, FlatOrder
 from migrate.bytes.arrays import LazyArray, loaded_dtype, widened
-from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, KERAS3, OPTIMIZER_V1, OPTIMIZER_V2
+from migrate.generations import FLOAT, traits
 
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
@@ -65,7 +65,7 @@ class Resolved:
 def candidates(algorithm: Algorithm, generation: str, config: Config) -> list[FlatOrder]:
     """Every order in which this generation can have written this optimizer."""
     averages = [(Block((AVERAGE.name,)),) if config.get("use_ema") else ()]
-    if generation == KERAS3 and config.get("gradient_accumulation_steps") not in (None, 0, 1):
+    if traits(generation).accumulates_gradients and config.get("gradient_accumulation_steps") not in (None, 0, 1):
         averages = [*([(BY_VARIABLE,)] if averages[0] else []), (*averages[0], Block((ACCUMULATED.name,)))]
     found = (order for average in averages for order in _with_shared(algorithm, generation, config, average))
     return list(dict.fromkeys(found))
@@ -84,16 +84,17 @@ def _with_shared(algorithm: Algorithm, generation: str, config: Config, average:
     """The orders with the slots that every algorithm may have in this one."""
     counter: tuple[str, ...] = (ITERATIONS,) if generation in algorithm.counts else ()
     orders: list[FlatOrder] = []
+    of = traits(generation)
     for blocks in algorithm.blocks(generation, config):
-        if generation == EXPERIMENTAL:
+        if of.shows_release_in_list:
             orders.append((*average, *blocks))  # 2.10: slots only
             orders.append((*counter, *average, *blocks))  # 2.11 and 2.12, whose modules are called so, too
             orders.append(_alphabetical(algorithm, (*average, *blocks), config))
-        elif generation == KERAS3 and not isinstance(config.get(LEARNING_RATE), dict):
+        elif of.lists_rate and not isinstance(config.get(LEARNING_RATE), dict):
             orders.append((*counter, LEARNING_RATE, *average, *blocks))
         else:
             orders.append((*counter, *average, *blocks))
-        if generation == OPTIMIZER_V2:
+        if of.changes_order_at_restore:
             # After tf.train.Checkpoint.restore the list is variable-major, with the counter last.
             merged = Block(tuple(slot for block in blocks if isinstance(block, Block) for slot in block.slots))
             if not any(isinstance(block, str) for block in blocks):
@@ -122,10 +123,12 @@ def cuts(
     Args:
       owners: for orders in which only some variables have the last slot; without it none of these fits.
     """
-    float_counter = generation in (KERAS1, KERAS2, OPTIMIZER_V1)  # int64 since Keras 2.0.8
+    float_counter = FLOAT in traits(generation).counter_dtypes  # int64 since Keras 2.0.8
     found = [_cut(order, weights, float_counter, owners) for order in possible]
     fitting = [resolved for resolved in found if resolved is not None]
-    return [replace(r, release=_release(r.order)) for r in fitting] if generation == EXPERIMENTAL else fitting
+    if not traits(generation).shows_release_in_list:
+        return fitting
+    return [replace(r, release=_release(r.order)) for r in fitting]
 
 
 def _release(order: FlatOrder) -> str:

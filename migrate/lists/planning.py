@@ -19,6 +19,7 @@ from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.claims import Questions, asked_by, asking, doubts
 from migrate.errors import AmbiguousError, MissingHintError
+from migrate.generations import traits
 from migrate.lists import orders
 from migrate.rules import differences
 from migrate.state import OptimizerState
@@ -26,8 +27,6 @@ from migrate.surfaces import ORDER
 from optim import schedules, slot_layout
 from optim.bytes.bundle import numpy_dtype
 from optim.errors import HyperparameterError, UnsupportedError
-
-FLOAT_COUNTER = (generations.KERAS1,)
 
 
 @dataclass(frozen=True)
@@ -90,12 +89,9 @@ def _planned(state: OptimizerState, given: str) -> Plan:
     if not algorithms.is_known(state.algorithm):
         raise UnsupportedError(f"how {state.algorithm} orders its list is not known here")
     generation, algorithm = generations.check(name), algorithms.find(state.algorithm)
-    if generation == generations.TF1 or generation not in algorithm.generations:
-        what = (
-            "tf.train optimizers have no get_weights()"
-            if generation == generations.TF1
-            else f"it has no {algorithm.name}"
-        )
+    has_list = traits(generation).lists_weights
+    if not has_list or generation not in algorithm.generations:
+        what = f"it has no {algorithm.name}" if has_list else "tf.train optimizers have no get_weights()"
         raise UnsupportedError(f"there is no list of generation {generation}: {what}")
     reasons = differences.differences(state, algorithm, generation)
     state = _with_unread(state, algorithm, generation)
@@ -124,7 +120,7 @@ def _with_unread(state: OptimizerState, algorithm: Algorithm, generation: str) -
     """With zeros for slots that no step reads, as the momentum of SGD's older lists, which is there if switched off."""
     kinds = {v.trainable for v in state.variables}
     is_off = state.algorithm == "SGD" and not state.slots and not state.hyperparameters.get("momentum")
-    unread = ("m",) if is_off and generation in generations.NATIVE else algorithm.unread
+    unread = ("m",) if is_off and traits(generation).keeps_idle_momentum else algorithm.unread
     if not unread or None in kinds:
         return state
     zeros = {
@@ -141,7 +137,7 @@ def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> li
     possible = orders.candidates(algorithm, generation, config)
     direct = [order for order in possible if len(order) < 2 or order[-1] != orders.ITERATIONS]
     held = [o for o in direct if any(isinstance(item, Block) and item.placeholder for item in o)]
-    direct = held if generation == generations.KERAS2_3 and held else direct  # its Adam always has the placeholders
+    direct = held if traits(generation).always_pads_amsgrad and held else direct
     present = set(state.slots)
     fitting = []
     for order in direct:
@@ -187,7 +183,7 @@ def newest(state: OptimizerState, generation: str, is_wrapped: bool) -> tuple[En
     """
     fitting = _fitting(state, algorithms.find(state.algorithm), generation)
     fitting = [order for order in fitting if not (is_wrapped and _has_zeros(order))]
-    return tuple(_entries(state, fitting[-1 if generation == generations.KERAS3 else 0], generation))
+    return tuple(_entries(state, fitting[-1 if traits(generation).has_release_orders else 0], generation))
 
 
 def _has_zeros(order: FlatOrder) -> bool:
@@ -201,7 +197,7 @@ def _described(order: FlatOrder) -> str:
 def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[Entry]:
     owners = {name for per in state.slots.values() for name in per}
     without = [v.name for v in state.variables if v.trainable and v.name not in owners]
-    if owners and without and generation != generations.OPTIMIZER_V2:
+    if owners and without and not traits(generation).lists_updated_only:
         text = (
             f"{some(without)} can be trained and have no slots, and a list of generation {generation} has some"
             " of every trainable variable"
@@ -245,8 +241,9 @@ def _scalar(state: OptimizerState, name: str, generation: str) -> LazyArray:
     if name == orders.ITERATIONS:
         batches = int(state.hyperparameters.get("gradient_accumulation_steps") or 1)
         gathered = int(state.scalars.get(slot_layout.ACCUMULATED_STEPS, 0))
-        count = state.iterations * batches + gathered if generation == generations.KERAS3 else state.iterations
-        return _constant(np.array(count, np.float32 if generation in FLOAT_COUNTER else np.int64))
+        of = traits(generation)
+        count = state.iterations * batches + gathered if of.accumulates_gradients else state.iterations
+        return _constant(np.array(count, numpy_dtype(of.counter_dtypes[0])))
     if name == orders.LEARNING_RATE:
         rate = state.hyperparameters["learning_rate"]
         now = schedules.from_config(rate).at(state.iterations) if isinstance(rate, Mapping) else rate

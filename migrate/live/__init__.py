@@ -8,6 +8,7 @@ from typing import Any
 
 from migrate.errors import ArgumentError
 from migrate.live.base import Live
+from migrate.rules import step_factors as factors
 from optim.errors import UnsupportedError
 
 KERAS3, TF_KERAS = "keras.src.optimizers.", "tf_keras.src.optimizers."
@@ -44,7 +45,7 @@ def _adapted(optimizer: Any, inner: Any) -> Live:
         from migrate.live.legacy import Legacy
 
         return Legacy(inner, f"{TF_KERAS}legacy.", _version("tf_keras"))
-    for library, home, generation in (("keras", KERAS3, "keras3"), ("tf_keras", TF_KERAS, "optimizer")):
+    for library, home, generation in (("keras", KERAS3, factors.KERAS3), ("tf_keras", TF_KERAS, factors.TF_KERAS)):
         if any(h.startswith(home) for h in homes):
             from migrate.live.indexed import Indexed
 

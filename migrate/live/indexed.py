@@ -7,6 +7,7 @@ from typing import Any
 
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.nadam import PRODUCT
+from migrate.generations import traits
 from migrate.live import keras
 from migrate.live.step_answers import Asks
 from migrate.models.loss_scale import Scaling
@@ -38,7 +39,7 @@ class Indexed:
             **keras.asks(self._spec, self.generation, lambda: self._values),
             factors.DECAYED: lambda row: bool(self._optimizer._use_weight_decay(row.variable)),
         }
-        if generation == "keras3":
+        if traits(generation).has_backends:
             self._check_backend()
 
     def _check_backend(self) -> None:
@@ -51,7 +52,7 @@ class Indexed:
     def rule(self, dtypes: Sequence[str]) -> comparison.Rule:
         rule = keras.rule_of(self._optimizer, self._spec, self._stock, self.generation, self._version, dtypes)
         self._values = rule.values
-        if self.algorithm == "Nadam" and self.generation == "optimizer":
+        if self.algorithm == "Nadam" and traits(self.generation).multiplies_product_by_variable:
             return comparison.Rule(
                 rule.algorithm,
                 rule.values,
@@ -63,11 +64,11 @@ class Indexed:
 
     @property
     def _built(self) -> bool:
-        return bool(getattr(self._optimizer, "built" if self.generation == "keras3" else "_built", False))
+        return bool(getattr(self._optimizer, "built", getattr(self._optimizer, "_built", False)))
 
     def _index(self) -> dict[Any, int]:
-        keras3 = self.generation == "keras3"
-        return dict(self._optimizer._trainable_variables_indices if keras3 else self._optimizer._index_dict)
+        name = "_trainable_variables_indices" if traits(self.generation).has_keras3_layers else "_index_dict"
+        return dict(getattr(self._optimizer, name))
 
     def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
         if not self._built:

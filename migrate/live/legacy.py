@@ -12,10 +12,11 @@ from migrate.live.step_answers import Asks
 from migrate.models.loss_scale import Scaling
 from migrate.releases.versions import UNKNOWN
 from migrate.rules import comparison
+from migrate.rules import step_factors as factors
 from optim import slot_layout
 from optim.state.tracked import unwrap
 
-GENERATION = "optimizer_v2"
+GENERATION = factors.LEGACY
 
 
 class Legacy:

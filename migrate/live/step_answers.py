@@ -9,6 +9,7 @@ from typing import Any
 
 from migrate import claims
 from migrate.bytes.messages import some
+from migrate.generations import traits
 from migrate.models import constraints, loss_scale
 from migrate.models.loss_scale import Scaling
 from migrate.rules import step_factors as factors
@@ -79,7 +80,7 @@ class Source:
         self._values = state.hyperparameters
         self._constraints: Mapping[str, str] = {}
         self._is_known = stored is not None and (stored.model is not None or bool(stored.graph_seen))
-        if stored is not None and stored.generation != "experimental":  # which ignores them, see `models.training`
+        if stored is not None and not stored.traits.ignores_constraints:  # which ignores them, see `models.training`
             self._constraints = constraints.of_source(stored, [v.name for v in state.variables])
         open_ = (o.value for o in state.origins if o.subject == claims.TRAINED and not o.certain)
         self._unsure = {name for value in open_ if isinstance(value, (list, tuple)) for name in value}
@@ -101,7 +102,7 @@ class Source:
     def lost_constraints(self, variables: Sequence[StoredVariable]) -> list[str]:
         """Constraints of the model's config whose variable is not among those of the source by its name."""
         stored = self._stored
-        if stored is None or stored.model is None or stored.generation == "experimental":
+        if stored is None or stored.model is None or stored.traits.ignores_constraints:
             return []
         ties = constraints.of_model(stored.model.config)
         return [f"{'/'.join((*t.layers[-1:], t.part))}" for t in ties if not any(t.is_of(v.name) for v in variables)]
@@ -240,4 +241,4 @@ def _first_values(state: OptimizerState, framework: str, source: Rule, live: Rul
 
 
 def _average_start(generation: str | None) -> str:
-    return "first_step" if generation == factors.KERAS3 else "initial"
+    return traits(generation).averages_start

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from migrate import generations
 from migrate.errors import AmbiguousError
 from migrate.live.current_values import Held
 from migrate.live.mapped import Order
@@ -130,7 +129,7 @@ def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
     """Stored variables as the model has them. From 2.9 on an optimizer is built in that order; older ones had others,
     and what they saved with has the model's."""
     stored = state.source
-    if stored is None or stored.generation in generations.NEW:
+    if stored is None or stored.traits.builds_for_all:
         return state.variables
     order = {v.name: i for i, v in enumerate(stored.variables)}
     return sorted(state.variables, key=lambda v: order.get(v.name, len(order)))

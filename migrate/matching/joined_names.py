@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from migrate.algorithms.spec import SHARED_SLOTS, Algorithm
 from migrate.bytes.messages import some
 from migrate.errors import ContradictionError
-from migrate.generations import KERAS3
 from migrate.lists.orders import Resolved
 from migrate.state import Stored, StoredVariable
 
@@ -23,7 +22,7 @@ DENIED = "names and order contradict each other, and the file does not show whic
 
 def read(stored: Stored, algorithm: Algorithm) -> Read:
     """What the names of a list mean; nothing where none of them is such a name."""
-    if stored.generation != KERAS3:
+    if not stored.traits.joins_paths:
         return {}
     paths: dict[str, list[str]] = {}
     for variable in stored.variables:

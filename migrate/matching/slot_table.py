@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-from migrate import generations
 from migrate.algorithms import tf_train
 from migrate.algorithms.spec import Algorithm
 from migrate.bytes.arrays import LazyArray
 from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import AmbiguousError, ContradictionError
+from migrate.generations import GENERATIONS, SLOT_LAST, having, traits
 from migrate.lists import orders
 from migrate.matching import joined_names, layers, optional_slots, strategies
 from migrate.releases.versions import UNKNOWN, Versions
@@ -71,7 +71,7 @@ def slot_table(
         return _keyed(
             stored,
             algorithm,
-            tf_train.slot_names(stored, algorithm, config) if stored.generation == generations.TF1 else {},
+            tf_train.slot_names(stored, algorithm, config) if stored.traits.has_tf_train_names else {},
         )
     table = _named(stored, algorithm, str(config.get("name") or algorithm.name))
     table = table if table is not None else _listed(stored, algorithm, config, named)
@@ -120,11 +120,10 @@ def _owners_of(pairs: Iterable[tuple[str, str]], stored: Stored) -> list[str]:
 def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTable | None:
     """A list whose names show slot and variable, None if they do not."""
     weights = stored.weights or ()
-    if stored.generation not in (generations.OPTIMIZER_V2, generations.OPTIMIZER):
+    form = stored.traits.names_in_list
+    if not form:
         return None
-    pairs, rest, unread = strategies.by_name(
-        weights, stored.variables, algorithm, optimizer_name, stored.generation == generations.OPTIMIZER_V2
-    )
+    pairs, rest, unread = strategies.by_name(weights, stored.variables, algorithm, optimizer_name, form == SLOT_LAST)
     scalars = {strategies.plain(n).rsplit("/", 1)[-1]: a for n, a in rest if a.shape == ()}
     leftover = [(n, a) for n, a in rest if a.shape != ()]
     named_counter = any(name in scalars or name in stored.scalars for name in COUNTERS)
@@ -151,16 +150,16 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     arrays = [array for _, array in stored.weights or ()]
     where = f"the list of {len(arrays)} weights"
     possible = orders.candidates(algorithm, generation, config)
-    if generation == generations.KERAS3:
+    if traits(generation).has_release_orders:
         possible = orders.of_release(possible, stored.versions.keras_number or ())
     if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
-    if generation == generations.KERAS3 and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
+    if traits(generation).lists_loss_scale and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
         possible += _untracked(possible, algorithm)
     owners = optional_slots.owners(stored, algorithm, config, where)
     whose = _Owners(stored, where, named, joined_names.read(stored, algorithm))
     readings, problem = _readings(orders.cuts(possible, arrays, generation, owners), whose)
-    if not readings and generation == generations.OPTIMIZER_V2:
+    if not readings and traits(generation).lists_updated_only:
         readings, late = _readings(orders.staged(possible, arrays), whose)
         problem = problem or late
     whole = len(readings) > 1  # else signs decide nothing, and whoever writes the state looks at all of it
@@ -326,8 +325,8 @@ def _unfitting(
     wanted = "; or ".join(orders.describe(o) for o in orders.candidates(algorithm, generation, config))
     others = [
         g
-        for g in generations.GENERATIONS
-        if g not in (generations.TF1, generation) and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
+        for g in sorted(having(lambda each: each.lists_weights), key=GENERATIONS.index)
+        if g != generation and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
     ]
     is_told = stored.optimizer_config is None  # else the source says its generation, too
     hint = f" Its length would fit generation {' or '.join(others)}." if others and is_told else ""

@@ -13,7 +13,6 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
-from migrate.generations import KERAS1
 from migrate.models import normalized_config, weights
 from migrate.models.layers import ADVICE
 from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable
@@ -36,7 +35,7 @@ def modern(state: OptimizerState) -> OptimizerState:
         Others as `normalized_config.canonical` and `weights.assign`.
     """
     source = state.source
-    if source is None or source.model is None or source.generation != KERAS1:
+    if source is None or source.model is None or not source.traits.has_keras1_layers:
         return state
     document = normalized_config.canonical(source.model.config, source.generation)
     state = _joined(state, source, source.model)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
-from migrate.generations import KERAS3
 from migrate.models.normalized_config import Layer, leaves
 from migrate.state import OptimizerState
 from optim import slot_layout
@@ -40,8 +39,8 @@ def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
     settings = _since_2_4(settings)
     initial = float(settings.get("initial_scale") or DEFAULT_SCALE)
     growth = int(settings.get("dynamic_growth_steps") or DEFAULT_GROWTH) if settings.get("dynamic", True) else None
-    is_keras3 = state.source is not None and state.source.generation == KERAS3
-    since, current = (kept(state.unmapped) if is_keras3 else None) or (0, initial)
+    is_listed = state.source_traits.lists_loss_scale
+    since, current = (kept(state.unmapped) if is_listed else None) or (0, initial)
     return LossScale(current, since, initial, growth)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from migrate.bytes.messages import some
-from migrate.generations import KERAS3
 from migrate.readers.keras.left_out import PADDING, SCALING, TRANSPOSED
 from migrate.readers.keras.model import objects
 from migrate.state import Stored, StoredModel
@@ -122,7 +121,7 @@ def adapted_kernels(stored: Stored) -> list[str]:
     strange = {array.shape for _, array in stored.weights or () if len(array.shape) > 1} - shapes
     factors = [(one, other) for one in strange for other in strange if len(other) == 2 and one[-1] == other[0]]
     kernels = {(*one[:-1], other[-1]) for one, other in factors}
-    names = [v.name for v in stored.variables if v.shape in kernels and stored.generation == KERAS3]
+    names = [v.name for v in stored.variables if v.shape in kernels and stored.traits.has_lora]
     return [f"{some(names)}: {ADAPTED[1]}"] if names else []
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from migrate.generations import KERAS1, KERAS3
+from migrate.generations import traits
 from migrate.models import operators
 from migrate.models.layers import ADVICE, KINDS, MODELS, OPERATORS, SAID, is_stock, of_another_module
 from optim.errors import UnsupportedError
@@ -47,11 +47,11 @@ def canonical(config: Mapping[str, Any], generation: str | None) -> dict[str, An
     plain = _plain(config)
     if not isinstance(plain, Mapping) or not isinstance(plain.get("class_name"), str):
         raise UnsupportedError(f"the source's description of its model is not readable; {ADVICE}")
-    if generation == KERAS1:
+    if traits(generation).has_keras1_layers:
         from migrate.models import keras1
 
         plain = keras1.modern(plain)
-    elif generation == KERAS3:
+    elif traits(generation).has_keras3_layers:
         from migrate.models import from_keras3
 
         plain = from_keras3.older(plain)

@@ -14,7 +14,6 @@ from migrate.algorithms import rates
 from migrate.algorithms.spec import AVERAGE
 from migrate.bytes.arrays import LazyArray, narrowed
 from migrate.bytes.messages import some
-from migrate.generations import KERAS3
 from migrate.lists import planning
 from migrate.models import (
     dense_tables,
@@ -33,6 +32,7 @@ from migrate.models.layers import ADVICE
 from migrate.models.loss_scale import LossScale
 from migrate.models.weights import Place
 from migrate.readers import keras_zip
+from migrate.releases import modules
 from migrate.rules import keras_targets
 from migrate.rules.keras_targets import LiveClass
 from migrate.state import OptimizerState, StoredModel, StoredVariable
@@ -86,7 +86,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     """What to write for a state.
 
     Args:
-      families: of `keras_targets.GENERATION`, in order of preference; the most exact one is taken.
+      families: of `modules.GENERATION`, in order of preference; the most exact one is taken.
       scaled: those that are possible inside a LossScaleOptimizer, if not all.
 
     Raises:
@@ -101,7 +101,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
             f"the learning rate is {rate['class_name']}, no schedule of Keras's, which no file can hold; {ADVICE}"
         )
     if not any(keras_targets.has(family, state.algorithm) for family in families):
-        raise UnsupportedError(f"{keras_targets.MODULE[families[0]]} has no {state.algorithm}")
+        raise UnsupportedError(f"{modules.MODULE[families[0]]} has no {state.algorithm}")
     is_whole = bool(state.slots) or not algorithms.slot_names(state.algorithm, state.hyperparameters)
     if is_whole and _is_there_already(state, families) and trained_layers.is_as_stored(state):
         return _as_it_is(state)
@@ -121,18 +121,16 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     notes = [*trained.notes]
     ordered = filled(replace(state, origins=(*state.origins, *trained.doubts)), trained.order, notes)
     scope_names.rename(document, notes)
-    scope_names.check(document, nested=keras_targets.KERAS3 in families)
-    if keras_targets.KERAS3 in families:
+    scope_names.check(document, nested=modules.KERAS_3 in families)
+    if modules.KERAS_3 in families:
         frozen.check(document, state)
         training.name_hard_sigmoids(document, source)
-        ordered = dense_tables.sum_rows(
-            ordered, document, places, keras_targets.GENERATION[keras_targets.KERAS3], notes
-        )
+        ordered = dense_tables.sum_rows(ordered, document, places, modules.GENERATION[modules.KERAS_3], notes)
     training.raise_epsilons(document, source, notes)
     scale = loss_scale.find(state, document)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))
     flat = _flat(live, state, scale)
-    compiled = compile_arguments(model.training, notes, keras_targets.KERAS3 in families)
+    compiled = compile_arguments(model.training, notes, modules.KERAS_3 in families)
     return ModelPlan(live, document, places, flat, compiled, scale, (*live.notes, *notes))
 
 
@@ -147,7 +145,7 @@ def _possible(
     if scale is None:
         return families
     what = "the loss is scaled, and"
-    if keras_targets.KERAS3 in families and algorithms.find(algorithm).state_scalars:
+    if modules.KERAS_3 in families and algorithms.find(algorithm).state_scalars:
         raise UnsupportedError(
             f"{what} Keras 3 keeps no product of {algorithm}'s momenta within a LossScaleOptimizer, and loads no file"
             f" that has one; {ADVICE}"
@@ -155,7 +153,7 @@ def _possible(
     if scaled is not None and not any(keras_targets.has(family, algorithm) for family in scaled):
         raise UnsupportedError(
             f"{what} tf_keras cannot load a LossScaleOptimizer around its own {algorithm} from an .h5, only around one"
-            f" of {keras_targets.MODULE[scaled[0]]}, which has no {algorithm}; migrate to keras or to slots"
+            f" of {modules.MODULE[scaled[0]]}, which has no {algorithm}; migrate to keras or to slots"
         )
     return families if scaled is None else scaled
 
@@ -164,8 +162,8 @@ def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
     """Whether a `.keras` of Keras 3 becomes one. Its slots are in the order in which Keras trains the model that it
     loads; another order, that of the user's `--variables`, has to be brought into that of the model."""
     assert state.source is not None
-    of_keras3 = state.source.format == keras_zip.NAME and state.source.generation == KERAS3
-    return of_keras3 and tuple(families) == (keras_targets.KERAS3,) and not trained_layers.is_named(state)
+    of_keras3 = state.source.format == keras_zip.NAME and state.source_traits.has_keras3_layers
+    return of_keras3 and tuple(families) == (modules.KERAS_3,) and not trained_layers.is_named(state)
 
 
 def _as_it_is(state: OptimizerState) -> ModelPlan:
@@ -175,8 +173,8 @@ def _as_it_is(state: OptimizerState) -> ModelPlan:
         state = trained_layers.flag_as_stored(state, trained_layers.of_state(state), notes)
     frozen.check(stored_model(state).config, state)
     scale = loss_scale.find(state, None)
-    _possible(state.algorithm, (keras_targets.KERAS3,), scale, None)
-    live = keras_targets.live_class(state, keras_targets.KERAS3)
+    _possible(state.algorithm, (modules.KERAS_3,), scale, None)
+    live = keras_targets.live_class(state, modules.KERAS_3)
     flat = _flat(live, state, scale)
     return ModelPlan(live, None, {}, flat, {}, scale, (*live.notes, *notes))
 
@@ -192,18 +190,18 @@ def _passed_through(
     scale = loss_scale.find(state, None)
     live = keras_targets.best(ordered, _possible(state.algorithm, families, scale, scaled))
     flat = _flat(live, state, scale)
-    compiled = compile_arguments(model.training, notes, keras_targets.KERAS3 in families)
+    compiled = compile_arguments(model.training, notes, modules.KERAS_3 in families)
     return ModelPlan(live, None, {}, flat, compiled, scale, (*live.notes, *notes))
 
 
 def _flat(live: keras_targets.LiveClass, state: OptimizerState, scale: LossScale | None) -> tuple[planning.Entry, ...]:
     """The list of the optimizer's variables. Raises UnsupportedError: tf_keras cannot load the model's."""
     narrow = [v.name for v in state.variables if v.dtype == "bfloat16"]
-    if narrow and live.family != keras_targets.KERAS3:
+    if narrow and live.family != modules.KERAS_3:
         raise UnsupportedError(
             f"{some(narrow, SHOWN)}: bfloat16, which tf_keras cannot load from an .h5; migrate to keras or to slots"
         )
-    return planning.newest(live.state, keras_targets.GENERATION[live.family], is_wrapped=scale is not None)
+    return planning.newest(live.state, modules.GENERATION[live.family], is_wrapped=scale is not None)
 
 
 def filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> OptimizerState:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from migrate.bytes.messages import some
-from migrate.generations import KERAS3
 from migrate.readers.keras import for_keras, layers
 from migrate.state import OptimizerState, Stored
 
@@ -31,7 +30,7 @@ def difference(state: OptimizerState, by: str | None) -> str:
 
 def in_float8(state: OptimizerState) -> str:
     """Why steps of layers that Keras 3 trains in float8 are not its own in `optim`; empty if there are none."""
-    if state.source is None or state.source.generation != KERAS3:
+    if state.source is None or not state.source_traits.trains_in_float8:
         return ""
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for v in state.source.variables:

@@ -10,16 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrate.algorithms import patterns
-from migrate.generations import OPTIMIZER, OPTIMIZER_V2
 from migrate.models.frozen import WITHIN
 from migrate.models.layers import ADVICE, KINDS, MODELS, is_stock, of_another_module
 from migrate.models.to_keras3 import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, REGULARIZERS
 from migrate.readers.keras.model import objects
-from migrate.rules.keras_targets import KERAS3
+from migrate.releases.modules import KERAS_3
 from migrate.state import OptimizerState, StoredModel
 from optim.errors import UnsupportedError
 
-GENERATIONS = (OPTIMIZER_V2, OPTIMIZER)
 ONLY_TF_KERAS = (
     *("Lambda", "TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceProperty", "TensorFlowOpLayer"),
     *("StackedRNNCells", "ThresholdedReLU", "LocallyConnected1D", "LocallyConnected2D", "DenseFeatures"),
@@ -40,10 +38,10 @@ def possible(state: OptimizerState, families: Sequence[str]) -> bool:
     """Whether source and target are tf.keras's, and the source lists the weights of each layer by name."""
     source = state.source
     return (
-        KERAS3 not in families
+        KERAS_3 not in families
         and source is not None
         and source.format == "h5"
-        and source.generation in GENERATIONS
+        and source.traits.loads_in_tf_keras
         and source.model is not None
         and source.model.groups is not None
     )

@@ -13,7 +13,6 @@ from typing import Any
 from migrate import surfaces
 from migrate.bytes.messages import some
 from migrate.claims import HINT, SET, TRAINED, UNINTERPRETED, Origin
-from migrate.generations import KERAS3, NATIVE, NEW
 from migrate.models import frozen, normalized_config, to_tf_keras
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.weights import Place
@@ -84,7 +83,7 @@ def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[
     for name, members in groups.items():
         weights = [(weight, variable in trained) for weight, variable in members if not never_trained(weight)]
         layer = layers.get(name)
-        flags = trainable_flags(layer, [weight for weight, _ in weights], source.generation != KERAS3)
+        flags = trainable_flags(layer, [weight for weight, _ in weights], not source.traits.has_keras3_layers)
         moves = {is_moved for _, is_moved in weights}
         if layer is None or all(flag in (None, moved) for flag, (_, moved) in zip(flags, weights, strict=True)):
             continue
@@ -137,8 +136,7 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     """
     trained, slotted = of_state(state), {name for per in state.slots.values() for name in per}
     moved = slotted or trained
-    generation = state.source.generation if state.source is not None else None
-    lacking = trained - slotted if slotted and generation in NEW else frozenset[str]()
+    lacking = trained - slotted if slotted and state.source_traits.builds_for_all else frozenset[str]()
     is_known = bool(slotted) or _is_told(
         state
     )  # else the flags of layers decide, as `normalized_config` understands them
@@ -194,8 +192,7 @@ def _order(document: dict[str, Any], places: Mapping[Place, str]) -> list[str]:
 def _of_thawed(state: OptimizerState, note: str) -> list[Origin]:
     """A doubt where layers are written as trainable again that the user has not named: of generations that ask at each
     compile, nothing shows whether the last one was before or after they were frozen."""
-    generation = state.source.generation if state.source is not None else None
-    if is_named(state) or generation in NATIVE:
+    if is_named(state) or state.source_traits.reads_flags_at_compile:
         return []
     confirm = surfaces.naming([v.name for v in state.variables if v.trainable])
     return [Origin(TRAINED, None, UNINTERPRETED, doubt=note, confirm=confirm)]

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from migrate.bytes.messages import some
-from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, KERAS3, OPTIMIZER, OPTIMIZER_V1, OPTIMIZER_V2
+from migrate.facts import layers as facts
+from migrate.facts.fact import Fact
+from migrate.facts.layers import LEAST_EPSILON
 from migrate.models import (
     backends,
     compiled,
@@ -28,30 +30,18 @@ from migrate.models.normalized_config import Layer, Leaf, canonical, leaves
 from migrate.models.to_keras3 import ACTIVATED, HARD_SIGMOID
 from migrate.readers.keras.left_out import TRANSPOSED
 from migrate.releases import table
+from migrate.releases.modules import GENERATION, LOADERS, TF_KERAS_LEGACY
 from migrate.releases.narrowing import candidates
 from migrate.releases.table import TF_KERAS, Release
-from migrate.releases.versions import TENSORFLOW, Versions
+from migrate.releases.versions import TENSORFLOW
 from migrate.state import Stored, StoredModel
 from optim.errors import UnsupportedError
-
-BEFORE_LABELS = (KERAS1, KERAS2, OPTIMIZER_V1)
-"""Generations before TF 1.14 and Keras 2.3, whose hinge losses have `_maybe_convert_labels`."""
-LEAST_EPSILON = 1.001e-5
-"""TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
-(`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
-
-
-TARGETS = {
-    "keras": tuple(r for r in candidates(KERAS3) if r.backend == TENSORFLOW and r.keras_number >= (3, 10)),
-    "tf-keras": candidates(OPTIMIZER, Versions("2.15.0")),
-}
-"""Those that load what is written."""
 
 
 def release(source: Stored) -> Release:
     """The one that wrote a source: the newest that it fits, the oldest if it shows no version."""
     known = source.versions
-    fitting = candidates(source.generation or OPTIMIZER_V2, known)
+    fitting = candidates(source.generation or GENERATION[TF_KERAS_LEGACY], known)
     found = fitting[-1] if known.keras or known.tensorflow else fitting[0]
     return replace(found, backend=known.backend or TENSORFLOW)
 
@@ -62,11 +52,10 @@ def _name(target: Release) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """What releases do in two ways. `found`: names of the layers that it concerns, of a model and what `masks.meetings`
-    says of it; `way`: of a release, in words."""
+    """A fact about layers. `found`: names of the layers of a model that it concerns, given its `masks.meetings`."""
 
     found: Callable[[Layer, Sequence[masks.Meeting]], list[str]]
-    way: Callable[[Release], str]
+    fact: Fact
 
 
 def _met(kind: str) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
@@ -94,10 +83,6 @@ def _active(leaf: Leaf) -> bool:
     config = leaf.config.get("layer", {}).get("config", {})
     own = leaf.class_name == "ActivityRegularization"
     return own or any(each.get("activity_regularizer") for each in (leaf.config, config))
-
-
-def _divides(r: Release) -> bool:
-    return r.since((2, 2, 4), (3, 14))
 
 
 def _regularized(leaf: Leaf) -> bool:
@@ -149,133 +134,45 @@ def _attending(kind: str, dropout: bool) -> Callable[[Layer, Sequence[masks.Meet
     return found
 
 
-def _merges(r: Release) -> str:
-    if r.is_keras_3:
-        return "masks what all inputs mask" if r.keras_number >= (3, 4) else "drops masks"
-    return "masks what any input masks"
-
-
-def _learns(r: Release, since: tuple[int, ...]) -> str:
-    return f"learns {'nothing ' if r.since(keras3=since) else ''}from rows that are masked whole"
-
-
-def _attends(r: Release, since: tuple[int, ...]) -> str:
-    if r.since():
-        return f"heeds masks of its inputs, takes them off, and {_learns(r, since)}"
-    return "heeds masks of its inputs" if r.since((2, 10)) else "does not heed masks of its inputs"
-
-
 MASKED = (
-    Difference(
-        _met(masks.OUTPUT),
-        lambda r: (
-            "takes the mean of the loss over "
-            + (
-                "the steps that are not masked"
-                if r.since((2, 10), alone=r.keras_number < (2, 3))
-                else "all steps, masked ones as 0"
-            )
-        ),
-    ),
-    Difference(_met(masks.MERGED), _merges),
-    Difference(
-        _met(masks.HANDED), lambda r: "drops masks" if r.since() and not r.since(keras3=(3, 4)) else "hands masks on"
-    ),
-    Difference(
-        _met(masks.VALUED),
-        lambda r: f"takes {'no ' if r.since(keras3=(3, 4)) else ''}values of its inputs where they are masked",
-    ),
-    Difference(_attending(masks.ATTENTION, False), lambda r: _attends(r, (3, 7))),
-    Difference(_attending(masks.ATTENTION, True), lambda r: _attends(r, (3, 10))),
-    Difference(_attending(masks.GIVEN, False), lambda r: _learns(r, (3, 7))),
-    Difference(_attending(masks.GIVEN, True), lambda r: _learns(r, (3, 10))),
-    Difference(
-        _met(masks.MEASURED),
-        lambda r: (
-            f"{'leaves masked steps out of' if r.since((2, 12)) else 'counts masked steps in'} its mean and variance"
-        ),
-    ),
-    Difference(
-        _met(masks.DISTRIBUTED),
-        lambda r: (
-            "hands no masks to the layer in it"
-            if r.is_before_tf_keras and r.keras_number < (2,)
-            else f"hands masks to the layer in it {'at each step' if r.since() else 'for all steps at once'}"
-        ),
-    ),
-    Difference(_met(masks.PASSED), lambda r: "hands masks on" if r.since() else "drops masks"),
-    Difference(
-        _met(masks.SOFTMAX),
-        lambda r: f"masks its values, and {_learns(r, (3, 10))}" if r.since((2, 4)) else "drops masks",
-    ),
-    Difference(
-        _met(masks.GROUPED),
-        lambda r: f"{'normalizes masked steps as others' if r.since() else 'takes no mask of steps'}",
-    ),
-    Difference(  # `__call__` of `layer.py` 3.0 to 3.15 hands a mask to a layer that is given one tensor alone
-        _met(masks.STATED),
-        lambda r: f"{'ignores' if r.since() else 'uses'} masks where it is given an initial state",
-    ),
-    Difference(_met(masks.RELU), lambda r: "hands masks on" if r.since((2, 6), alone=True) else "drops masks"),
+    Difference(_met(masks.OUTPUT), facts.LOSS),
+    Difference(_met(masks.MERGED), facts.MERGED),
+    Difference(_met(masks.HANDED), facts.HANDED),
+    Difference(_met(masks.VALUED), facts.VALUED),
+    *(Difference(_attending(masks.ATTENTION, kind == facts.WITH), fact) for kind, fact in facts.ATTENTION.items()),
+    *(Difference(_attending(masks.GIVEN, kind == facts.WITH), fact) for kind, fact in facts.GIVEN.items()),
+    Difference(_met(masks.MEASURED), facts.MEASURED),
+    Difference(_met(masks.DISTRIBUTED), facts.DISTRIBUTED),
+    Difference(_met(masks.PASSED), facts.PASSED),
+    Difference(_met(masks.SOFTMAX), facts.SOFTMAX),
+    Difference(_met(masks.GROUPED), facts.GROUPED),
+    Difference(_met(masks.STATED), facts.STATED),
+    Difference(_met(masks.RELU), facts.RELU),
 )
 DIFFERENCES = (
     *MASKED,
-    Difference(
-        _leaves(lambda leaf: bool(_hard(leaf.config))),
-        lambda r: f"takes hard_sigmoid for min(max(x/{6 if r.since() else 5} + 1/2, 0), 1)",
-    ),
+    Difference(_leaves(lambda leaf: bool(_hard(leaf.config))), facts.HARD_SIGMOID),
     Difference(
         _leaves(lambda leaf: _drops(leaf, (0, 1), "dropout") and not _drops(leaf, (0, 1), "recurrent_dropout")),
-        lambda r: f"drops out inputs of {'all gates alike' if r.since() else 'each gate apart'}",
+        facts.GATES,
     ),
-    Difference(
-        _leaves(lambda leaf: _drops(leaf, (2,), "recurrent_dropout")),
-        lambda r: f"drops out inputs and states of {'each gate apart' if r.since((2, 1)) else 'all gates alike'}",
-    ),
-    Difference(
-        lambda document, _: list(dict.fromkeys(training_flag.held_back(document))),
-        lambda r: f"{'passes over' if r.since() else 'keeps to'} training=False in a call",
-    ),
+    Difference(_leaves(lambda leaf: _drops(leaf, (2,), "recurrent_dropout")), facts.STATES),
+    Difference(lambda document, _: list(dict.fromkeys(training_flag.held_back(document))), facts.TRAINING),
     Difference(
         _leaves(lambda leaf: leaf.class_name == "TimeDistributed" and _normalizes(leaf) and not _is_frozen(leaf)),
-        lambda r: f"normalizes {'each step alone' if r.since() else 'all steps together'}",
+        facts.EACH_STEP,
     ),
-    Difference(
-        _leaves(lambda leaf: _normalizes(leaf) and _is_frozen(leaf)),
-        lambda r: f"normalizes by {'its moving statistics' if r.since((2, 3)) else 'each batch'}, being frozen",
-    ),
+    Difference(_leaves(lambda leaf: _normalizes(leaf) and _is_frozen(leaf)), facts.FROZEN),
     Difference(
         _leaves(lambda leaf: leaf.class_name in TRANSPOSED and _dilated(leaf.config.get("dilation_rate"))),
-        lambda r: (
-            f"runs a dilated transposed convolution {'on GPUs only, by TensorFlow' if r.since() else 'on CPUs, too'}"
-        ),
+        facts.DILATED,
     ),
-    Difference(
-        _leaves(_small),
-        lambda r: f"{'takes' if r.since((2,)) else 'raises, for images,'} an epsilon below {LEAST_EPSILON}",
-    ),
-    Difference(
-        _leaves(_active),
-        lambda r: f"{'divides' if _divides(r) else 'does not divide'} activity regularizers by the size of a batch",
-    ),
-    Difference(
-        _leaves(lambda leaf: leaf.class_name == "TimeDistributed" and _active(leaf)),
-        lambda r: f"{'leaves out' if r.since() else 'adds'} the activity regularizer of the layer in it",
-    ),
-    Difference(
-        _leaves(lambda leaf: leaf.class_name == "MultiHeadAttention" and _active(leaf)),
-        lambda r: f"regularizes the activity of its {'parts' if r.since() else 'output'}",
-    ),
-    Difference(
-        _leaves(lambda leaf: leaf.frozen and _regularized(leaf)),
-        lambda r: f"{'leaves out of' if r.since() else 'adds to'} the loss what its regularizers give, being frozen",
-    ),
-    Difference(
-        _leaves(_orthogonal),
-        lambda r: (
-            f"sums {'the sizes of products' if r.since((2, 10)) else 'products with their signs'} in its regularizer"
-        ),
-    ),
+    Difference(_leaves(_small), facts.EPSILON),
+    Difference(_leaves(_active), facts.ACTIVITY),
+    Difference(_leaves(lambda leaf: leaf.class_name == "TimeDistributed" and _active(leaf)), facts.ACTIVITY_IN),
+    Difference(_leaves(lambda leaf: leaf.class_name == "MultiHeadAttention" and _active(leaf)), facts.ACTIVITY_OF),
+    Difference(_leaves(lambda leaf: leaf.frozen and _regularized(leaf)), facts.REGULARIZED),
+    Difference(_leaves(_orthogonal), facts.ORTHOGONAL),
 )
 
 
@@ -287,11 +184,11 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     """
     if source is None or source.model is None:
         return []
-    old, new = release(source), TARGETS[target]
+    old, new = release(source), LOADERS[target]
     by_keras3 = old.is_keras_3
     missing = [*missing_settings.of_model(source.model, by_keras3), *_of_losses(source, old, new[0])]
     missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
-    found = constraints.of_model(source.model.config) if source.generation == EXPERIMENTAL else ()
+    found = constraints.of_model(source.model.config) if source.traits.ignores_constraints else ()
     bound = list(dict.fromkeys(tie.layers[-1] for tie in found if tie.layers))
     if bound:  # `apply_gradients` of `optimizer_experimental/optimizer.py` has come to it with 2.11
         missing.append(
@@ -311,7 +208,7 @@ def remarks(document: Layer | None, source: Stored | None, target: str) -> list[
     """What goes on otherwise in a target, and no step depends on. Arguments as of `differences`."""
     if source is None or document is None:
         return []
-    old, new = release(source), TARGETS[target]
+    old, new = release(source), LOADERS[target]
     moving = [leaf for leaf in leaves(document) if _normalizes(leaf) and not _is_frozen(leaf)]
     if not old.is_before_tf_keras:
         moving = [leaf for leaf in moving if _of_images(leaf) and old.since() != new[0].since()]
@@ -345,17 +242,17 @@ def name_hard_sigmoids(document: Layer, source: Stored) -> None:
 def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str]:
     met = masks.meetings(document)
     for each in DIFFERENCES:
-        ways = dict.fromkeys(map(each.way, new))
-        names = each.found(document, met) if [*ways] != [each.way(old)] else []
+        ways = dict.fromkeys(map(each.fact.way, new))
+        names = each.found(document, met) if [*ways] != [each.fact.way(old)] else []
         if names:
-            others = " or ".join(way for way in ways if way != each.way(old))
-            now = f"{_name(new[0])}{', depending on its release,' if each.way(old) in ways else ''} {others}"
-            yield f"{some(names)}: the source's {old.family} {each.way(old)}, and {now}"
+            others = " or ".join(way for way in ways if way and way != each.fact.way(old))
+            now = f"{_name(new[0])}{', depending on its release,' if each.fact.way(old) in ways else ''} {others}"
+            yield f"{some(names)}: the source's {old.family} {each.fact.way(old)}, and {now}"
 
 
 def _of_losses(source: Stored, old: Release, new: Release) -> Iterator[str]:
     model = cast(StoredModel, source.model)
-    if source.generation in BEFORE_LABELS and (hinges := compiled.hinges(model.training)):
+    if source.traits.keeps_labels and (hinges := compiled.hinges(model.training)):
         yield (
             f"the loss {some(hinges)}: the source's {old.family} takes labels as they are, and {_name(new)} takes them"
             " for -1 and 1 where a batch has only 0 and 1; with labels of -1 and 1 they do alike"
@@ -380,7 +277,7 @@ def _goes_back(r: Release, last: loss_activation.Last) -> bool:
 
 def _of_any(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> list[str]:
     """Of a model with layers that are not known, in which masks may go anywhere."""
-    differing = [each for each in MASKED if {each.way(old)} != set(map(each.way, new))]
+    differing = [each for each in MASKED if {each.fact.way(old)} != set(map(each.fact.way, new))]
     if not differing or not masks.makes(config):
         return []
     return [

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from migrate.bytes.messages import some
-from migrate.generations import KERAS1
 from migrate.models import keras1
 from migrate.models.layers import ADVICE, KINDS
 from migrate.models.normalized_config import Layer, Leaf, layer_name, leaves
@@ -46,7 +45,7 @@ def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, s
     else:
         for layer, members in model.groups.items():
             inside = [leaf for leaf in every if not layer or leaf.path[0] == layer]
-            found |= _by_name(members, inside, stored.generation == KERAS1, ordered=bool(layer))
+            found |= _by_name(members, inside, stored.traits.has_keras1_layers, ordered=bool(layer))
     _check(found, every)
     return found
 

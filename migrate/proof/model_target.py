@@ -18,7 +18,6 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
-from migrate.generations import KERAS3
 from migrate.proof import parity, parity_sample, stepping
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
@@ -264,7 +263,7 @@ def _of_loss_scale(source: OptimizerState, target: OptimizerState) -> Iterator[t
         return
     settings = (target.source.optimizer_config or {}).get("config", {})
     values = [0, 0.0, 0, settings.get("initial_scale")]
-    if source.source is not None and source.source.generation == KERAS3:
+    if source.source is not None and source.source_traits.lists_loss_scale:
         named = {name.rpartition("/")[2]: array for name, array in source.unmapped.items()}
         names = zip(places[2:], ("step_counter", "dynamic_scale"), strict=True)
         kept = [source.unmapped.get(place, named.get(name)) for place, name in names]

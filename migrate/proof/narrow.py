@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
-from migrate.generations import KERAS1
 from migrate.readers.keras.model import names_of_class
 from migrate.state import OptimizerState, StoredModel, StoredVariable
 
@@ -20,7 +19,7 @@ GATES = {"LSTM": "ifco", "GRU": "zrh"}
 def as_later(state: OptimizerState) -> OptimizerState:
     """The state with the same numbers, in variables and slots of the later shapes."""
     source = state.source
-    if source is None or source.generation != KERAS1 or source.model is None or not source.model.groups:
+    if source is None or not source.traits.has_keras1_layers or source.model is None or not source.model.groups:
         return state
     return _with_gates(_without_widths(state, source.model), source.model)
 

@@ -13,12 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, KERAS2_3, OPTIMIZER_V1, OPTIMIZER_V2, TF1
 from migrate.proof import parity_addons, parity_formula, parity_keras3
 from migrate.proof.parity_source import Slots, Source
 from optim.errors import UnsupportedError
-
-OLD = (KERAS1, KERAS2, KERAS2_3, OPTIMIZER_V1)
 
 
 def gradient_scale(
@@ -26,11 +23,11 @@ def gradient_scale(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """The clipping that this generation applies, as a function of one variable's gradient."""
     norm, value, overall = source.get("clipnorm"), source.get("clipvalue"), source.get("global_clipnorm")
-    if source.generation in OLD:
-        if norm and (overall or _one_norm_for_all(source)):  # none of them has global_clipnorm: it says what norm is
+    if source.is_native:
+        if norm and (overall or source.limits_one_norm):  # none of them has global_clipnorm: it says what norm is
             norm, overall = 0.0, overall or norm
         order: tuple[str, ...] = ("overall", "norm", "value")
-    elif source.generation == OPTIMIZER_V2:
+    elif not source.is_new and not source.is_tf_train:
         late = source.version is None or source.version >= (2, 4)
         late = source.config.get("clip_order", "value_first" if late else "norm_first") == "value_first"  # of the user
         order = ("value", "norm", "overall") if late else ("norm", "overall", "value")
@@ -61,11 +58,6 @@ def _clipped_by(make: Callable[[], np.ndarray], value: float) -> Callable[[], np
     return lambda: np.clip(make(), -value, value) if value else make()
 
 
-def _one_norm_for_all(source: Source) -> bool:
-    """`get_gradients` in `optimizers.py` of TF 1.4 to 1.9, whose Keras says 2.0.8-tf to 2.1.6-tf, as later ones do."""
-    return source.generation != OPTIMIZER_V1 or (source.version is not None and source.version < (2, 1, 6))
-
-
 def _global_norm(gradients: Mapping[str, Callable[[], np.ndarray]]) -> float:
     return math.sqrt(sum(float(np.sum(np.square(make()))) for make in gradients.values()))
 
@@ -78,7 +70,7 @@ def rate(source: Source) -> float:
     """Learning rate of the next step."""
     value = source.config.get("learning_rate", source.config.get("lr"))
     base = schedule(value, source.iterations) if isinstance(value, Mapping) else float(value)
-    if source.generation in (*OLD, OPTIMIZER_V2) and source.algorithm not in UNDECAYED and source.get("decay"):
+    if source.has_time_decay and source.algorithm not in UNDECAYED and source.get("decay"):
         base *= 1.0 / (1.0 + source.get("decay") * source.iterations)
     return base
 
@@ -92,7 +84,7 @@ def step(source: Source, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np
     lr = 1.0 if source.algorithm == "COCOB" else rate(source)  # which has none
     if not has_formula(source.algorithm):
         raise UnsupportedError(f"there is no parity check for {source.algorithm} yet; verify compares its arrays alone")
-    new_style = source.generation not in (*OLD, OPTIMIZER_V2, TF1)
+    new_style = source.is_new
     magnitude = np.zeros_like(p)
     decay = source.get("weight_decay", 0.004 if source.algorithm == "AdamW" else 0.0)
     decay = parity_keras3.muon_decay(source, slots) if source.algorithm == "Muon" else decay
@@ -122,7 +114,7 @@ def _of(slots: Slots, name: str, g: np.ndarray) -> np.ndarray:
 def _sgd(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 1.2.2 `optimizers.py::SGD`, TF `ResourceApplyKerasMomentum`, Keras 3 `sgd.py`."""
     mu, old = source.get("momentum"), _of(slots, "m", g)
-    is_inside = source.config.get("learning_rate_in_momentum", source.generation != TF1)
+    is_inside = source.config.get("learning_rate_in_momentum", not source.is_tf_train)
     if not is_inside:  # `ApplyMomentum`: the slot gathers gradients
         total, size = mu * old + g, np.abs(mu * old) + np.abs(g)
         return (
@@ -149,18 +141,17 @@ def _adam(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.nd
     corrected = lr
     if source.corrected:
         corrected = lr * math.sqrt(1.0 - source.power(b2, t)) / (1.0 - source.power(b1, t))
-    below = np.sqrt(second) + _epsilon(source)
+    below = np.sqrt(second) + source.epsilon
     return -corrected * first / below, corrected * (np.abs(b1 * _of(slots, "m", g)) + np.abs((1.0 - b1) * g)) / below
 
 
 def _adadelta(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 1.2.2 `optimizers.py::Adadelta`, TF `ResourceApplyAdadelta`, Keras 3 `adadelta.py`."""
-    is_number = source.generation in OLD  # which keep it as a Python number
-    rho = source.get("rho", 0.95) if is_number else source.in_means("rho", 0.95)
-    eps = _epsilon(source)
+    rho = source.get("rho", 0.95) if source.is_native else source.in_means("rho", 0.95)
+    eps = source.epsilon
     a = rho * _of(slots, "accumulated_grad", g) + (1.0 - rho) * g * g
     delta = _of(slots, "accumulated_delta_var", g)
-    if source.generation == TF1 and source.version is not None and source.version < (1, 5):
+    if source.has_old_adadelta:
         u = np.sqrt(delta + eps) * g / np.sqrt(a + eps)
         delta = rho * delta + (1.0 - rho) * u * u
     change = -lr * np.sqrt(delta + eps) * g / np.sqrt(a + eps)
@@ -169,33 +160,31 @@ def _adadelta(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[n
 
 def _rmsprop(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 1.2.2 `optimizers.py::RMSprop`, TF `ResourceApplyRMSProp`, 2.9's experimental `rmsprop.py`, Keras 3's."""
-    rho, mu, eps = source.in_means("rho", 0.9), source.get("momentum"), _epsilon(source)
+    rho, mu, eps = source.in_means("rho", 0.9), source.get("momentum"), source.epsilon
     square = rho * _of(slots, "velocity", g) + (1.0 - rho) * g * g
     if source.config.get("centered"):
         mean = rho * _of(slots, "average_gradient", g) + (1.0 - rho) * g
         square = np.maximum(square - mean * mean, 0.0)
-    fused = source.generation == TF1 or (source.generation == OPTIMIZER_V2 and mu > 0)
-    outside = source.generation in OLD or source.generation in (OPTIMIZER_V2, EXPERIMENTAL)
-    is_inside = source.config.get("epsilon_inside", fused or not outside)
+    is_inside = source.config.get("epsilon_inside", source.rmsprop_adds_inside(mu))
     below = np.sqrt(square + eps) if is_inside else np.sqrt(square) + eps
     if not mu:
         return -lr * g / below, np.abs(lr * g / below)
     old = mu * _of(slots, "momentum", g)
-    if source.generation == EXPERIMENTAL:
+    if source.is_momentum_without_rate:
         return -lr * (old + g / below), lr * (np.abs(old) + np.abs(g / below))
     return -(old + lr * g / below), np.abs(old) + np.abs(lr * g / below)
 
 
 def _adagrad(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 1.2.2 `optimizers.py::Adagrad`, TF `ResourceApplyAdagradV2`, Keras 3 `adagrad.py`; tf.train: no epsilon."""
-    start = source.get("initial_accumulator_value", 0.0 if source.generation in OLD else 0.1)
+    start = source.get("initial_accumulator_value", 0.0 if source.is_native else 0.1)
     total = slots.get("accumulator", start) + g * g
-    if source.generation == TF1:
+    if source.is_tf_train:
         below = np.sqrt(total) + source.get("epsilon", 0.0)
-    elif source.generation in (*OLD, OPTIMIZER_V2):
-        below = np.sqrt(total) + _epsilon(source)
+    elif not source.is_new:
+        below = np.sqrt(total) + source.epsilon
     else:
-        below = np.sqrt(total + _epsilon(source))
+        below = np.sqrt(total + source.epsilon)
     return -lr * g / below, np.abs(lr * g / below)
 
 
@@ -204,7 +193,7 @@ def _adamax(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.
     b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
     mean = source.in_means("beta_1", 0.9)
     old, new = mean * _of(slots, "m", g), (1.0 - mean) * g
-    below = np.maximum(b2 * _of(slots, "u", g), np.abs(g)) + _epsilon(source)
+    below = np.maximum(b2 * _of(slots, "u", g), np.abs(g)) + source.epsilon
     factor = lr / (1.0 - source.power(b1, t))
     return -factor * (old + new) / below, factor * (np.abs(old) + np.abs(new)) / below
 
@@ -212,11 +201,7 @@ def _adamax(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.
 def _nadam(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 2.2.4 `optimizers.py::Nadam`, 2.9 `optimizer_v2/nadam.py`, Keras 3 `nadam.py`."""
     b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
-    rate_of_decay = 1.0
-    if source.generation == OPTIMIZER_V2:
-        rate_of_decay = source.get("decay", source.get("schedule_decay", 0.004))
-    elif source.generation in OLD:
-        rate_of_decay = source.get("schedule_decay", 0.004)
+    rate_of_decay = source.schedule_decay
 
     def mu(i: int) -> float:
         return b1 * (1.0 - 0.5 * math.pow(0.96, i * rate_of_decay))
@@ -227,7 +212,7 @@ def _nadam(source: Source, lr: float, g: np.ndarray, slots: Slots) -> tuple[np.n
     now, ahead = before * mu(t), before * mu(t) * mu(t + 1)
     old = b1 * _of(slots, "m", g)
     second = (b2 * _of(slots, "v", g) + (1.0 - b2) * g * g) / (1.0 - source.power(b2, t))
-    below = np.sqrt(second) + _epsilon(source)
+    below = np.sqrt(second) + source.epsilon
     direct = (1.0 - mu(t)) / (1.0 - now) * g
     looked = mu(t + 1) / (1.0 - ahead)
     size = looked * (np.abs(old) + np.abs((1.0 - b1) * g)) + np.abs(direct)
@@ -282,24 +267,17 @@ def _adafactor(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: S
 
 def _lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
     """Keras 3 `lamb.py`."""
-    if source.generation == OPTIMIZER_V2:
+    if source.has_addons:
         return parity_addons.lamb(source, lr, p, g, slots)
     b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
     mean_1, mean_2 = source.in_means("beta_1", 0.9), source.in_means("beta_2", 0.999)
     old, new = mean_1 * _of(slots, "m", g), (1.0 - mean_1) * g
     second = (mean_2 * _of(slots, "v", g) + (1.0 - mean_2) * g * g) / (1.0 - source.power(b2, t))
-    below = (1.0 - source.power(b1, t)) * (np.sqrt(second) + _epsilon(source))
+    below = (1.0 - source.power(b1, t)) * (np.sqrt(second) + source.epsilon)
     u = (old + new) / below
     norms = float(np.linalg.norm(p.ravel())), float(np.linalg.norm(u.ravel()))
     rate = lr * (norms[0] / norms[1] if min(norms) > 0 else 1.0)
     return -rate * u, rate * (np.abs(old) + np.abs(new)) / below
-
-
-def _epsilon(source: Source) -> float:
-    stored = source.config.get("epsilon")
-    if stored is None:
-        return 1e-8 if source.generation == KERAS1 else 1e-7
-    return 1e-7 if source.generation == OPTIMIZER_V2 and stored == 0 else float(stored)
 
 
 _FORMULAS: dict[str, Callable[[Source, float, np.ndarray, Slots], tuple[np.ndarray, np.ndarray]]] = {

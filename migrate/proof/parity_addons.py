@@ -12,7 +12,6 @@ import re
 
 import numpy as np
 
-from migrate.generations import TF1
 from migrate.proof.parity_source import Slots, Source
 
 EXCLUDED = ("exclude_from_weight_decay", "weight_decay_exclude")
@@ -131,7 +130,7 @@ def lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) 
 def lars(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
     """`LARSOptimizer` of tf.contrib.opt 1.15, `LARS` of tf-models; the slot is given with the sign that `optim` has."""
     mu, rate, slope = source.get("momentum", 0.9), lr, g
-    if source.generation != TF1:
+    if not source.is_tf_train:
         slope = g if _matches(source, *EXCLUDED) else g + source.get("weight_decay_rate") * p
         size, length = float(np.linalg.norm(p)), float(np.linalg.norm(slope))
         if min(size, length) > 0 and not _matches(source, "exclude_from_layer_adaptation", *EXCLUDED):

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
-from migrate.generations import KERAS3, TF1
 from migrate.proof import parity
 from migrate.proof.loading import representable
 from migrate.state import OptimizerState
@@ -42,13 +41,13 @@ def parity_source(state: OptimizerState) -> parity.Source:
         )
     inner = _innermost(stored.optimizer_config)
     config = {**inner.get("config", {}), **_outer_limits(stored.optimizer_config)}
-    if stored.generation == TF1:
+    if stored.traits.has_tf_train_names:
         config = {TF1_NAMES.get(key, key): value for key, value in config.items()}
         if str(inner.get("class_name", "")).endswith("RMSPropOptimizer") and "decay" in config:
             config["rho"] = config.pop("decay")
         config.setdefault("epsilon", TF1_EPSILON.get(state.algorithm, 1e-8))
     config |= _kept_as_variables({**_settings(stored.weights or ()), **stored.scalars}, config)
-    if not {"learning_rate", "lr"} & set(config) or stored.generation == KERAS3:  # a Keras 3 list has its own
+    if not {"learning_rate", "lr"} & set(config) or stored.traits.lists_rate:  # a Keras 3 list has its own
         config["learning_rate"] = state.hyperparameters["learning_rate"]
     dtypes = {a.dtype for owners in state.slots.values() for a in owners.values()}
     dtypes = dtypes or {v.dtype for v in state.variables if v.trainable}  # before the first step
@@ -56,7 +55,7 @@ def parity_source(state: OptimizerState) -> parity.Source:
         state.algorithm,
         config,
         stored.generation,
-        stored.versions.tensorflow_number if stored.generation == TF1 else stored.versions.keras_number,
+        stored.versions.tensorflow_number if stored.traits.has_tf_train_names else stored.versions.keras_number,
         state.iterations,
         "float32" if dtypes == {"float32"} else "float64",
         product=state.scalars.get("u_product"),

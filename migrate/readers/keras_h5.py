@@ -21,7 +21,8 @@ from migrate.bytes import hdf5, json_text
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import KERAS1, KERAS2, KERAS3, NATIVE, OPTIMIZER_V1
+from migrate.facts.lists import OWNERS, SORTED
+from migrate.generations import traits
 from migrate.readers.branches import on_condition
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import complete
@@ -34,7 +35,8 @@ from migrate.readers.keras.model import (
     trainable_flags,
     trained_order,
 )
-from migrate.releases.hdf5 import from_hdf5
+from migrate.releases.narrowing import candidates
+from migrate.releases.recognition import from_hdf5
 from migrate.releases.versions import Versions, version_tuple
 from migrate.state import Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
@@ -83,13 +85,13 @@ def read(path: str, generation: str | None = None) -> Stored:
             [n for n, _ in weights],
         )
         generation = found or generation
-        around, weights = _around(weights) if generation == KERAS3 else ((), weights)
+        around, weights = _around(weights) if traits(generation).lists_loss_scale else ((), weights)
         model = _model(file, path)
         variables, groups = _variables(file, path, model, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)
         doubts = claims.remembered(_json_attribute(file, claims.REMEMBERED, path))
         _check_backend(backend, model, path)
-        if generation == KERAS3 and isinstance(model, Mapping):
+        if traits(generation).has_keras3_layers and isinstance(model, Mapping):
             model = complete(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
     in_graph = any(name.startswith("training") for name, _ in weights)
     release = _told_by_metrics(version, training) or _told_by_order(version, training)
@@ -105,10 +107,12 @@ def read(path: str, generation: str | None = None) -> Stored:
         versions=versions,
         unmapped=dict(around),
         model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
-        sparse=_tables(model, groups) if generation == KERAS1 and isinstance(model, Mapping) else None,
+        sparse=_tables(model, groups) if traits(generation).has_keras1_layers and isinstance(model, Mapping) else None,
         doubts=doubts,
         no_state=no_state,
-        outside={} if unwrapped(optimizer)[1] or generation in NATIVE else on_condition(name for name, _ in weights),
+        outside={}
+        if unwrapped(optimizer)[1] or traits(generation).is_native
+        else on_condition(name for name, _ in weights),
     )
 
 
@@ -305,7 +309,7 @@ def _variables(
                 f" {some(list(layers), 4)}: one of the two is from another file. Copy it again"
             )
         _check_order(layers.get(layer), names, path)
-        flags = trainable_flags(layers.get(layer), names, generation != KERAS3)
+        flags = trainable_flags(layers.get(layer), names, not traits(generation).has_keras3_layers)
         arrays = hdf5.lazy_datasets(node, names, path)
         own = [(layer, *row) for row in zip(names, arrays, flags, strict=True)]
         listed += own
@@ -373,10 +377,7 @@ def _numeric_flag(flag: bool | None, array: LazyArray) -> bool | None:
 
 def sorts_by_name(generation: str | None, version: str | None) -> bool:
     """Whether this release ordered slots by variable names (Keras 1.0.6 - 2.0.5, and that of TF 1.2)."""
-    if generation == KERAS1:
-        return True
-    number = version_tuple(version)
-    return generation in (KERAS2, OPTIMIZER_V1) and number is not None and number < (2, 0, 6)
+    return OWNERS.of(candidates(generation or "", Versions(version or ""))) == SORTED
 
 
 def _shared_once(rows: Sequence[Row]) -> tuple[list[Row], dict[int, int]]:

@@ -22,12 +22,12 @@ import numpy as np
 from migrate import claims
 from migrate.bytes import hdf5, json_text
 from migrate.errors import DamagedFileError
-from migrate.generations import KERAS3, OPTIMIZER
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.left_out import complete
 from migrate.readers.keras.model import check_inputs
 from migrate.readers.keras.tree import check_numbering, read_tree
 from migrate.readers.keras.vars import stored
+from migrate.releases import recognition
 from migrate.releases.versions import Versions, version_tuple
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.bytes import files
@@ -95,14 +95,14 @@ def read(path: str) -> Stored | OptimizerState:
         path,
         config=config,
         optimizer_config=optimizer,
-        generation=KERAS3 if number[0] >= 3 else OPTIMIZER,
+        generation=recognition.of_keras_file(number[0] >= 3),
         evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} has keras_version {version!r}"),
         versions=Versions(version, _backend(optimizer)),
         warnings=warnings,
     )
     compiled = config.get("compile_config")
     training = compiled if isinstance(compiled, Mapping) else None
-    told = complete(config, [v.name for v in found.variables]) if found.generation == KERAS3 else config
+    told = complete(config, [v.name for v in found.variables]) if found.traits.has_keras3_layers else config
     doubts = claims.remembered(metadata.get(claims.REMEMBERED))
     return replace(found, model=StoredModel(told, training, None, _assets(path, members)), doubts=doubts)
 

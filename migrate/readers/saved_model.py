@@ -18,12 +18,12 @@ from google.protobuf.message import DecodeError
 from migrate.bytes import json_text
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError, UnknownFormatError
-from migrate.generations import OPTIMIZER_V2
 from migrate.graphs import saver
 from migrate.readers import tf1_saver, tf_object
 from migrate.readers.keras.model import layer_name, sublayers
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects.optimizers import GraphOptimizer
+from migrate.releases import recognition
 from migrate.releases.versions import Versions
 from migrate.state import Stored, StoredModel
 from optim.bytes import files, protos, urls
@@ -74,7 +74,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
     if own is not None:
         evidence.append(f"the optimizer's config is in {own.where}: class {own.config['class_name']}")
-    generation = stored.generation or (None if own is None else _generation(own.config))
+    generation = stored.generation or (None if own is None else recognition.of_config(own.config))
     return replace(
         stored,
         generation=generation,
@@ -83,17 +83,6 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         evidence=tuple(evidence),
         model=described,
     )
-
-
-def _generation(config: Mapping[str, Any]) -> str | None:
-    """The generation of an optimizer that created no variables before its first step, as OptimizerV2 does.
-
-    Configs have a name since TF 1.13, and jit_compile in later optimizers (`optimizer_v2.py` 2.0 to 2.10,
-    `optimizer_experimental/optimizer.py` 2.10, `legacy/optimizer_v2.py` 2.11 to 2.15).
-    """
-    said = config.get("config")
-    is_v2 = isinstance(said, Mapping) and "name" in said and said.get("is_legacy_optimizer", "jit_compile" not in said)
-    return OPTIMIZER_V2 if is_v2 else None
 
 
 @dataclass(frozen=True)

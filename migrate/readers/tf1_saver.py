@@ -24,7 +24,7 @@ from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, requi
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.facts.clipping import ALL, NORM
-from migrate.generations import KERAS1, NATIVE, OPTIMIZER_V2, TF1
+from migrate.generations import traits
 from migrate.graphs import keras1, native_keras, optimizer_v2, plain_ops, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.nodes import VARIABLES, Nodes
@@ -39,6 +39,7 @@ from migrate.readers.savers import plain_ops as saver_plain
 from migrate.readers.savers import tf_train as saver_train
 from migrate.readers.savers.parts import Parts, give_values, in_order, stored_variable
 from migrate.releases.narrowing import candidates
+from migrate.releases.recognition import NOTHING_NAMED
 from migrate.releases.versions import Versions
 from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
 from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
@@ -112,8 +113,8 @@ def read_bundle(
         stored = saver_v2.stored(arrays, counter, graph)
     else:
         stored = saver_keras.stored(arrays, counter, graph, prefix)
-    told = _program(graph, choice.scopes, stored, arrays, plain) if stored.generation in (TF1, OPTIMIZER_V2) else {}
-    if graph is not None and graph.nodes is not None and stored.generation in NATIVE:
+    told = _program(graph, choice.scopes, stored, arrays, plain) if traits(stored.generation).has_slot_table else {}
+    if graph is not None and graph.nodes is not None and traits(stored.generation).is_native:
         told = _of_native(graph, graph.nodes, stored, choice)
     versions = Versions(tensorflow=graph.version if graph is not None else "")
     return Stored(
@@ -249,7 +250,7 @@ def _program(
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
     try:
-        if stored.generation == OPTIMIZER_V2:
+        if traits(stored.generation).has_configs:
             told = optimizer_v2.describe(graph.nodes, graph.updates, stored.scope)
         elif plain is not None:
             told = plain.trained
@@ -283,7 +284,7 @@ def _without_kernels(
 ) -> dict[str, str]:
     """Warn if the graph trains, but not by a class of tf.train: custom slots may have the same names. Tables (`sparse`)
     are updated without kernels."""
-    if graph.nodes is None or (graph.updates and stored.generation != TF1):
+    if graph.nodes is None or (graph.updates and traits(stored.generation).has_configs):
         return {}
     trained = {variable.name for variable in stored.variables if variable.trainable}
     updated = {each for scope in scopes or graph.updates for each in graph.updates[scope]}
@@ -405,7 +406,7 @@ def _of_keras1(arrays: Mapping[str, LazyArray], optimizer: Keras1Optimizer, grap
     variables = [stored_variable(name, arrays[name], True) for name in optimizer.trained]
     variables += [stored_variable(name, arrays[name], False) for name in others]
     return Parts(
-        KERAS1,
+        NOTHING_NAMED,
         f"variables are unnamed, as in Keras 1; updates in the graph read the same variables as {optimizer.class_name},"
         " and show which slots belong to which variable",
         tuple(variables),

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
-from migrate.generations import EXPERIMENTAL
 from migrate.readers.bundle_arrays import lazy
+from migrate.releases.recognition import SLOTS_NAMED_BEFORE_VARIABLES
 from migrate.releases.versions import YES, Versions
 from migrate.state import Stored, StoredVariable
 from optim.bytes.bundle import GRAPH_KEY, BundleReader
@@ -61,7 +61,7 @@ def read(path: str) -> Stored:
     variables = sorted(rest, key=lambda n: (n not in owned, owned.get(n, 0)))
     return Stored(
         format=NAME,
-        generation=EXPERIMENTAL,
+        generation=SLOTS_NAMED_BEFORE_VARIABLES,
         evidence=(
             f"{prefix}.index has no object graph, and names such as {min(used or bundle, default='')!r}",
             "DTensor's optimizers of TF 2.9-2.12 name a slot OPTIMIZER/SLOT/VARIABLE",

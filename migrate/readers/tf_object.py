@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import UnknownFormatError
+from migrate.generations import traits
 from migrate.matching.slot_owners import Owner
 from migrate.readers import branches
 from migrate.readers.bundle_arrays import doubts, not_numbers
@@ -162,7 +163,7 @@ def _variables_alone(
 def _no_slots(found: Found, generation: str) -> list[str]:
     if found.slots or found.weights is not None:
         return []
-    if generation in object_slots.TABLES:
+    if traits(generation).has_slot_table:
         return [
             "the optimizer has no slots here: OptimizerV2 and tf.train save them only together with their variables,"
             " so a tf.train.Checkpoint(optimizer=...) without the model lost them; or it needs no slots, as plain SGD"

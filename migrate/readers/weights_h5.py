@@ -13,10 +13,10 @@ import h5py
 
 from migrate.bytes import hdf5, json_text
 from migrate.errors import DamagedFileError
-from migrate.generations import KERAS3, OPTIMIZER
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.tree import VARS, Node, check_numbering, merge, read_tree
 from migrate.readers.keras.vars import is_keras3, stored
+from migrate.releases import recognition
 from migrate.state import Stored
 from optim.bytes import files
 
@@ -52,7 +52,7 @@ def read(path: str) -> Stored:
     check_numbering(root, path)
     for_keras.check_weights(root, path)
     keras3, why = is_keras3(root)
-    generation = None if keras3 is None else KERAS3 if keras3 else OPTIMIZER
+    generation = None if keras3 is None else recognition.of_keras_file(keras3)
     return stored(NAME, root, path, config=None, optimizer_config=None, generation=generation, evidence=(evidence, why))
 
 

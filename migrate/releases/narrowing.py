@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from migrate.generations import EXPERIMENTAL
 from migrate.releases.table import DTENSOR, GRAPH, RELEASES, Release
 from migrate.releases.versions import PERHAPS, UNKNOWN, YES, Number, Versions, version_tuple
 
@@ -33,7 +32,7 @@ def candidates(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, 
 def _has_mode(release: Release, versions: Versions) -> bool:
     if release.mode == DTENSOR:
         return versions.dtensor in (YES, PERHAPS)
-    return versions.dtensor != YES or release.generation != EXPERIMENTAL
+    return versions.dtensor != YES or not release.traits.is_trial
 
 
 def _nearest(

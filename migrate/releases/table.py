@@ -159,7 +159,7 @@ class Release:
     @property
     def is_before_tf_keras(self) -> bool:
         """Whether it is Keras 1 or 2."""
-        return self.generation in generations.STANDALONE
+        return self.is_standalone and self.is_native
 
     @property
     def family(self) -> str:

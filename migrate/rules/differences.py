@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from migrate import generations
 from migrate.algorithms import keras_config, lazy_rows, repeated_rows
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import Algorithm
 from migrate.facts.clipping import ALL, NORM
+from migrate.generations import traits
+from migrate.releases.modules import NEWEST
 from migrate.releases.narrowing import candidates
-from migrate.releases.table import KERAS_3, TENSORFLOWS
 from migrate.releases.versions import UNKNOWN, Versions
 from migrate.rules.comparison import defaults, matters, same
 from migrate.rules.step_factors import BY_NAME, DECAYED, LAZY, NO_STEP, REPEATED, ROUNDING
@@ -29,10 +29,6 @@ APART = {
     *("initial_velocity", "ema_start"),
 }
 """Arguments that no config of Keras holds: they decide no step, or `_row_and_decay_differences` looks at them."""
-NEWEST = {
-    **dict.fromkeys((generations.OPTIMIZER_V2, generations.OPTIMIZER), Versions(TENSORFLOWS[-1].keras[0])),
-    generations.KERAS3: Versions(KERAS_3[-1].version),
-}
 
 
 def config_for(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
@@ -101,7 +97,8 @@ def _row_and_decay_differences(
     lazy_rows.put_in(told, config, algorithm, generation, names)
     kept = bool(told.values.get(keras_config.LAZY_ROWS))
     theirs = repeated_rows.done(generation, algorithm, config, versions(state, generation))
-    called = "Keras 3 on the TensorFlow backend" if generation == generations.KERAS3 else f"generation {generation}"
+    has_backends = traits(generation).has_backends
+    called = "Keras 3 on the TensorFlow backend" if has_backends else f"generation {generation}"
     different = repeated_rows.difference(state, algorithm, theirs, called)
     reasons = [different] if different else []
     if ours.get(keras_config.LAZY_ROWS) and not kept:

@@ -14,25 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from migrate import algorithms, generations
+from migrate import algorithms
 from migrate.algorithms import nadam, repeated_rows
 from migrate.algorithms.clipping import LIMITS
-from migrate.algorithms.spec import Algorithm
+from migrate.algorithms.spec import Algorithm, epsilon_inside
 from migrate.bytes.arrays import LazyArray
 from migrate.claims import Origin, doubts
-from migrate.generations import NEW, OPTIMIZER, OPTIMIZER_V2
+from migrate.generations import NEVER, traits
+from migrate.releases.modules import GENERATION, MODULE, TF_KERAS, TF_KERAS_LEGACY
 from migrate.rules import comparison, differences
 from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
-
-KERAS3, TF_KERAS, TF_KERAS_LEGACY = generations.KERAS3, "tf_keras", "tf_keras.legacy"
-GENERATION = {KERAS3: generations.KERAS3, TF_KERAS: OPTIMIZER, TF_KERAS_LEGACY: OPTIMIZER_V2}
-"""Family of classes -> the generation whose rules and orders it has."""
-MODULE = {
-    KERAS3: "keras.optimizers",
-    TF_KERAS: "tf_keras.optimizers",
-    TF_KERAS_LEGACY: "tf_keras.optimizers.legacy",
-}
 
 
 @dataclass(frozen=True)
@@ -181,7 +173,7 @@ def _multiply(change: _Change, slot: str, factor: Callable[[float], float]) -> N
 def _time_decay(change: _Change, algorithm: Algorithm) -> None:
     """lr / (1 + decay * iterations) is InverseTimeDecay with decay_steps=1, for classes without the argument."""
     decay = change.values.get("decay")
-    if not decay or change.generation not in NEW or not algorithm.time_decay:
+    if not decay or traits(change.generation).has_time_decay or not algorithm.time_decay:
         return
     rate = change.values["learning_rate"]
     if isinstance(rate, Mapping):
@@ -196,7 +188,7 @@ def _limits(change: _Change, algorithm: Algorithm) -> None:
     given = [key for key in LIMITS if change.values.get(key)]
     left_out = (
         given[1:]
-        if change.generation in NEW
+        if traits(change.generation).has_averages
         else given[:2][1:]
         if {"clipnorm", "global_clipnorm"} <= set(given)
         else []
@@ -229,16 +221,14 @@ def _epsilon(change: _Change, algorithm: Algorithm) -> None:
 
 def _inside(change: _Change, algorithm: Algorithm) -> bool:
     """Whether the class has epsilon inside the root."""
-    if change.generation == OPTIMIZER_V2:
-        return algorithm.name == "RMSprop" and bool(change.values.get("momentum"))
-    return True
+    return epsilon_inside(algorithm.name, change.generation, change.values.get("momentum"))
 
 
 def _nadam(change: _Change, algorithm: Algorithm) -> None:
     """From 2.11 on Nadam's momentum schedule has schedule_decay 1; the product follows from the schedule."""
     if algorithm.name != "Nadam":
         return
-    if change.generation == OPTIMIZER_V2:
+    if traits(change.generation).has_schedule_decay:
         if isinstance(change.values["learning_rate"], Mapping):
             raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]}.Nadam takes no learning rate schedule")
         return
@@ -260,7 +250,7 @@ def _idle_slots(change: _Change, algorithm: Algorithm) -> None:
     """Slots that are kept although momentum is 0 say nothing about any later step."""
     if change.values.get("momentum"):
         return
-    if algorithm.name == "SGD" and change.generation != OPTIMIZER:
+    if algorithm.name == "SGD" and traits(change.generation).sgd_momentum == NEVER:
         change.drop("m", "as momentum is 0 and no step reads it")
     if algorithm.name == "RMSprop":
         change.drop("momentum", "as momentum is 0 and no step reads it")
@@ -285,9 +275,9 @@ def _options(change: _Change, algorithm: Algorithm) -> None:
         raise UnsupportedError(
             "with gradient_accumulation_steps the schedule or the averages go by real steps, and in Keras 3 by calls"
         )
-    if values.get("gradient_accumulation_steps") and generation != generations.KERAS3:
+    if values.get("gradient_accumulation_steps") and not traits(generation).accumulates_gradients:
         raise UnsupportedError("it accumulates gradients over several batches, which tf_keras does not")
-    if generation in NEW:
+    if traits(generation).has_averages:
         return
     if algorithm.name == "Adagrad" and isinstance(values["learning_rate"], Mapping):
         raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]}.Adagrad makes no schedule of what a file says of one")
@@ -302,7 +292,7 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
     config = {key: values.get(key, default) for key, default in defaults.items()}
     config |= {key: values[key] for key in LIMITS if values.get(key)}
     config |= {key: values.get(key) for key in algorithm.later}
-    if generation == OPTIMIZER_V2:
+    if traits(generation).has_time_decay:
         config["decay"] = values.get("decay") or 0.0
         if algorithm.name == "Nadam":  # its config says `decay`, and its constructor listens to `schedule_decay` alone
             config["decay"] = config["schedule_decay"]
@@ -311,7 +301,7 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
     if values.get("use_ema"):
         keys = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
         config |= {key: values[key] for key in keys if values.get(key) is not None}
-    if generation == generations.KERAS3 and values.get("gradient_accumulation_steps"):
+    if traits(generation).accumulates_gradients and values.get("gradient_accumulation_steps"):
         config["gradient_accumulation_steps"] = int(values["gradient_accumulation_steps"])
     return config
 

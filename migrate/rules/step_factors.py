@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from migrate import generations
+from migrate.releases.modules import GENERATION
 
 OPTIM, TORCH, OPTAX = "optim", "torch", "optax"
-KERAS3, TF_KERAS, LEGACY = generations.KERAS3, generations.OPTIMIZER, generations.OPTIMIZER_V2
+KERAS3, TF_KERAS, LEGACY = GENERATION.values()
 LIVE = (OPTIM, KERAS3, TF_KERAS, LEGACY, TORCH, OPTAX)
 """Frameworks whose live optimizers are filled, the first four called as `Live.generation`."""
 FILES = ("keras", "tf-keras", "slots")

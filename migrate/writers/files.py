@@ -14,7 +14,7 @@ from migrate.claims import doubts
 from migrate.models import rounding
 from migrate.models.compiled import without_loss
 from migrate.models.plan import ModelPlan, stored_model
-from migrate.rules.keras_targets import GENERATION
+from migrate.releases.modules import GENERATION
 from migrate.state import OptimizerState
 from migrate.writers.hdf5_file import Sink, created
 from optim.bytes.bundle import numpy_dtype

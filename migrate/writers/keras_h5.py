@@ -17,14 +17,13 @@ import numpy as np
 from migrate import claims
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
-from migrate.generations import KERAS3, OPTIMIZER, OPTIMIZER_V2
 from migrate.models import to_tf_keras, training
 from migrate.models.normalized_config import leaves
 from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import with_input
 from migrate.models.weights import legacy_order
 from migrate.readers import keras_h5 as reader
-from migrate.rules.keras_targets import GENERATION, TF_KERAS, TF_KERAS_LEGACY
+from migrate.releases.modules import TF_KERAS, TF_KERAS_LEGACY
 from migrate.state import OptimizerState
 from migrate.writers import files, hdf5_file, single_file
 
@@ -66,9 +65,7 @@ def plan_for(state: OptimizerState) -> ModelPlan:
 
     Raises as `plan.model_plan`, and UnsupportedError for a Sequential that tf_keras would load without weights: before
     2.3 Keras left an InputLayer out of the config."""
-    generation = state.source.generation if state.source is not None else None
-    new_first = generation in (OPTIMIZER, KERAS3)
-    families = (TF_KERAS, TF_KERAS_LEGACY) if new_first else (TF_KERAS_LEGACY, TF_KERAS)
+    families = (TF_KERAS, TF_KERAS_LEGACY) if state.source_traits.prefers_new_classes else (TF_KERAS_LEGACY, TF_KERAS)
     plan = model_plan(state, families, scaled=(TF_KERAS_LEGACY,))
     model = stored_model(state).config if plan.document is None else plan.document
     if model.get("class_name") == "Sequential":
@@ -229,7 +226,7 @@ def _optimizer_names(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
     names = {row.variable: name for row, name in zip(rows, shown, strict=True)}
     live = plan.live
     renamed = LEGACY_SLOTS.get(live.class_name, {})
-    assert GENERATION[live.family] in (OPTIMIZER, OPTIMIZER_V2)
+    assert live.family in (TF_KERAS, TF_KERAS_LEGACY)
     for slot, variable, array in plan.flat:
         if variable is None:
             scalar = SCALARS[live.family][slot]

@@ -26,8 +26,8 @@ from migrate.models.places import places
 from migrate.models.plan import ModelPlan, model_plan, stored_model
 from migrate.models.to_keras3 import Translation, to_keras3
 from migrate.readers import keras_zip as reader
+from migrate.releases.modules import KERAS_3, MODULE
 from migrate.releases.versions import version_tuple
-from migrate.rules.keras_targets import KERAS3, MODULE
 from migrate.state import OptimizerState, StoredModel
 from migrate.writers import files, single_file
 from optim.bytes.checks import Check
@@ -52,7 +52,7 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
 
     Raises as `plan.model_plan`.
     """
-    plan, translation = model_plan(state, (KERAS3,)), Translation()
+    plan, translation = model_plan(state, (KERAS_3,)), Translation()
     _config(plan, translation)
     own = to_tf_keras.own_classes(stored_model(state).config, ONLY_3) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
@@ -109,7 +109,7 @@ def write(
 def described(state: OptimizerState) -> dict[str, Any]:
     """What a target says of model, loss and optimizer, and of its release."""
     translation = Translation()
-    return {**_config(model_plan(state, (KERAS3,)), translation), **_release(state, translation)}
+    return {**_config(model_plan(state, (KERAS_3,)), translation), **_release(state, translation)}
 
 
 def _release(state: OptimizerState, translation: Translation) -> dict[str, str]:
@@ -177,7 +177,7 @@ def _optimizer(plan: ModelPlan) -> dict[str, Any]:
         settings = {key: value for key, value in rate["config"].items() if (key, value) != ("name", None)}
         schedule = {"module": "keras.optimizers.schedules", "registered_name": None, **rate}
         config["learning_rate"] = {**schedule, "config": settings}
-    made = {"module": MODULE[KERAS3], "class_name": live.class_name, "config": config, "registered_name": None}
+    made = {"module": MODULE[KERAS_3], "class_name": live.class_name, "config": config, "registered_name": None}
     if plan.scale is None:
         return made
     around = {"name": "loss_scale_optimizer", "inner_optimizer": made, "initial_scale": plan.scale.initial}

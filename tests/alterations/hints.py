@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from migrate.generations import NATIVE
+from migrate.generations import having
 from tests.alterations.alteration import CLASSES, Alteration, Hints
 from tests.alterations.configs import LIMITS, flipped, of_schedules, rename
 
@@ -36,7 +36,10 @@ def of_hints(hints: Hints) -> Iterator[Alteration]:
             change = lambda _, h, key=key: config_of(h).update({key: flipped(config_of(h)[key])})  # noqa: E731
             # Slots of momentum are there without it in SGD of these generations, in RMSProp of tf.train, and in Muon.
             always = {*TRAIN.values(), "Muon"}
-            kept = str(hints.get("generation")) in NATIVE or hints["optimizer_config"]["class_name"] in always
+            kept = (
+                str(hints.get("generation")) in having(lambda generation: generation.is_native)
+                or hints["optimizer_config"]["class_name"] in always
+            )
             yield Alteration("hints", f"{key} flipped", change, not (kept and key == "momentum"))
     for name in CLASSES if "variables" not in hints else ():  # of its class a list says nothing
         said = TRAIN.get(name, name) if hints["optimizer_config"]["class_name"].endswith("Optimizer") else name

@@ -15,6 +15,7 @@ import pytest
 
 import migrate
 from migrate.errors import StrictError, TargetExistsError
+from migrate.releases import modules
 from migrate.rules import keras_targets
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 from tests import next_steps
@@ -139,7 +140,7 @@ def test_momentum_without_the_learning_rate_is_converted(load_case: Any) -> None
     optimizer = case.document["optimizer"]
     config = {"class_name": optimizer["class"].split(".")[-1], "config": optimizer["args"]}
     state = migrate.read(_source(case), optimizer_config=config)
-    live = keras_targets.live_class(state, keras_targets.KERAS3)
+    live = keras_targets.live_class(state, modules.KERAS_3)
     assert live.reasons == ()
     assert "multiplied by" in " ".join(live.notes)
     names = [v.name for v in state.variables if v.trainable]
@@ -161,8 +162,8 @@ def test_a_schedule_of_adagrad_goes_to_the_new_class_as_the_legacy_one_reads_non
         variables=case.document["trainable"],
         generation="optimizer_v2",
     )
-    families = (keras_targets.TF_KERAS_LEGACY, keras_targets.TF_KERAS)
-    assert keras_targets.best(state, families).family == keras_targets.TF_KERAS
+    families = (modules.TF_KERAS_LEGACY, modules.TF_KERAS)
+    assert keras_targets.best(state, families).family == modules.TF_KERAS
     legacy = _keras("tf-keras").optimizers.legacy
     made = legacy.Adagrad.from_config({"learning_rate": schedule})
     with pytest.raises(ValueError, match="CosineDecay"):
@@ -179,7 +180,7 @@ def test_repeated_rows_of_an_embedding_are_squared_one_by_one_in_keras_3(load_ca
     report = migrate.migrate_checkpoint(_source(load_case("tf215-new-lion-embed")), tmp_path / "a.keras", to="keras")
     assert not any("a row several times" in reason for reason in report.reasons)  # Lion squares nothing
     state = migrate.read(_source(load_case("tf20-rmsprop-centered-momentum-embed")))
-    assert "a row several times" in " ".join(keras_targets.live_class(state, keras_targets.KERAS3).reasons)
+    assert "a row several times" in " ".join(keras_targets.live_class(state, modules.KERAS_3).reasons)
 
 
 def test_layers_mean_the_same_in_both(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_call_with_training_off_is_not_exact_where_keras_3_passes_over_it(tmp_
     source = WILD / case / "source" / "model.h5"
     report = migrate.migrate_checkpoint(source, tmp_path / "model.keras", to="keras")
     assert report.fidelity == "approximate"
-    assert "Keras 3 passes over training=False in a call" in report.reasons[0]
+    assert "Keras 3 ignores training=False in a call" in report.reasons[0]
     found, wanted = _losses(case, str(tmp_path / "model.keras"), "keras")
     assert abs(found[0] - wanted[0]) > 1e-3  # Keras 3 does so; were it not so, the reason would be false
     assert migrate.migrate_checkpoint(source, tmp_path / "model.h5", to="tf-keras").fidelity == "exact"

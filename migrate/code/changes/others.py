@@ -44,7 +44,7 @@ def others(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
     for kind in (cst.Name, cst.Attribute):
         for node in reading.tree.all(kind):
             found = reading.names.of(node)
-            is_class, is_module = any(map(names.old_class, found)), bool(found & names.MODULES.keys())
+            is_class, is_module = any(map(names.old_class, found)), any(map(names.is_module, found))
             if (is_class and not _is_read(reading, node)) or (is_module and _is_taken(reading, node)):
                 yield node
     for store in reading.tree.all(cst.Subscript):

@@ -16,7 +16,7 @@ from migrate.code.program import Reading
 from migrate.code.releases import Release
 from migrate.code.scopes import dotted
 from migrate.code.usage import is_compile
-from migrate.generations import KERAS3
+from migrate.releases import modules
 
 ADDONS = ("tensorflow_addons", "transformers", "official")
 GRAPH_LOOP = (
@@ -128,7 +128,8 @@ def is_current(reading: Reading, name: str, answer: Outcome) -> bool:
     if reading.target == targets.TF_KERAS:
         return name.startswith("tf_keras.")
     old = names.old_class(name)
-    current = answer.release.generation == KERAS3 and old is not None and old.generation is None
+    is_newest = answer.release.generation == modules.GENERATION[modules.KERAS_3]
+    current = is_newest and old is not None and old.generation is None
     return reading.target == targets.KERAS and current
 
 

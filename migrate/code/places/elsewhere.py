@@ -117,7 +117,7 @@ def _extended(reading: Reading, node: cst.Call, made_by: cst.Call) -> None:
 def look_at_module(reading: Reading, node: cst.Name | cst.Attribute) -> None:
     """A module of optimizers that is handed on: `getattr(keras.optimizers, name)`, `opts = keras.optimizers`."""
     found = reading.names.of(node)
-    if not found or not found <= names.MODULES.keys():
+    if not found or not all(map(names.is_module, found)):
         return
     parent = reading.parent(node)
     if isinstance(parent, cst.Attribute) and (parent.attr is node or parent.attr.value != "__dict__"):

@@ -12,7 +12,7 @@ from migrate.code import calls, facts, names, targets
 from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.program import Reading
 from migrate.code.usage import is_compile
-from migrate.generations import KERAS3
+from migrate.generations import traits
 
 KEEPS_STATE = re.compile(r"\.optimizer\.[gs]et_weights\(")
 """Its state is saved by name then, which takes an optimizer of `optim`."""
@@ -55,7 +55,8 @@ def _default(reading: Reading, node: cst.Call, certain: bool) -> None:
     keywords = {argument.keyword.value for argument in node.args if argument.keyword}
     qualified = names.of_string(DEFAULT, reading.program.code)
     has_default = not qualified.startswith("keras.") or any(
-        release.generation == KERAS3 for release in calls.releases_of(qualified, reading.releases)
+        traits(release.generation).compiles_without_optimizer
+        for release in calls.releases_of(qualified, reading.releases)
     )
     if "loss" not in keywords or any(a.star for a in node.args) or not certain or not has_default:
         return

@@ -100,7 +100,7 @@ def _class(reading: Reading, node: cst.Call) -> str:
 
 def _is_new(name: str) -> bool:
     """Whether it is the class of TensorFlow 2.4 on."""
-    return name.endswith(".LossScaleOptimizer") and "experimental" not in name
+    return name.endswith(".LossScaleOptimizer") and ".experimental." not in name
 
 
 def _inner(node: cst.Call) -> cst.BaseExpression | None:

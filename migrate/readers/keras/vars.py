@@ -12,7 +12,7 @@ from typing import Any
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError
-from migrate.generations import KERAS3
+from migrate.generations import traits
 from migrate.readers.keras.layers import arrange
 from migrate.readers.keras.tree import Node
 from migrate.releases.versions import JAX_OR_PYTORCH, UNKNOWN, Versions
@@ -54,7 +54,9 @@ def stored(
     for node in root.walk():
         if OPTIMIZER in node.children and _counts(node.children[OPTIMIZER]):  # a nested model with its own compile
             rest.update(_taken(node, (OPTIMIZER, *NOT_MODEL)))
-    variables, layers, twins = arrange(root, config, None if generation is None else generation == KERAS3)
+    variables, layers, twins = arrange(
+        root, config, None if generation is None else traits(generation).has_keras3_layers
+    )
     return Stored(
         format_name,
         generation,
@@ -62,7 +64,7 @@ def stored(
         optimizer_config,
         variables,
         weights=weights,
-        versions=Versions(backend=_backend(weights) if generation == KERAS3 else "") | versions,
+        versions=Versions(backend=_backend(weights) if traits(generation).has_keras3_layers else "") | versions,
         warnings=warnings,
         unmapped=rest,
         layers=None if layers.ordered() else layers,

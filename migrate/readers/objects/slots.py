@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import DamagedFileError
-from migrate.generations import KERAS3, OPTIMIZER_V2, TF1
+from migrate.generations import traits
 from migrate.matching import slot_owners
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
@@ -16,19 +16,16 @@ from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, slot_
 from migrate.state import GLOBAL_STEP, StoredVariable, Twins
 from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 
-TABLES = (OPTIMIZER_V2, TF1)
-"""Generations whose slots are in a table of slot variables."""
-
 
 def find(
     graph: ObjectGraph, bundle: BundleReader, optimizer: GraphOptimizer, generation: str, owners: Sequence[Owner]
 ) -> Found:
     """Read everything of the optimizer; `owners` are the model's variables."""
     found, names = Found(graph, bundle), {owner.node: owner.name for owner in owners}
-    if generation in TABLES:
+    if traits(generation).has_slot_table:
         for node in optimizer.nodes:
             found.add_table(node, names)
-    elif generation == KERAS3 and found.has_unlisted(optimizer.node):
+    elif traits(generation).has_keras3_layers and found.has_unlisted(optimizer.node):
         found.add_in_order(optimizer.node, names)
     elif owners:
         found.add_lists(optimizer.node, owners)
@@ -172,7 +169,7 @@ class Found:
     def trained(self, owners: Sequence[Owner], generation: str) -> list[str]:
         """Names of the variables with slots, in the optimizer's order."""
         slotted = self.order or list(dict.fromkeys(name for per in self.slots.values() for name in per))
-        if generation in TABLES:  # tables are in breadth-first order, `trainable_variables` of models depth first
+        if traits(generation).has_slot_table:  # breadth first, `trainable_variables` of models depth first
             known = set(slotted)
             return [owner.name for owner in owners if owner.name in known]
         return slotted

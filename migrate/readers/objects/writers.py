@@ -5,9 +5,10 @@ from __future__ import annotations
 from migrate.algorithms import ALGORITHMS
 from migrate.algorithms.spec import SHARED_SLOTS
 from migrate.bytes.object_graph import ObjectGraph
-from migrate.generations import EXPERIMENTAL, KERAS3, OPTIMIZER_V2, TF1
+from migrate.generations import traits
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects.optimizers import slot_lists, slot_name
+from migrate.releases import recognition
 from migrate.releases.versions import PERHAPS, TENSORFLOW, UNKNOWN, YES, Versions
 
 _SLOTS = frozenset(slot.name for slots in (SHARED_SLOTS, *(a.slots for a in ALGORITHMS)) for slot in slots)
@@ -16,19 +17,12 @@ _SLOTS = frozenset(slot.name for slots in (SHARED_SLOTS, *(a.slots for a in ALGO
 def generation(graph: ObjectGraph, optimizer: int) -> tuple[str, str]:
     """Return the generation, by how the optimizer's state is attached to the graph, and the evidence."""
     children = graph.children[optimizer]
-    counts = bool({"iter", "learning_rate", "decay", "_iterations"} & children.keys())
-    if (graph.slot_variables[optimizer] or set(object_optimizers.POWERS) <= children.keys()) and not counts:
-        return TF1, "it has a table of slot variables or powers of beta and no `iter`, as tf.train optimizers"
-    if "iter" in children or graph.slot_variables[optimizer]:
-        return OPTIMIZER_V2, "it has `iter` and a table of slot variables, as OptimizerV2 (legacy) does"
-    if "_trainable_variables" in children or "_trainable_variables_indices" in children:
-        return KERAS3, "it tracks `_trainable_variables`, as Keras 3 does"
     tracked = graph.children[children["_variables"]].values() if "_variables" in children else ()
-    if children.get("_iterations") in tracked:
-        return "optimizer", "`_iterations` is among its `_variables`, as in tf.keras 2.11 and later"
-    return (
-        "experimental",
-        "it has slots without `_iterations` in `_variables`, as in tf.keras 2.9 and 2.10",
+    return recognition.from_objects(
+        children.keys(),
+        has_table=bool(graph.slot_variables[optimizer]),
+        has_powers=set(object_optimizers.POWERS) <= children.keys(),
+        lists_counter=children.get("_iterations") in tracked,
     )
 
 
@@ -39,11 +33,12 @@ def release(graph: ObjectGraph, optimizer: int, generation: str, shards: int) ->
     Each device of a mesh writes a shard, a strategy writes one; DTensor's optimizers have no averages. Keras 3 can
     write this on TensorFlow alone.
     """
-    if generation == OPTIMIZER_V2:
+    of = traits(generation)
+    if of.has_slot_table and of.has_configs:
         in_graph = _full_name_of_counter(graph, optimizer).startswith("training")
         return Versions(tensorflow_after="2.4" if graph.tells_values else "", graph_mode=in_graph)
-    if generation != EXPERIMENTAL:
-        return Versions(backend=TENSORFLOW) if generation == KERAS3 else UNKNOWN
+    if not of.shows_release_in_list:
+        return Versions(backend=TENSORFLOW) if of.has_keras3_layers else UNKNOWN
     names = [graph.full_names[node] for node, _ in graph.walk(optimizer) if graph.keys[node] is not None]
     tensorflow = "2.10" if "_variables" in graph.children[optimizer] else "2.9"
     if any(names) or "_model_variables_moving_average" in graph.children[optimizer]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError
-from migrate.generations import KERAS2, KERAS2_3, OPTIMIZER_V1
 from migrate.graphs.saver import SaverGraph
 from migrate.graphs.writers import writers
 from migrate.readers.keras.model import MOVING, RENORM
 from migrate.readers.savers.parts import Parts, in_order, stored_variable, variables_of
+from migrate.releases.recognition import of_native_names
 from migrate.state import GLOBAL_STEP, Layers, LayerVariable, StoredVariable
 
 KINDS = ("m", "v", "vhat", "u", "moment", "accumulator", "delta_accumulator")
@@ -88,7 +88,11 @@ def _slot_list(
         return int(found.group(2) or 0) if found else 0
 
     if numbered:
-        return sorted(numbered, key=place), KERAS2_3, f"slots are called {numbered[0]!r}, as in Keras 2.3"
+        return (
+            sorted(numbered, key=place),
+            of_native_names(True, False),
+            f"slots are called {numbered[0]!r}, as in Keras 2.3",
+        )
     if not anonymous:
         return [], None, "it holds no slots"
     slots = sorted(anonymous, key=number)
@@ -100,8 +104,12 @@ def _slot_list(
             (f"{why} and tf.keras before 1.14; the graph (.meta), which would distinguish them, is missing"),
         )
     if slots[0] in graph.resources:
-        return slots, OPTIMIZER_V1, f"{why} and tf.keras before 1.14; variables are resources, as in the latter"
-    return slots, KERAS2, f"{why}; variables are no resources, so it is not tf.keras"
+        return (
+            slots,
+            of_native_names(False, True),
+            f"{why} and tf.keras before 1.14; variables are resources, as in the latter",
+        )
+    return slots, of_native_names(False, False), f"{why}; variables are no resources, so it is not tf.keras"
 
 
 def _ordered_variables(

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 
 from migrate.bytes.arrays import LazyArray
-from migrate.generations import OPTIMIZER_V2
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.savers.parts import Parts, in_order, variables_of
+from migrate.releases.recognition import COUNTER_NAMED_ITER
 from migrate.state import GLOBAL_STEP
 
 
@@ -25,7 +25,7 @@ def stored(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | No
     slots = sorted((k for k in arrays if k.startswith(scope)), key=lambda k: place.get(k.rpartition("/")[0], -1))
     weights = tuple((key, arrays[key]) for key in slots)
     return Parts(
-        OPTIMIZER_V2,
+        COUNTER_NAMED_ITER,
         f"the step counter is called {counter!r}, as OptimizerV2 does in graph mode"
         if counter in arrays
         else "an OptimizerV2 in graph mode that counts in global_step, as in an Estimator",

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from migrate.bytes.arrays import LazyArray
-from migrate.generations import TF1
 from migrate.graphs import plain_ops
 from migrate.graphs.plain_ops import Plain
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.savers.parts import Parts, in_order, variables_of
+from migrate.releases.recognition import SLOTS_NAMED_AFTER_CLASSES
 from migrate.state import GLOBAL_STEP
 
 _POWERS = {"beta_1": "beta1_power", "beta_2": "beta2_power"}
@@ -40,7 +40,7 @@ def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph, plain: Plain) -> 
     names = in_order([key for key in arrays if key not in used], graph)
     why = f"the graph updates variables with plain ops that compute the same as {plain.trained.class_name}"
     variables = [replace(v, trainable=v.name in plain.owners) for v in variables_of(arrays, names, graph)]
-    return Parts(TF1, why, tuple(variables), slots, scalars)
+    return Parts(SLOTS_NAMED_AFTER_CLASSES, why, tuple(variables), slots, scalars)
 
 
 def _counted(array: LazyArray, ahead: float) -> LazyArray:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
-from migrate.generations import TF1
 from migrate.graphs import scopes, tf_train
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.savers.parts import Parts, in_order, variables_of
+from migrate.releases.recognition import SLOTS_NAMED_AFTER_CLASSES
 from migrate.state import GLOBAL_STEP
 from optim.errors import UnsupportedError
 
@@ -40,7 +40,7 @@ def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
     if averages:
         warnings = (f"{len(averages)} moving averages ({next(iter(averages))}, ...) are no slots: unmapped",)
     return Parts(
-        TF1,
+        SLOTS_NAMED_AFTER_CLASSES,
         f"slots are called as those of tf.train optimizers, {shown!r}" if shown else "it holds no slots",
         variables_of(arrays, names, graph),
         slots,
