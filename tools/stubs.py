@@ -1,8 +1,8 @@
 """Write `optim/__init__.pyi`: what type checkers and editors know of the public names of `optim`.
 
 Signatures of optimizers are made from their rules when Python runs, which no type checker sees. Run
-`python tools/stubs.py` after a rule, an option or a public name changes; a test tells if it was forgotten. The stub
-stands for `optim/__init__.py` alone, so that mypy still checks all other files of `optim` themselves.
+`python tools/stubs.py` after a rule, an option or a public name changes; a test fails if you forgot it. The stub
+replaces `optim/__init__.py` alone, so that mypy still checks all other files of `optim` themselves.
 """
 
 from __future__ import annotations
