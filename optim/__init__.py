@@ -51,7 +51,7 @@ _HOME = {
     "StochasticAverage": "optim.options.stochastic_average",
     "Optimizer": "optim.optimizer",
     "build_kernels": "optim.native.library",
-    "describe_checkpoint": "optim.checkpoints.loading",
+    "describe_checkpoint": "optim.checkpoints.stored",
     "load_checkpoint": "optim.checkpoints.loading",
     "for_keras": "optim.keras.making",
     "keras_objects": "optim.keras.making",

@@ -10,9 +10,9 @@ from optim import schedules as schedules
 from optim.arguments import Hyperparameter as Hyperparameter
 from optim.arguments import LearningRate, Number
 from optim.arguments import choice as choice
-from optim.checkpoints.loading import describe_checkpoint as describe_checkpoint
 from optim.checkpoints.loading import load_checkpoint as load_checkpoint
 from optim.checkpoints.saving import save_checkpoint as save_checkpoint
+from optim.checkpoints.stored import describe_checkpoint as describe_checkpoint
 from optim.keras.making import for_keras as for_keras
 from optim.keras.making import keras_objects as keras_objects
 from optim.layouts.policies import Placement
