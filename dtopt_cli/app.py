@@ -49,8 +49,8 @@ def root(
 
 
 def _end_like_ctrl_c(context: typer.Context) -> None:
-    """SIGTERM ends a command as Ctrl-C does, so that what is done is kept and nothing is left behind. A
-    second one changes nothing: the first is being obeyed."""
+    """SIGTERM ends a command as Ctrl-C does: finished work is kept, and temporary files are removed. A
+    second one changes nothing, because the command is already ending."""
 
     def end(number: int, frame: Any) -> None:
         signal.signal(number, signal.SIG_IGN)
@@ -114,7 +114,7 @@ def _quit(error: BaseException) -> NoReturn:
 
 
 def _let_go(stream: TextIO) -> None:
-    """Give up what nobody takes: else Python tries again at its end, and ends with 120."""
+    """Drop unread output: if not, Python tries again at its end, and exits with 120."""
     try:
         stream.flush()
     except OSError:
@@ -122,7 +122,7 @@ def _let_go(stream: TextIO) -> None:
 
 
 def _told(error: BaseException) -> tuple[str, int]:
-    """What is said of an error, and the exit code."""
+    """The message of an error, and the exit code."""
     stopped = interruption(error)
     if isinstance(stopped, KeyboardInterrupt):
         return f"dtopt: {str(stopped) or 'interrupted'}", Exit.INTERRUPTED
@@ -139,7 +139,7 @@ def _told(error: BaseException) -> tuple[str, int]:
 
 
 def _print_error(said: str, code: Any, **commands: Any) -> None:
-    """With `--json` as the one document, where the command has printed none."""
+    """With `--json` as the one document, if the command has not printed one."""
     if code and "--json" in sys.argv[1:] and not output.printed.document:
         with contextlib.suppress(OSError):
             found = {name: command for name, command in commands.items() if command}

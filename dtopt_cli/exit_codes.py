@@ -1,4 +1,4 @@
-"""What the commands of `dtopt bench` end with; `docs/benchmarking.md` says it for people."""
+"""Exit codes of the commands; `docs/benchmarking.md` lists those of `dtopt bench`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class Exit(IntEnum):
     NO_ANSWER = 124
     """As of `timeout`."""
     INTERRUPTED = 130
-    """As shells say of SIGINT."""
+    """As in shells for SIGINT."""
     NOBODY_READS = 141
-    """The output's reader has left, as `head` does; as shells say of SIGPIPE."""
+    """The output's reader is gone, as after `head`; as in shells for SIGPIPE."""

@@ -1,4 +1,4 @@
-"""TensorFlow imported for a single step: beside other work, quietly, and without what that step needs not."""
+"""Import TensorFlow for a single step: in parallel, quietly, and without what that step does not need."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tensorflow_quietly() -> None:
 
 @contextmanager
 def _without_others() -> Iterator[None]:
-    """TensorFlow imports these where they are installed, does without otherwise, and is then done in two thirds of the
+    """TensorFlow imports these if they are installed, but does not need them. Without them it takes two thirds of the
     time and a sixth less memory."""
     modules: dict[str, Any] = sys.modules
     absent = [name for name in NEEDLESS if name not in modules]

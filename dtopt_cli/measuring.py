@@ -24,7 +24,7 @@ OutputFile = Annotated[
 
 
 def command() -> str:
-    """This command as it was typed, for results to say how they came about."""
+    """This command as the user typed it, to record in results."""
     return shlex.join(["dtopt", *sys.argv[1:]])
 
 
@@ -72,7 +72,7 @@ def give(
 
 
 def tell_failures(result: Result) -> None:
-    """Why rows failed, on stderr: where a person sees it although stdout goes elsewhere."""
+    """Print on stderr why rows failed: the user sees it even if stdout goes to a file."""
     for row in result.rows:
         if row.status == "failed":
             name = " ".join(str(getattr(row, member)) for member in ("peer", "mesh") if hasattr(row, member))

@@ -143,7 +143,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 
 @dataclass(frozen=True)
 class Hints:
-    """What the user says of a source that does not say everything."""
+    """The user's hints for an incomplete source."""
 
     format: From = "auto"
     optimizer_config: OptimizerConfig = None
@@ -202,7 +202,7 @@ class Partial:
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer. Where a parameter is a dataclass, such as Hints, its fields stand in its place."""
+    """A command for typer. The fields of a dataclass parameter, such as Hints, replace it."""
     of_command = inspect.signature(command, eval_str=True).parameters
     kinds = {name: parameter.annotation for name, parameter in of_command.items()}
     records = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and is_dataclass(kind)}
@@ -223,7 +223,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _settings(typed: Iterable[str]) -> dict[str, Any]:
-    """What `--set` says, each NAME once."""
+    """The values of `--set`, each NAME once."""
     from migrate import surfaces
     from migrate.bytes import json_text
 

@@ -17,12 +17,12 @@ class MissingExtraError(DtoptError, ImportError):
 
 
 def hints(script: str, optimizer_config: str | None, generation: str | None) -> dict[str, Any]:
-    """The hints that the optimizer in a program gives: `optimizer_config`, and `generation` where it is not given.
+    """The hints from the optimizer in a program: `optimizer_config`, and `generation` if the user did not set it.
 
-    Raises HyperparameterError: with --optimizer-config, which says the same.
+    Raises HyperparameterError: together with --optimizer-config.
     """
     if optimizer_config is not None:
-        raise HyperparameterError("--optimizer-from and --optimizer-config say the same: give one of them")
+        raise HyperparameterError("--optimizer-from and --optimizer-config exclude each other: pass one of them")
     with extra():
         from migrate.code.hints import from_code
     hint = from_code(script, generation)
@@ -32,7 +32,7 @@ def hints(script: str, optimizer_config: str | None, generation: str | None) -> 
 
 @contextmanager
 def extra() -> Iterator[None]:
-    """Say which package to install where LibCST is missing."""
+    """Name the package to install if LibCST is missing."""
     try:
         yield
     except ImportError as error:

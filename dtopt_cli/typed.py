@@ -95,7 +95,7 @@ def with_options(words: Sequence[str], more: Sequence[str]) -> list[str]:
 
 
 def _keys(words: Sequence[str]) -> Iterable[tuple[str, ...]]:
-    """What each word says: an option and, for --set, the name of what it sets; nothing for other words."""
+    """What each word sets: an option and, for --set, its name; nothing for other words."""
     before = ""
     for word, after in zip(words, (*words[1:], ""), strict=True):
         option, equals, value = word.partition("=")

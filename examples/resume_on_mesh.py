@@ -1,4 +1,4 @@
-"""Resume a migrated checkpoint on a 2x2 CPU mesh, beside what the original framework did next.
+"""Resume a migrated checkpoint on a 2x2 CPU mesh, and compare with what the original framework did next.
 
     python examples/resume_on_mesh.py MIGRATED CASE
 

@@ -1,4 +1,4 @@
-"""Data parallel training with MultiWorkerMirroredStrategy: one program, many processes; `TF_CONFIG` says which it is.
+"""Data parallel training with MultiWorkerMirroredStrategy: one program, many processes; `TF_CONFIG` names this one.
 
     python examples/train_on_workers.py FOLDER
 

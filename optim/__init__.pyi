@@ -10,9 +10,9 @@ from optim import schedules as schedules
 from optim.arguments import Hyperparameter as Hyperparameter
 from optim.arguments import LearningRate, Number
 from optim.arguments import choice as choice
-from optim.checkpoints.loading import describe_checkpoint as describe_checkpoint
 from optim.checkpoints.loading import load_checkpoint as load_checkpoint
 from optim.checkpoints.saving import save_checkpoint as save_checkpoint
+from optim.checkpoints.stored import describe_checkpoint as describe_checkpoint
 from optim.keras.making import for_keras as for_keras
 from optim.keras.making import keras_objects as keras_objects
 from optim.layouts.policies import Placement
@@ -29,6 +29,7 @@ from optim.optimizers.adan import Adan as _Adan
 from optim.optimizers.cocob import COCOB as _COCOB
 from optim.optimizers.conditional_gradient import ConditionalGradient as _ConditionalGradient
 from optim.optimizers.ftrl import Ftrl as _Ftrl
+from optim.optimizers.groups import Groups as _Groups
 from optim.optimizers.lamb import Lamb as _Lamb
 from optim.optimizers.lars import LARS as _LARS
 from optim.optimizers.lion import Lion as _Lion
@@ -42,6 +43,7 @@ from optim.optimizers.rmsprop import RMSprop as _RMSprop
 from optim.optimizers.schedule_free_adamw import ScheduleFreeAdamW as _ScheduleFreeAdamW
 from optim.optimizers.sgd import SGD as _SGD
 from optim.optimizers.yogi import Yogi as _Yogi
+from optim.options.adaptive_clipping import AdaptiveGradClip as AdaptiveGradClip
 from optim.options.lookahead import Lookahead as Lookahead
 from optim.options.option_objects import EMAOption as EMAOption
 from optim.options.option_objects import GradientsClipOption as GradientsClipOption
@@ -61,10 +63,12 @@ __all__ = [
     "AdamW",
     "Adamax",
     "Adan",
+    "AdaptiveGradClip",
     "ConditionalGradient",
     "EMAOption",
     "Ftrl",
     "GradientsClipOption",
+    "Groups",
     "Hyperparameter",
     "Lamb",
     "Lion",
@@ -116,6 +120,7 @@ class AdaBelief(_AdaBelief):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -158,6 +163,7 @@ class Adadelta(_Adadelta):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -204,6 +210,7 @@ class Adafactor(_Adafactor):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -247,6 +254,7 @@ class Adagrad(_Adagrad):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -294,6 +302,7 @@ class Adam(_Adam):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -342,6 +351,7 @@ class AdamW(_AdamW):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -385,6 +395,7 @@ class Adamax(_Adamax):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -429,6 +440,7 @@ class Adan(_Adan):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -470,6 +482,7 @@ class COCOB(_COCOB):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -513,6 +526,7 @@ class ConditionalGradient(_ConditionalGradient):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -560,6 +574,7 @@ class Ftrl(_Ftrl):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -587,6 +602,36 @@ class Ftrl(_Ftrl):
         loss_scale_factor: float | None = None,
     ) -> None: ...
 
+class Groups(_Groups):
+    def __init__(
+        self,
+        groups: Sequence[tuple[str | None, Optimizer]],
+        gradients_clip_option: GradientsClipOption | Mapping[str, Any] | None = None,
+        ema_option: EMAOption | Mapping[str, Any] | None = None,
+        name: str = "Groups",
+        mesh: dtensor.Mesh | None = None,
+        *,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        clip_order: str | None = None,
+        use_ema: bool | None = None,
+        ema_momentum: float | None = None,
+        ema_overwrite_frequency: int | None = None,
+        ema_start: str | None = None,
+        stochastic_average: StochasticAverage | Mapping[str, Any] | None = None,
+        jit_compile: bool | None = None,
+        executor: str = "auto",
+        repeated_rows: Sequence[str] = (),
+        slot_placement: Placement = "like_variable",
+        gradient_accumulation_steps: int | None = None,
+        count_calls: bool = False,
+        loss_scale: float | str | None = None,
+        loss_scale_growth_steps: int | None = None,
+        master_copies: bool = False,
+        loss_scale_factor: float | None = None,
+    ) -> None: ...
+
 class LARS(_LARS):
     def __init__(
         self,
@@ -607,6 +652,7 @@ class LARS(_LARS):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -652,6 +698,7 @@ class Lamb(_Lamb):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -694,6 +741,7 @@ class Lion(_Lion):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -752,6 +800,7 @@ class Muon(_Muon):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -797,6 +846,7 @@ class Nadam(_Nadam):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -843,6 +893,7 @@ class NovoGrad(_NovoGrad):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -885,6 +936,7 @@ class ProximalAdagrad(_ProximalAdagrad):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -933,6 +985,7 @@ class RMSprop(_RMSprop):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -985,6 +1038,7 @@ class RectifiedAdam(_RectifiedAdam):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -1028,6 +1082,7 @@ class SGD(_SGD):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -1077,6 +1132,7 @@ class ScheduleFreeAdamW(_ScheduleFreeAdamW):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,
@@ -1124,6 +1180,7 @@ class Yogi(_Yogi):
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
         clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
         use_ema: bool | None = None,
         ema_momentum: float | None = None,
         ema_overwrite_frequency: int | None = None,

@@ -9,8 +9,9 @@ from typing import Any
 from optim.errors import UnsupportedError
 from optim.rule import Rule, Slot, default_rate
 
-Group = float | tuple[float, tuple[tuple[str, float], ...]]
-"""What the coefficients of a variable depend on: its factor of the learning rate, and constants of its rule."""
+Group = float | tuple[float, tuple[tuple[str, float], ...]] | tuple[int, Any]
+"""What the coefficients of a variable depend on: its factor of the learning rate, and constants of its rule; with
+several algorithms in one optimizer also the number of its algorithm, first."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,28 @@ class Algorithm:
     def updating_rule(self) -> Rule | None:
         """The rule, where updates are the rule's and not those of a user's own `update_step`."""
         return self.rule if self.own_step is None else None
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether there is an algorithm to call, with or without a subclass's own step."""
+        return self.rule is not None
+
+    def owner_of(self, rule: Rule | None) -> str:
+        """Name of the class that a rule is of, for messages."""
+        return self.owner
+
+    def rule_of(self, tracked: Any) -> Rule | None:
+        """`rule` for one variable."""
+        return self.rule
+
+    def updating_rule_of(self, tracked: Any) -> Rule | None:
+        """`updating_rule` for one variable."""
+        return self.rule_of(tracked) if self.own_step is None else None
+
+    @property
+    def updating_rules(self) -> tuple[Rule, ...]:
+        """All that update variables; empty if a user's `update_step` does."""
+        return () if self.updating_rule is None else (self.updating_rule,)
 
     @property
     def slots(self) -> tuple[Slot, ...]:

@@ -96,7 +96,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """True or False, and nothing that Python would take for them. Raises HyperparameterError."""
+    """True or False; 1 and 0 are neither. Raises HyperparameterError."""
     if not isinstance(value, bool):
         raise HyperparameterError(f"{name} must be True or False, got {value!r}")
     return value

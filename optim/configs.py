@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import optim
 from optim import algorithm, keras_configs, lazy
 from optim.errors import HyperparameterError
 from optim.hyperparameters import Values
@@ -54,6 +55,41 @@ def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
     if "mesh" in config:  # one of ours, which says what was in force, an option that is newer than it included
         made._settings.explicit.update(OPTIONS)  # type: ignore[attr-defined]
     return made
+
+
+def class_named(name: str, custom_objects: Mapping[str, Any]) -> Any:
+    """The class of optimizers that a config means: one of `custom_objects`, or of `optim`; None if both lack it."""
+    found = custom_objects.get(name)
+    if found is None and name in optim.__all__:
+        found = getattr(optim, name)
+    return found if isinstance(found, type) and hasattr(found, "from_config") else None
+
+
+def of_class(description: Any, custom_objects: Mapping[str, Any]) -> Any:
+    """The optimizer of `{"class_name": ..., "config": ...}`; an optimizer as it is.
+
+    Raises HyperparameterError: the class is unknown, or the config is missing.
+    """
+    if hasattr(description, "get_config"):
+        return description
+    if not isinstance(description, Mapping) or not {"class_name", "config"} <= set(description):
+        raise HyperparameterError(f'a config of an optimizer is {{"class_name", "config"}}, got {description!r}')
+    name = str(description["class_name"])
+    cls = class_named(name, custom_objects)
+    if cls is None:
+        raise HyperparameterError(
+            f"optim has no optimizer {name!r}; pass custom_objects={{{name!r}: the class}} to from_config or"
+            " load_checkpoint"
+        )
+    return cls.from_config(description["config"])
+
+
+def with_members(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> dict[str, Any]:
+    """A config in which the members of groups are optimizers; one without groups as it is."""
+    groups = config.get("groups")
+    if groups is None:
+        return dict(config)
+    return {**config, "groups": [(pattern, of_class(member, custom_objects)) for pattern, member in groups]}
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -32,10 +32,13 @@ LOSS_SCALE = "loss_scale"
 FINITE_STEPS = "finite_steps"
 CONSTRAINTS = "constraints"
 """In the provenance: variable -> the constraint that the source puts on it after each step, in words."""
-SCALAR_DTYPES = {ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS: "int64"}
-"""Of scalars that options bring along; those of algorithms are float64."""
+SCALAR_DTYPES = {ITERATIONS: "int64", ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS: "int64"}
+"""Of counters and of scalars that options bring along; others are float64."""
 GATHERED_DTYPE = "int64"
 """Of the mark that GATHERED is for each variable: a scalar."""
+SLICED = frozenset({"bool", "int8", "uint8", "int16", "int32", "int64", "bfloat16", "float32", "float64"})
+SLICED |= {"complex64", "complex128"}
+"""Dtypes of which TensorFlow reads tensors in slices (2.21, tensorflow/core/util/tensor_bundle, GetSliceValue)."""
 WHOLE, ADDED = "whole", "added"
 """What of a live variable starts fresh: all of it, or what it has beyond the shape in the file."""
 
@@ -48,6 +51,11 @@ def escape(name: str) -> str:
 def unescape(part: str) -> str:
     """The name that `escape`, and TensorFlow, made one part of a key from."""
     return ".".join(piece.replace(".S", "/") for piece in part.split(".."))
+
+
+def scalar_dtype(name: str) -> str:
+    """The dtype of a scalar of the optimizer."""
+    return SCALAR_DTYPES.get(name, "float64")
 
 
 def is_ours(name: str) -> bool:

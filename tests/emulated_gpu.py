@@ -23,8 +23,10 @@ from optim.native.gpu import Gpus
 
 SOURCES = Path(__file__).parent / "native"
 KERNELS = {program.name: program for program in generate.builtin_programs() if cuda.has_kernel(program)}
-PROGRAMS = {name: program for name, program in KERNELS.items() if cuda.is_elementwise(program)}
-SUMS = {name: program for name, program in KERNELS.items() if name not in PROGRAMS}
+SQUARED = {name: program for name, program in KERNELS.items() if program.powers}
+"""Programs that take rows, and the sums of powers of these."""
+PROGRAMS = {n: p for n, p in KERNELS.items() if cuda.is_elementwise(p) and n not in SQUARED}
+SUMS = {n: p for n, p in KERNELS.items() if n not in PROGRAMS and n not in SQUARED}
 """Programs that add up, or have slots of fewer dims."""
 SIZES = (1, 7, 3, 512, 16_384, 40_001)
 MISALIGNED = 3
@@ -45,7 +47,7 @@ def needs_nvrtc(test: Any) -> Any:
 def emulated_path(*programs: Program, has_lanes: bool = False) -> Path:
     """The library of kernels with an emulated launch, of these programs or all built-in elementwise ones, compiled once
     for all processes. `has_lanes`: lanes of a warp exchange numbers, as they do on a GPU."""
-    chosen = programs or tuple(PROGRAMS.values())
+    chosen = programs or (*PROGRAMS.values(), *SQUARED.values())
     kernels = itertools.chain(*(cuda.kernels(program, dtype) for program in chosen for dtype in cuda.TYPES))
     text = "\n".join((cuda.SQUARES, cuda.HEADER, *(cuda.functions(program) for program in chosen), *kernels, ""))
     flags = ("-std=c++17", "-fPIC", "-w", "-O0", "-ffp-contract=off", f"-I{build.SOURCES}")
@@ -59,12 +61,12 @@ def emulated_path(*programs: Program, has_lanes: bool = False) -> Path:
 
 def modules(rule: Any) -> dict[Program, str]:
     """The programs of a rule that have a kernel, whatever the rank of a variable, each with its library."""
-    programs = {program_for(rule, rank) for rank in range(5)}
+    programs = {program_for(rule, rank, each=each) for rank in range(5) for each in (False, True)}
     return {program: _module(program) for program in programs if program is not None and cuda.has_kernel(program)}
 
 
 def _module(program: Program) -> str:
-    if program.name in PROGRAMS:
+    if program.name in PROGRAMS or program.name in SQUARED:
         return str(emulated_path())
     return str(emulated_path(*(SUMS.values() if program.name in SUMS else (program,))))
 
@@ -74,7 +76,7 @@ def all_kernels() -> Gpus:
     path = native_library.status().path
     assert path is not None
     gpus = Gpus(path)
-    for program in PROGRAMS.values():
+    for program in (*PROGRAMS.values(), *SQUARED.values()):
         for dtype in cuda.TYPES:
             gpus.add(program, dtype, str(emulated_path()))
     gpus.add_squares(str(emulated_path()))

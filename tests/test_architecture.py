@@ -32,8 +32,8 @@ ROOMS = {
         "errors", "interrupts", "lazy", "release", "slot_layout", "bytes", "precision", "float32_view", "arrays",
         "each", "namespace", "arguments", "hyperparameters",
         "layouts", "devices", "rule", "rules", "algorithm", "schedules", "native", "state", "options",
-        "keras_differences", "keras_configs", "configs", "recipe", "executors", "step", "optimizer", "checkpoints",
-        "optimizers", "legacy", "keras",
+        "keras_differences", "keras_configs", "configs", "recipe", "executors", "step", "groups", "optimizer",
+        "checkpoints", "optimizers", "legacy", "keras",
     ),
     "migrate": (
         "errors", "generations", "releases", "facts", "surfaces", "claims", "bytes", "state", "algorithms", "rules",

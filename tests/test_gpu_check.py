@@ -160,12 +160,14 @@ if way == "nothing is launched":
     c.emulated_gpu.pretend = lambda gpus, replaced: None
 c.VARIANTS, c.OPTIONS = (c.named("adam"), c.named("sgd")), (c.named("adam+clipvalue"),)
 c.FIRST, c.WAYS = {"Adam": c.named("adam")}, c.WAYS[:1]
+c.gpu_mesh_checks.divide(True)
+c.gpu_mesh_checks.RUNS, c.gpu_mesh_checks.SIZES = c.gpu_mesh_checks.RUNS[2:4], {2: (1, 2)}
 device = c.Device(True)
 print(json.dumps({name: c.run(name, lambda: device)["status"] for name in sys.argv[2:]}))
 """
 """Runs checks where something is wrong."""
 OF_RUNS = ("rules eagerly", "rules in functions", "options", "dtypes")
-OF_STEPS = ("buffers", "loss scale", "fit of keras", "fit of tf_keras")
+OF_STEPS = ("buffers", "loss scale", "meshes", "fit of keras", "fit of tf_keras")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ LIGHT = (
     ("Mesh-aware TensorFlow optimizers, exact", "Exact"),
     (", and honest optimizer benchmarks", ", without TensorFlow: inspect, convert, verify, rewrite programs"),
 )
-"""What `dtopt-light` says otherwise in pyproject.toml."""
+"""What differs for `dtopt-light` in pyproject.toml."""
 
 
 def build(source: Path, into: Path, *kinds: str) -> None:

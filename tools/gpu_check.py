@@ -51,7 +51,8 @@ CHECKS = {
     "buffers": 60.0,
     "loss scale": 60.0,
     "rows": 60.0,
-    "placements": 60.0,
+    "meshes": 120.0,
+    "replicas": 60.0,
     "fit of keras": 120.0,
     "fit of tf_keras": 120.0,
 }
@@ -61,10 +62,13 @@ FIRST = "kernel"
 GROUPS = (
     ("rules eagerly", "dtypes", "memory"),
     ("rules in functions",),
-    ("options", "buffers", "loss scale", "rows", "placements"),
+    ("options", "buffers", "loss scale", "rows", "replicas"),
     ("fit of keras", "fit of tf_keras"),
+    ("meshes",),
 )
 """Checks that one process makes, one after the other, next to the processes of other groups."""
+ALONE = "meshes"
+"""The check that divides the GPU into logical devices, and so has its own process."""
 START = 90.0
 """Seconds in which a process has to begin its first check."""
 BUDGET, AROUND = 18, 60.0
@@ -392,7 +396,7 @@ def run(runner: Runner, chosen: Callable[[str], bool]) -> int:
     groups = [[name for name in group if name in names] for group in GROUPS]
     at_once = max(1, min(len(groups), (os.cpu_count() or 1) // 4))
     if at_once == 1:
-        groups = [[name for name in names if name != FIRST]]
+        groups = [[name for name in names if name not in (FIRST, ALONE)], [name for name in names if name == ALONE]]
     with ThreadPoolExecutor(at_once) as pool:
         try:
             list(pool.map(runner.checks, filter(None, groups)))

@@ -14,7 +14,6 @@ import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from optim.native.generate import program_for  # noqa: E402
 from tests import emulated_gpu  # noqa: E402
 from tests.test_optim.cases import FEW, FIRST, OPTIONS, RATE, ROWS, VARIANTS, Case  # noqa: E402
 from tests.test_optim.support import Trained, dense_gradients, scaled_values, start_values, trained  # noqa: E402
+from tools import gpu_mesh_checks  # noqa: E402
 
 CALLS = 5
 MANY_STEPS, FREED_STEPS = 2000, 1000
@@ -361,46 +361,23 @@ def check_rows(device: Device) -> tuple[bool, str]:
     return not wrong, wrong[0] if wrong else "tables with some rows step as on the CPU"
 
 
-def check_placements(device: Device) -> tuple[bool, str]:
-    """A mesh of one device, on TensorFlow's ops, and a strategy, whose replicas launch kernels."""
-    from tensorflow.experimental import dtensor
-
-    mesh = dtensor.create_mesh([("x", 1)], devices=[device.name])
+def check_replicas(device: Device) -> tuple[bool, str]:
+    """A strategy, whose replicas launch kernels."""
     strategy = tf.distribute.MirroredStrategy([device.name])
     wrong, cases = [], [case for case in FIRST.values() if case.optimizer in FEW]
     for case in cases:
         calls, reference = calls_of(case, "float32")
-        for where in ("mesh", "strategy"):
-            values = rounded(start_values(), "float32")
-            if where == "mesh":
-                found = _on_mesh(case, mesh, values, calls)
-            else:
-                with device.launching(case), strategy.scope():
-                    found = _in_replicas(case, strategy, values, calls)
-                    if reason := device.why_not_used(found.optimizer):
-                        wrong.append(f"{case.name} under a strategy is not updated by the kernel: {reason}")
-            expected = replace(found, variables={n: tf.constant(found.variables[n]) for n in values})
-            off = max(
-                float(np.max(np.abs(np.asarray(v, np.float64) - reference.values[n]), initial=0))
-                for n, v in expected.variables.items()
-            )
-            if not off <= 2e-5:
-                wrong.append(f"{case.name} on a {where}: {off:.3g} from the reference")
-    return not wrong, wrong[0] if wrong else f"{len(cases)} optimizers on a mesh and under a strategy"
-
-
-def _on_mesh(case: Case, mesh: Any, start: dict[str, np.ndarray], calls: Iterable[dict[str, np.ndarray]]) -> Trained:
-    from tensorflow.experimental import dtensor
-
-    def put(value: np.ndarray) -> Any:
-        return dtensor.copy_to_mesh(tf.constant(value, tf.float32), dtensor.Layout.replicated(mesh, np.ndim(value)))
-
-    variables = {name: dtensor.DVariable(put(value), name=name) for name, value in start.items()}
-    optimizer = case.make(mesh=mesh)
-    for call in calls:
-        optimizer.apply_gradients([(put(call[name]), variable) for name, variable in variables.items()])
-    whole = {name: dtensor.unpack(variable.read_value())[0].numpy() for name, variable in variables.items()}
-    return Trained(whole, optimizer)
+        with device.launching(case), strategy.scope():
+            found = _in_replicas(case, strategy, rounded(start_values(), "float32"), calls)
+            if reason := device.why_not_used(found.optimizer):
+                wrong.append(f"{case.name} is not updated by the kernel: {reason}")
+        off = max(
+            float(np.max(np.abs(np.asarray(value, np.float64) - reference.values[name]), initial=0))
+            for name, value in found.variables.items()
+        )
+        if not off <= 2e-5:
+            wrong.append(f"{case.name}: {off:.3g} from the reference")
+    return not wrong, wrong[0] if wrong else f"{len(cases)} optimizers under a strategy"
 
 
 def _in_replicas(
@@ -518,7 +495,8 @@ CHECKS: dict[str, Callable[[Device], tuple[bool, str]]] = {
     "buffers": check_buffers,
     "loss scale": check_loss_scale,
     "rows": check_rows,
-    "placements": check_placements,
+    "meshes": gpu_mesh_checks.check,
+    "replicas": check_replicas,
     "fit of keras": lambda device: check_fit(device, "keras"),
     "fit of tf_keras": lambda device: check_fit(device, "tf_keras"),
     "memory": check_memory,
@@ -553,6 +531,8 @@ def main(arguments: Sequence[str]) -> int:
         told.write(json.dumps({"tensorflow": tf.version.VERSION, "gpus": len(found)}) + "\n")
         if not emulated and not found:
             return 4
+        if "meshes" in names:
+            gpu_mesh_checks.divide(emulated)
         tf.config.experimental.enable_tensor_float_32_execution(False)  # products of 10 bits are no reference
         devices: list[Device] = []
 

@@ -1,4 +1,4 @@
-"""The pictures of the documentation, from measured numbers that lie beside them.
+"""The pictures of the documentation, from the measured numbers next to them.
 
 python tools/pictures.py measure     # docs/pictures/*.json
 python tools/pictures.py draw        # docs/pictures/*.svg, from those

@@ -1,8 +1,8 @@
 """Write `optim/__init__.pyi`: what type checkers and editors know of the public names of `optim`.
 
 Signatures of optimizers are made from their rules when Python runs, which no type checker sees. Run
-`python tools/stubs.py` after a rule, an option or a public name changes; a test tells if it was forgotten. The stub
-stands for `optim/__init__.py` alone, so that mypy still checks all other files of `optim` themselves.
+`python tools/stubs.py` after a rule, an option or a public name changes; a test fails if you forgot it. The stub
+replaces `optim/__init__.py` alone, so that mypy still checks all other files of `optim` themselves.
 """
 
 from __future__ import annotations
@@ -64,13 +64,17 @@ def _type(name: str, found: Any) -> str:
     from optim.options import settings
     from optim.rule import arguments
 
-    own = arguments(found._rule_class)
+    own = arguments(found._rule_class) if hasattr(found, "_rule_class") else {}
     if isinstance(own.get(name), Choice):
         annotations = (vars(base).get("__annotations__", {}).get(name) for base in found._rule_class.__mro__)
         return ast.unparse(_Sequences().visit(ast.parse(next(filter(None, annotations)), mode="eval")))
     if name in own:
         return "LearningRate" if name == "learning_rate" else "Number"
-    declared: Mapping[str, Any] = {**settings.Options.__annotations__, **Optimizer.__init__.__annotations__}
+    declared: Mapping[str, Any] = {
+        **settings.Options.__annotations__,
+        **Optimizer.__init__.__annotations__,
+        **found.__init__.__annotations__,
+    }
     return str(getattr(declared[name], "__forward_arg__", declared[name]))
 
 

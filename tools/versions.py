@@ -2,9 +2,9 @@
 
     python tools/versions.py kernels             compile the kernel for every TensorFlow, into optim/native/prebuilt
     python tools/build.py                        then make a wheel of it
-    python tools/versions.py test WHEEL [3.12/2.18 ...]   install it beside each TensorFlow, and test it there;
-                                                 3.12: beside all that have that Python
-    python tools/versions.py quick WHEEL [3.12/2.18 ...]  likewise, with some tests of each kind
+    python tools/versions.py test WHEEL [3.12/2.18 ...]   install it next to each TensorFlow, and test it there;
+                                                 3.12: all that have that Python
+    python tools/versions.py quick WHEEL [3.12/2.18 ...]  the same, with some tests of each kind
     python tools/versions.py smoke WHEEL [3.12/2.18 ...]  only install it and take one step with its kernel
     python tools/versions.py light WHEEL [3.12 ...]       install dtopt-light, and migrate a file without TensorFlow
     python tools/versions.py table               the table of docs/tested.md
@@ -84,7 +84,7 @@ LIMIT = 1800  # seconds that the tests of one environment may take
 def call(
     *words: str | Path, cwd: Path = ROOT, check: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that sees the packages of its own environment only."""
+    """Run a command that sees only the packages of its environment."""
     clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         [str(word) for word in words], cwd=cwd, env={**clean, **QUIET, **variables}, capture_output=True, text=True
@@ -204,7 +204,7 @@ def table() -> str:
     pythons = PYTHONS["2.21"]
     lines = [f"| TensorFlow | {' | '.join(f'Python {p}' for p in pythons)} |", "|---" * (1 + len(pythons)) + "|"]
     for tensorflow, has in PYTHONS.items():
-        cells = [cell(results.get(f"{p}/{tensorflow}")) if p in has else "no such wheel" for p in pythons]
+        cells = [cell(results.get(f"{p}/{tensorflow}")) if p in has else "not released" for p in pythons]
         lines.append(f"| {tensorflow} | {' | '.join(cells)} |")
     commits = sorted({result["commit"] for result in results.values()})
     return "\n".join(lines) + f"\n\nMeasured with wheels of these commits: {', '.join(commits)}.\n"

@@ -17,7 +17,7 @@ ITEMSIZES = {"float32": FLOAT32, "bfloat16": 2}
 
 @dataclass(frozen=True)
 class Case:
-    """What every peer is given alike.
+    """What every peer gets, the same for all.
 
     Attributes:
       workload, layout: names in `bench.cases.workloads` and `bench.cases.layouts`; optimizer: as `-o` takes it.
@@ -25,8 +25,8 @@ class Case:
       device: "cpu", "gpu" or "tpu".
       seed: of the parameters and gradients.
       threads: CPU threads of each peer.
-      options: what a step does besides the optimizer's rule.
-      shapes: the tensors, where they are no workload of `bench`; shapes_from: what the command line calls them.
+      options: what a step does in addition to the optimizer's rule.
+      shapes: the tensors, if they are not a workload of `bench`; shapes_from: what the command line calls them.
     """
 
     workload: str

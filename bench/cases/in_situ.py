@@ -2,7 +2,7 @@
 
 With x a fixed batch, the loss is the sum over matrices w of the mean of (x·w)², and over the other tensors of the
 mean of their squares. It reads every parameter and writes every gradient, and multiplies matrices as dense layers
-do, but is no real model: what it shows is how a step fits behind a backward pass.
+do, but is no real model: it shows how a step fits after a backward pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Meshes by axis names and sizes, and the rules that lay tensors out on them.
 
 A rule gives every dim of a tensor a mesh axis or None. DTensor shards evenly only, so an axis goes to a dim
-that its size divides; where the rule's own dim does not divide, another one is taken and a note says so.
+that its size divides; if the rule's dim does not divide, it uses another one and adds a note.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parse_mesh(text: str) -> MeshShape:
 
 @dataclass(frozen=True)
 class Sharding:
-    """One tensor on a mesh: the axis of each dim, or None; `note` says where the rule could not be kept."""
+    """One tensor on a mesh: the axis of each dim, or None; `note` names what the rule could not shard."""
 
     axes: tuple[str | None, ...]
     note: str | None = None
@@ -59,7 +59,7 @@ def _axis(mesh: MeshShape, preferred: str, otherwise: int) -> tuple[str, int]:
 
 
 def _one_axis(tensor: Tensor, axis: tuple[str, int], wanted: int) -> Sharding:
-    """Splits the wanted dim over one axis, or the largest other dim that its size divides, or none."""
+    """Splits the wanted dim over one axis, or the largest other dim that its size divides, or no dim."""
     name, size = axis
     others = sorted(range(len(tensor.shape)), key=lambda dim: -tensor.shape[dim])
     for dim in (wanted, *others):

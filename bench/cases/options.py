@@ -1,4 +1,4 @@
-"""What a step does besides the optimizer's own rule: the options of `dtopt bench step` that cost time."""
+"""What a step does in addition to the optimizer's rule: the options of `dtopt bench step` that cost time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAYS = ("eager", "function", "fit")
 @dataclass(frozen=True)
 class Options:
     """Attributes:
-    clip: "value=LIMIT", "norm=LIMIT" or "global_norm=LIMIT", or None. Gradients lie in [-0.05, 0.05).
+    clip: "value=LIMIT", "norm=LIMIT" or "global_norm=LIMIT", or None. Gradients are in [-0.05, 0.05).
     ema: momentum of a moving average of the parameters, or None.
     accumulate: gradients that make one step; their mean is used.
     weight_decay: p ← p · (1 − weight_decay · learning_rate) before the step; None for the optimizer's own default.
@@ -87,7 +87,7 @@ class Options:
         return chosen
 
     def words(self) -> list[str]:
-        """The words of the command line that say what differs from the defaults."""
+        """The words of the command line for what differs from the defaults."""
         kind, limit = clip_of(self.clip) if self.clip is not None else ("value", None)
         said = {
             f"--{CLIPS[kind].replace('_', '-')}": None if limit is None else f"{limit:g}",

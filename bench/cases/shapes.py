@@ -1,4 +1,4 @@
-"""The tensors of a model of one's own: from a JSON list, or from names and shapes that somebody else has read."""
+"""The tensors of a user's model: from a JSON list, or from names and shapes that another reader found."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Shapes:
 def read(path: Path) -> Shapes:
     """Reads a JSON list of shapes: `[256, 64]`, or `{"name": ..., "shape": [...], "model_dim": ..., "table": ...}`.
 
-    `model_dim` is the dim that megatron splits over the axis `model`; None, or left out, for none. `table` says that a
-    batch looks up single rows; left out, it is true of matrices with "embedding" in their name. The list that
+    `model_dim` is the dim that megatron splits over the axis `model`; None, or omitted, for no dim. `table` means that
+    a batch looks up single rows; its default is True for matrices with "embedding" in their name. The list that
     `dtopt migrate` takes as `--variables` is one of these.
 
     Raises: OptionError, which names the entry.

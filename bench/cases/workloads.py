@@ -19,7 +19,7 @@ from math import prod
 from bench.errors import UnknownNameError
 
 SPREAD = 0.1
-"""Of initial values, where a tensor has none of its own."""
+"""Default scale of initial values."""
 
 
 @dataclass(frozen=True)
@@ -286,5 +286,5 @@ def workload(name: str) -> Workload:
 
 
 def summary(name: str) -> str:
-    """What a workload is, in a line; nothing of a model of one's own."""
+    """Describe a workload in a line; empty for a user's model."""
     return workload(name).summary if name in NAMES else ""

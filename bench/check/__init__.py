@@ -1,1 +1,1 @@
-"""Whether a run, or this machine now, is quiet enough for its numbers to be believed."""
+"""Check whether a run, or this machine now, is quiet enough to trust its numbers."""

@@ -1,4 +1,4 @@
-"""What makes numbers doubtful, in one form for runs and for machines."""
+"""Findings about runs and machines, in one form."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SEVERITIES = ("noisy", "doubtful", "told")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was noticed.
+    """One finding.
 
     Attributes:
-      severity: "noisy": the numbers cannot be trusted; "doubtful": ratios within the run can; "told": for information.
+      severity: "noisy": do not trust the numbers; "doubtful": trust only ratios within the run; "told": information.
       what: one word, such as "drift"; where: a row or a part of the machine; text: with the numbers, and what to do.
     """
 

@@ -1,5 +1,5 @@
-"""Is this machine quiet now? Load, other processes by name, clock frequency, throttling, and how even a fixed piece of
-work runs. Linux only for what the kernel must say; what it does not say is left out."""
+"""Check whether this machine is quiet: load, other processes by name, clock frequency, throttling, and how evenly a
+fixed piece of work runs. Only Linux reports all of these; others are left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARE_NAMED = 0.05
 
 SHARE_NOISY = 0.25
 SLOWEST_CLOCK = 0.8
-"""Part of its greatest frequency below which a core's clock is told."""
+"""A core's clock is reported if it is below this part of its highest frequency."""
 
 STOLEN = 0.02
 """Part of the time that the hypervisor may give to others."""

@@ -1,9 +1,9 @@
-"""Whether what a run says of ratios can be believed: that one peer is faster than another, slower, or the same.
+"""Check the verdicts of a run: that one peer is faster than another, slower, or the same.
 
-A verdict stands on an interval, not on how far single samples lie apart: noise makes the interval wider, and a wide
-one says "unclear", which misleads nobody. What an interval from rounds cannot know is looked for here: that
-the ratio was another one late in the run than early, that processes of one peer do not agree, or that rounds are of two
-kinds, so that the usual round is not what a long run takes. And the samples must say what the run says.
+A verdict depends on an interval, not on the spread of single samples: noise makes the interval wider, and a wide one
+means "unclear", which misleads no reader. These checks find what an interval from rounds cannot show: the ratio drifted
+during the run, processes of one peer differ, or there are two kinds of rounds, so that the usual round is not what a
+long run takes. And the samples must support the verdict.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bench.results.document import Result
 from bench.results.kind import Kind
 
 LIKELY, CERTAIN = 0.1, 0.01
-"""p of Kendall's test, or of Kruskal and Wallis's, that an order or a difference came by chance: where it would turn
-the verdict, and otherwise. Of several ratios side by side each takes its part of an order's."""
+"""p of Kendall's test, or of Kruskal and Wallis's, that an order or a difference is chance: if it would reverse the
+verdict, and if not. Several ratios share the p of an order."""
 
 FEWEST = 8
 """Rounds below which no order among them is looked for."""
@@ -33,7 +33,7 @@ Edges = tuple[float, float]
 
 
 def check(result: Result, kind: Kind) -> Iterator[Finding]:
-    """What stands against the verdicts of a result, and which ratios have none."""
+    """Findings against the verdicts of a result, and the ratios without a verdict."""
     if kind.anew is None or kind.reading is None:
         return
     for rows in _cases(result.rows, [name for name in kind.reading.name if name != "peer"]):
@@ -61,11 +61,11 @@ def _cases(rows: Sequence[Any], names: Sequence[str]) -> Iterator[list[Any]]:
 def of_verdict(
     said: str, ratio: stats.Ratio | None, logs: Mapping[stats.Place, float], where: str, comparisons: int = 1
 ) -> Iterator[Finding]:
-    """What stands against one verdict.
+    """Findings against one verdict.
 
     Args:
-      said: "faster", "slower" or "same"; ratio: as the samples give it; logs: `stats.log_ratios` of them; comparisons:
-        ratios that are judged side by side, of which each takes its part of what chance may refuse.
+      said: "faster", "slower" or "same"; ratio: from the samples; logs: `stats.log_ratios` of them; comparisons:
+        number of ratios in the result, which share what chance may refuse.
     """
     if ratio is None or ratio.low is None or ratio.high is None or ratio.verdict != said:
         now = "have no interval" if ratio is None or ratio.low is None else f"say {ratio.verdict}, {_of(ratio)}"
@@ -128,7 +128,7 @@ def _against(said: str, value: float) -> bool:
 
 
 def _told(rows: Sequence[Any]) -> Iterator[Finding]:
-    """Which ratios have no verdict, and which stand on one process."""
+    """Ratios without a verdict, and ratios from a single process."""
     ratios = [row.ratio for row in rows if row.status == "ok" and row.ratio and row.ratio.baseline != row.peer]
     where = f"{rows[0].workload} {rows[0].optimizer}"
     bare = [ratio for ratio in ratios if ratio.low is None]

@@ -1,6 +1,6 @@
-"""May a recorded run be believed? What it calls faster, slower or the same is judged by `bench.check.ratios`; its times
-by the interval of their median, drift, outliers and two modes. Where ratios say what the run is about, unsteady times
-are doubtful and no more: rounds have the machine's phases in common."""
+"""Check whether a recorded run can be trusted. `bench.check.ratios` judges its verdicts; this module judges its times,
+by the interval of their median, drift, outliers and two modes. In a run with ratios, unsteady times are only doubtful,
+because all peers of a round share the machine's phases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEWEST = 8
 """Samples below which drift, outliers and modes are not looked for."""
 
 DRIFT = 0.10
-"""Change of the median from the first half of a run to its second that is told."""
+"""A change of the median from the first half of a run to its second is reported from this on."""
 
 CERTAIN = 0.01
 """p of Kendall's test that a drift's order came by chance."""
@@ -40,7 +40,7 @@ SMALLEST_GROUP = 0.2
 
 
 def check(result: Result) -> tuple[Finding, ...]:
-    """What makes a run doubtful; empty for a quiet one."""
+    """Findings that question a run; empty for a quiet one."""
     kind = KINDS[result.kind]
     found = [*_context(result), *ratios.check(result, kind)]
     if kind.reading is not None and kind.reading.unit == "s":
@@ -124,7 +124,7 @@ def outliers(times: Sequence[float]) -> list[int]:
 
 
 def two_modes(times: Sequence[float]) -> tuple[float, float] | None:
-    """The means of two groups that are apart by Ashman's D (1994) and by a tenth, or None."""
+    """The means of two groups that Ashman's D (1994) and a tenth separate, or None."""
     ordered = sorted(times)
     least = max(3, round(SMALLEST_GROUP * len(ordered)))
     best, found = APART, None

@@ -1,1 +1,1 @@
-"""Two results side by side: what became faster, what slower, and what cannot be said."""
+"""Compare two results: what became faster, slower, or is unclear."""

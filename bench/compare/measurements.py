@@ -24,7 +24,7 @@ class Measurement:
 
     Attributes:
       name: the independent variables, (member, value) each, and what was measured.
-      values: in the order they were taken; seconds, or steps where `unit` says so. Infinite where a target was missed.
+      values: in the order they were taken; seconds, or steps if `unit` is that. Infinite for a missed target.
       roofs: times of the roofs in the same rounds, by name; empty without roofs.
       unit: "s" or "steps".
       status, reason: of the row; rerun: its command.
@@ -85,7 +85,7 @@ def _members(row: Any, names: Sequence[str]) -> Name:
 
 def _beside_roofs(result: Result, row: Any) -> tuple[tuple[float, ...], Roofs]:
     """The times of a row of steps, and of the roofs of its case in the same rounds: code that no version of a peer
-    changes. All times and no roofs where they share no round."""
+    changes. All times and no roofs if they share no round."""
     of_case = [roof for roof in result.roofs if _is_of(roof, row)]
     by_round = [{(s.group, s.round): s.seconds for s in roof.samples} for roof in of_case]
     own = {(s.group, s.round): s.seconds for s in row.samples}

@@ -1,4 +1,4 @@
-"""Pairs the rows of two results and says what changed, or why they must not be compared."""
+"""Pair the rows of two results and report what changed, or why they must not be compared."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bench.measuring import stats
 from bench.results.document import Result
 
 MACHINE = ("identity", "machine", "cpu", "cpus", "cpus_allowed", "threads")
-"""Members of the context that must agree, where both results have them. The name of a host says nothing: containers get
-a new one each time."""
+"""Members of the context that must agree, if both results have them. The name of a host is ignored, because containers
+get a new one each time."""
 
 SETTINGS = ("system", "governor", "memory_bytes", "huge_pages", "python", "packages", "variables")
-"""Members of the context whose differences are told with the numbers."""
+"""Members of the context whose differences are shown with the numbers."""
 
 USUAL = ("seed", "threads", "device", "dtype", "accumulate", "placement", "cache", "clip", "layout")
-"""Members of names that are left out of what is printed where they are alike."""
+"""Members of names that are not printed if they are the same."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Change:
     """One quantity in both results.
 
     Attributes:
-      name: the independent variables; unit: "s" or "steps"; first, second: medians, None where there is none.
-      ratio: second over first, None where it cannot be taken, with the reason.
+      name: the independent variables; unit: "s" or "steps"; first, second: medians, None if not measured.
+      ratio: second over first, None if it cannot be computed, with the reason.
       gate: whether the second is slower by more than `fail_above`: "above" for certain, "below" for certain, "unclear";
         None without a gate or a ratio.
       broken: measured in the first result and failed in the second.
@@ -55,8 +55,8 @@ class Comparison:
 
     Attributes:
       kind: of both; changes: what both hold; only_first, only_second: names that the other lacks.
-      forced: why they should not be compared, where `force` was given; empty otherwise.
-      notes: what else differs between the runs, and what makes them doubtful.
+      forced: why they should not be compared, under `force`; else empty.
+      notes: what else differs between the runs, and what questions them.
       fail_above: the gate, as a part, or None.
     """
 
@@ -85,7 +85,7 @@ def compare(first: Result, second: Result, *, fail_above: float | None = None, f
 
     Args:
       fail_above: a part, such as 0.05: a time that is longer by more than it is a regression.
-      force: compare although the machines, threads, workload versions or kinds differ, and say so in `forced`.
+      force: compare although the machines, threads, workload versions or kinds differ, and list why not in `forced`.
 
     Raises: IncomparableError, which names all that differs.
     """
@@ -143,11 +143,11 @@ def label(name: Name, leave_out: Collection[str] = ()) -> str:
 
 
 NAMED = ("workload", "optimizer", "peer", "mesh")
-"""Members whose values say what they are."""
+"""Members whose values are clear without their names."""
 
 
 def short(names: Sequence[Name]) -> list[str]:
-    """Names as far as they differ; alone, one says all that it is."""
+    """Names as far as they differ; a single name is whole."""
     differ = [key for key, _ in names[0] if len({dict(name).get(key) for name in names}) > 1] if names else []
     if not differ:
         return [label(name, USUAL) for name in names]

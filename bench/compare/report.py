@@ -101,7 +101,7 @@ def _remark(change: Change) -> str:
     if change.ratio is None:
         return _plain(change.reason or "")
     unit = "in units of the roofs" if change.ratio.in_roofs else ""
-    gate = {"above": "[bold red]regression[/]", "unclear": "[yellow]too noisy to say[/]"}.get(change.gate or "", "")
+    gate = {"above": "[bold red]regression[/]", "unclear": "[yellow]too noisy to judge[/]"}.get(change.gate or "", "")
     return ", ".join(word for word in (change.ratio.verdict, gate, unit) if word)
 
 

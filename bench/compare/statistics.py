@@ -1,10 +1,10 @@
 """The ratio of two medians from runs at different times, with an interval that covers what differs between runs.
 
 The two runs share no round that could be paired, and between them the machine itself may have become faster or slower.
-What had to stay the same shows it: the roofs, which ran in the same rounds. A row is measured in units of them where
-that makes its times within the runs less spread, as for whatever is bound by memory, and in seconds otherwise. What is
-true between rounds need not be true between runs, so the interval is stretched to hold the ratio in both units; and on
-both sides by the largest of: what the roofs disagree by about the machine, FOLLOWS_WITHIN of what they agree on, half
+The roofs show it: fixed code that ran in the same rounds. A row is measured in units of them if that makes its times
+within the runs less spread, as for a step that memory bandwidth limits; if not, in seconds. What is true between rounds
+need not be true between runs, so the interval is widened to contain the ratio in both units; and on both sides by the
+largest of: how much the roofs disagree about the machine, FOLLOWS_WITHIN of what they agree on, half
 of the drift from the first half of a run to its second, and LEAST_BETWEEN_RUNS.
 
 Within each run the interval is the one of `bench.measuring.stats`. Background: Kalibera and Jones,
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 LEAST_BETWEEN_RUNS = 0.01
 """Runs of the same program on an idle machine still differ by about this, through the layout of memory."""
 FOLLOWS_WITHIN = 0.5
-"""Where the whole machine is faster or slower, a row may follow the roofs for no more than this part of it."""
+"""If the whole machine is faster or slower, a row may follow the roofs by at most this part of it."""
 
 FEWEST_BETWEEN_RUNS = 9
-"""Rounds below which neighbours that are alike leave too little to tell two runs apart by."""
+"""With fewer rounds, correlated neighbours leave too little to distinguish two runs."""
 
 OF_A_RANGE = 1.7
 """1.96 standard deviations, of which the range of two values is 1.13 on average."""
@@ -64,7 +64,7 @@ class Series:
 
 
 def ratio(first: Series, second: Series) -> Ratio:
-    """The ratio of two series, none empty."""
+    """The ratio of two series; both have values."""
     import numpy as np
 
     pairs = [(np.log(first.times), np.log(second.times))]

@@ -14,7 +14,7 @@ class Device:
     """Attributes: name; memory in bytes; flops: dense bfloat16 products per second; bandwidth of memory, bytes per
     second; near: bytes per second that a device sends within its node; far: to other nodes; node: devices of one, or of
     one pod of TPUs; source of all these; reached: the part of the bandwidth that dtopt's kernel reaches, by a table of
-    docs/benchmarks.md, None where none was measured."""
+    docs/benchmarks.md, None if not measured."""
 
     name: str
     memory: int

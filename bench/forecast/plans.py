@@ -33,9 +33,9 @@ class Speeds:
     Attributes:
       memory: of `sharing` devices together.
       links: what one device sends at the same time as all others, by mesh axis; link: over any other axis.
-      sharing: how many devices share `memory`: 1 for accelerators with memory of their own, all of the mesh for
-        logical devices of one machine (None stands for that).
-      flops: products per second of a device; device: whose nodes say how fast axes without a link are.
+      sharing: how many devices share `memory`: 1 for accelerators, which have separate memory, all of the mesh for
+        logical devices of one machine (None means that).
+      flops: products per second of a device; device: its nodes show how fast axes without a link are.
     """
 
     memory: float | None = None
@@ -76,7 +76,7 @@ class Plan:
       update_bytes: least memory traffic of the update on each device, every array read or written once.
       update_seconds, exchange_seconds, compute_seconds: at the speeds given, one after the other; None where a speed,
         or what is computed, is unknown.
-      notes: tensors on which the layout rule could not be kept, and what else stands against the plan.
+      notes: tensors on which the layout rule could not be kept, and what else argues against the plan.
       fits: whether `held` and what else needs memory stay within the limit; None without a limit.
       possible: whether the batch can be divided over its data axes; batch: examples of a step, None where unknown.
     """
@@ -256,7 +256,7 @@ def plans(
     speeds: Speeds | None = None,
     limit: int | None = None,
 ) -> list[Plan]:
-    """Every combination; those of a mesh that come out alike are listed once, under their first names."""
+    """Every combination; equal ones of a mesh are listed once, under their first names."""
     found: dict[tuple[object, ...], Plan] = {}
     for mesh in meshes:
         for layout in layouts:

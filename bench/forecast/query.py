@@ -111,7 +111,7 @@ def _speeds(
     device: Device | None,
 ) -> Speeds:
     if bandwidth is not None and roof is not None:
-        raise OptionError("--bandwidth and --roof exclude each other; give one")
+        raise OptionError("--bandwidth and --roof exclude each other; pass one")
     links: dict[str, float] = {}
     everywhere: float | None = None
     for text in link:

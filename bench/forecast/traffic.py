@@ -6,7 +6,7 @@ half of that (Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clu
 gathering. Which collectives a step needs follows from the layouts, and for `zero1` and the rules that look at whole
 variables from `optim/executors/portable.py`.
 
-On CPU meshes DTensor (TensorFlow 2.21) has no reduce-scatter and no all-gather of its own: it runs both as all-reduces
+On CPU meshes DTensor (TensorFlow 2.21) has no reduce-scatter and no all-gather: it runs both as all-reduces
 of the whole tensor, which doubles their bytes (measured, see docs/planning.md).
 """
 
@@ -115,7 +115,7 @@ def _used(specs: Iterable[str]) -> list[str]:
 
 
 def _gradients(one: Placed, mesh: MeshShape, data: Sequence[str], training: Training) -> Iterator[_Need]:
-    """Every device of a data axis has a gradient of its own examples; the sum ends where the variable is."""
+    """Every device of a data axis has the gradient of its examples; the sum ends where the variable is."""
     mine = local_elements(one.tensor.shape, one.gradient or one.specs, mesh) * training.itemsize
     scattered = [axis for axis in data if axis in (one.gradient or one.specs)]
     reduced = [axis for axis in data if axis not in (one.gradient or one.specs)]

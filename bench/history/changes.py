@@ -2,8 +2,8 @@
 
 The series is split where the two sides differ most, as the likelihood of a normal mean has it (Hawkins, JASA 72, 1977);
 the split counts if shuffled series seldom have one as good; each side is then searched again (Vostrikova, 1981). A
-shuffle knows nothing of the noise but that it does not depend on time, so that no deviation need be guessed, and a
-single outlier is no change. The price: a few runs tell nothing, see `FEWEST`.
+shuffle assumes only that noise does not depend on time, so no deviation has to be guessed, and a single outlier is no
+change. The price: a few runs show nothing, see `FEWEST`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Change:
 
 
 def changes(values: Sequence[float]) -> list[Change]:
-    """The changes of a series of positive numbers, in order; those below SAME are none."""
+    """The changes of a series of positive numbers, in order, without those below SAME."""
     import numpy as np
 
     logs = np.log(np.asarray(values, np.float64))

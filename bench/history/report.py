@@ -40,7 +40,7 @@ def render(trends: Sequence[Trend]) -> list[RenderableType]:
 
 
 def said(trends: Sequence[Trend]) -> Iterator[str]:
-    """The changes, one a line, and what could not be said."""
+    """The changes, one a line, and what is unclear."""
     for trend, name in zip(trends, _names(trends), strict=True):
         for change in trend.changes:
             yield f"{name}: {words(trend, change)}"
@@ -48,7 +48,7 @@ def said(trends: Sequence[Trend]) -> Iterator[str]:
         yield "No change for good was found."
     few = sum(len(trend.points) < FEWEST for trend in trends)
     if few:
-        yield f"{few} of {len(trends)} have fewer than {FEWEST} runs, in which no change can be told from noise."
+        yield f"{few} of {len(trends)} have fewer than {FEWEST} runs, too few to distinguish a change from noise."
 
 
 def words(trend: Trend, change: Change) -> str:

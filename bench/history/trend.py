@@ -92,6 +92,6 @@ def commit(result: Result) -> str:
 
 
 def _machine(result: Result) -> str:
-    """What must agree for times to be compared; results of before it was recorded say less."""
+    """What must agree for times to be compared; older results record less."""
     context = result.context
     return str(context.get("identity") or f"{context.get('cpu')}, {context.get('cpus')} CPUs")

@@ -57,5 +57,5 @@ def _line(finding: Finding) -> Text:
 
 def _answer(of: str, stable: bool) -> str:
     if of == "machine":
-        return f"This machine is {'stable' if stable else 'not stable: its times are not to be believed'}."
-    return f"This run can {'be believed' if stable else 'not be believed, for what is noisy'}."
+        return f"This machine is {'stable' if stable else 'not stable: do not trust its times'}."
+    return "You can trust this run." if stable else "Do not trust this run: see the findings that are noisy."

@@ -227,7 +227,7 @@ Against = Annotated[
     typer.Option(
         "--against",
         metavar="PATH|COMMIT|VERSION",
-        help="Measure another dtopt against this one. Exits with 1 if this one is slower, 5 if it cannot tell.",
+        help="Measure another dtopt against this one. Exits with 1 if this one is slower, 5 if it is unclear.",
     ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Use fewer peers, one process each, half the time.")]
@@ -265,7 +265,7 @@ class Gradients:
 
     @property
     def clip(self) -> str:
-        """The option that is given, "none" if none is. Two of them are a usage error."""
+        """The option that the user set, or "none". Two of them are a usage error."""
         given = [name for name in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, name) is not None]
         if len(given) > 1:
             raise typer.BadParameter("give one of them", param_hint="--clipnorm, --clipvalue and --global-clipnorm")

@@ -89,7 +89,7 @@ RoofOf = Annotated[
 
 @dataclass(frozen=True)
 class Trained:
-    """What needs memory beside slots."""
+    """What needs memory in addition to slots."""
 
     dtype: Dtype = "float32"
     master_copies: MasterCopies = False

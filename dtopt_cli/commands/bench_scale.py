@@ -49,7 +49,7 @@ def scale(
     json: Json = False,
     file: OutputFile = None,
 ) -> None:
-    """Measure a step on meshes of several shapes, each in processes of its own, and compare with what is predicted.
+    """Measure a step on meshes of several shapes, each in separate processes, and compare with the prediction.
 
     \b
     dtopt bench scale                                     four meshes in one process each

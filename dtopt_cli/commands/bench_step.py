@@ -85,7 +85,7 @@ def step(
 
 
 def _answer(result: Result) -> int:
-    """With `--against`: 1 where a peer of this version is slower, 5 where that cannot be told, else 0."""
+    """With `--against`: 1 if a peer of this version is slower, 5 if that is unclear, else 0."""
     verdicts = {row.ratio.verdict for row in result.rows if row.ratio and row.ratio.baseline != row.peer}
     return Exit.NO if "slower" in verdicts else Exit.TOO_NOISY if "unclear" in verdicts else Exit.OK
 

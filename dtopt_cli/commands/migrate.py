@@ -162,7 +162,7 @@ def _byte_bar(label: str, *, quiet: bool = False, as_json: bool = False) -> Bar 
 
 
 def _print_contents(source: str, given: dict[str, Any], stats: bool, as_json: bool, error: DtoptError) -> None:
-    """What is in a source that does not say everything, or denies what was said of it."""
+    """The content of a source that is incomplete, or contradicts the user's input."""
     from migrate import contents
 
     known = {name: given[name] for name in ("format", "generation", "optimizer_path")}

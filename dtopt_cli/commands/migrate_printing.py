@@ -140,7 +140,7 @@ def inspection(found: Inspection, explain: bool) -> None:
 
 
 def contents(found: Contents) -> None:
-    """What a source holds that does not say everything, or denies what was said of it."""
+    """The content of a source that is incomplete, or contradicts the user's input."""
     console = output.results()
     _origin_of_file(found)
     config = (found.stored_config or {}).get("config", {})

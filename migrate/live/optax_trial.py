@@ -27,6 +27,7 @@ from migrate.rules import step_factors as factors
 from migrate.state import OptimizerState
 from optim import rules
 from optim.errors import UnsupportedError
+from optim.options.adaptive_clipping import unit_axes
 from optim.rule import arguments, made_from, slot_dims
 
 CUT = 32
@@ -64,7 +65,16 @@ NOT_TRIED = {
 }
 MOMENTA = {"SGD": "m", "RMSprop": "momentum"}
 """The slot that holds steps, or gradients, whichever a transformation keeps there."""
-TRIED = {"learning_rate", "decay", "weight_decay", "weight_decay_exclude", "clip_order", *comparison.ON, *LIMITS}
+TRIED = {
+    "learning_rate",
+    "decay",
+    "weight_decay",
+    "weight_decay_exclude",
+    "clip_order",
+    "adaptive_grad_clip",
+    *comparison.ON,
+    *LIMITS,
+}
 """Options other than the rule's own that are tried."""
 Arrays = dict[str, np.ndarray]
 Slots = dict[str, Arrays]
@@ -251,6 +261,7 @@ class _Source:
         self._decay = float(values.get("weight_decay") or 0.0)
         self._is_coupled = values.get("decoupled_weight_decay") is False and not self._made.places_weight_decay
         self._has_rate_in_decay = values.get("learning_rate_in_weight_decay") is not False
+        self._by_unit = values.get("adaptive_grad_clip")
         self._limits = {key: float(values[key]) for key in LIMITS if values.get(key)}
         self.rate = values["learning_rate"]
         self.changes = isinstance(self.rate, Mapping) or bool(values.get("decay"))
@@ -297,10 +308,12 @@ class _Source:
                 decay = 0.0 if self._is_kept(name) else self._decay
                 inside = decay if self._made.places_weight_decay else 0.0
                 gradient, shrunk = clipped[name], value
+                if not self._is_coupled and not self._made.places_weight_decay:
+                    shrunk = value * (1.0 - decay * (rate if self._has_rate_in_decay else 1.0))
+                if self._by_unit:
+                    gradient = _clipped_by_unit(name, shrunk, gradient, **self._by_unit)
                 if self._is_coupled:
                     gradient = gradient + decay * value
-                elif not self._made.places_weight_decay:
-                    shrunk = value * (1.0 - decay * (rate if self._has_rate_in_decay else 1.0))
                 given = {**self._hyper, **product, "learning_rate": rate, "base_learning_rate": rate}
                 given |= {"weight_decay": inside, **self._made.constants(value.shape, (name,))}
                 with np.errstate(all="ignore"):
@@ -340,6 +353,18 @@ class _Source:
         if steps == self._state.iterations and nadam.PRODUCT in self._state.scalars:
             return self._state.scalars[nadam.PRODUCT]
         return nadam.product(float(self._hyper["beta_1"]), float(self._hyper["schedule_decay"]), steps)
+
+
+def _clipped_by_unit(
+    name: str, value: np.ndarray, gradient: np.ndarray, clipping: float, eps: float, exclude: Sequence[str]
+) -> np.ndarray:
+    """As `optim.AdaptiveGradClip`."""
+    if any(re.search(pattern, name) for pattern in exclude):
+        return gradient
+    axes = unit_axes(value.ndim)
+    weights, norm = (np.sqrt(np.sum(x**2, axis=axes, keepdims=True)) for x in (value, gradient))
+    limit = clipping * np.maximum(weights, eps)
+    return np.asarray(gradient * (limit / np.maximum(norm, limit)))
 
 
 def _is_idle(name: str, value: Any) -> bool:

@@ -19,6 +19,7 @@ from migrate.writers.slots import write as write_slots
 from optim.errors import UnsupportedError
 
 GRADIENT_SCALE = 1.0
+NO_FORMULA = {"cautious": "cautious updates", "adaptive_grad_clip": "adaptive gradient clipping"}
 Made = Mapping[str, Callable[[], np.ndarray]]
 """Arrays by the names of variables, each made when it is asked for: all of them in float64 take a lot of memory."""
 
@@ -51,8 +52,9 @@ def _parity(state: OptimizerState, folder: str) -> float:
     ahead = state.hyperparameters.get("lookahead")
     if ahead and (state.iterations + 1) % ahead["sync_period"] == 0:
         raise UnsupportedError("the next step is one of Lookahead's slow weights, which no formula here has")
-    if state.hyperparameters.get("cautious"):
-        raise UnsupportedError("updates are cautious, and no formula here has their mask")
+    for option, what in NO_FORMULA.items():
+        if state.hyperparameters.get(option):
+            raise UnsupportedError(f"the source has {what} ({option}), which no formula here has")
     source = stepping.parity_source(state)
     parity.rate(source)  # raises UnsupportedError for a schedule whose formula is not known
     names = list(dict.fromkeys(name for owners in state.slots.values() for name in owners))

@@ -90,7 +90,7 @@ def _numbers(state: OptimizerState) -> Iterator[tuple[str, tuple[float, str]]]:
     if isinstance(rate, (int, float)) and not isinstance(rate, bool):
         yield slot_layout.scalar_key(slot_layout.LEARNING_RATE), (rate, "float64")
     for name, value in state.scalars.items():
-        yield slot_layout.scalar_key(name), (value, slot_layout.SCALAR_DTYPES.get(name, "float64"))
+        yield slot_layout.scalar_key(name), (value, slot_layout.scalar_dtype(name))
 
 
 def _bytes(array: LazyArray) -> int:

@@ -65,7 +65,7 @@ FIRST, DTYPE, ROUNDING, METHODS = "first values of slots", "dtype", "rounding", 
 FACTORS = (
     Factor(RULE, (), _COMPARED),  # all that a rule declares and that is nowhere else here
     Factor(RATE, ("learning_rate", "lr", "decay"), _COMPARED),
-    Factor(CLIPPING, ("clipnorm", "clipvalue", "global_clipnorm", "clip_order"), _COMPARED),
+    Factor(CLIPPING, ("clipnorm", "clipvalue", "global_clipnorm", "clip_order", "adaptive_grad_clip"), _COMPARED),
     Factor(DECAY, ("weight_decay", "decoupled_weight_decay", "learning_rate_in_weight_decay"), _COMPARED),
     Factor(ACCUMULATION, ("gradient_accumulation_steps", "count_calls"), _KEPT),
     Factor(AVERAGES, ("use_ema", "ema_momentum", "ema_overwrite_frequency", "stochastic_average"), _KEPT),

@@ -143,12 +143,13 @@ def _scalar(value: int | float, dtype: str) -> LazyArray:
 
 def _tensors(state: OptimizerState) -> dict[str, LazyArray]:
     """Every tensor by its key, in the order in which they are written."""
-    items = [(slot_layout.scalar_key(slot_layout.ITERATIONS), _scalar(state.iterations, "int64"))]
+    counter = slot_layout.ITERATIONS
+    items = [(slot_layout.scalar_key(counter), _scalar(state.iterations, slot_layout.scalar_dtype(counter)))]
     rate = state.hyperparameters.get(slot_layout.LEARNING_RATE)
     if isinstance(rate, (int, float)) and not isinstance(rate, bool):
         items.append((slot_layout.scalar_key(slot_layout.LEARNING_RATE), _scalar(rate, "float64")))
     for name, value in state.scalars.items():
-        items.append((slot_layout.scalar_key(name), _scalar(value, slot_layout.SCALAR_DTYPES.get(name, "float64"))))
+        items.append((slot_layout.scalar_key(name), _scalar(value, slot_layout.scalar_dtype(name))))
     items += [(slot_layout.variable_key(v.name), v.array) for v in state.variables if v.array is not None]
     for slot, owners in state.slots.items():
         items += [(slot_layout.slot_key(slot, name), array) for name, array in owners.items()]

@@ -50,7 +50,7 @@ _UNSAVED = {0, 20}
 VERSION = 1
 """Of the format."""
 _MAX_RANK = 32
-_WHOLE = -1
+WHOLE_DIM = -1
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -175,8 +175,8 @@ class BundleReader(Mapping[str, Entry]):
             raise DamagedFileError(f"{self.prefix}.index is damaged: {', '.join(keys)} are no pieces of {whole!r}")
         for key, entry in zip(keys, entries, strict=True):
             for extents in entry.slices:
-                piece = self._pieces.get(_slice_key(key, extents))
-                self._pieces |= {_slice_key(whole, extents): piece} if piece is not None else {}
+                piece = self._pieces.get(slice_key(key, extents))
+                self._pieces |= {slice_key(whole, extents): piece} if piece is not None else {}
         self._entries[whole] = replace(entries[0], slices=tuple(piece for e in entries for piece in e.slices))
 
     def check_sizes(self) -> None:
@@ -278,8 +278,8 @@ class BundleReader(Mapping[str, Entry]):
         dtype = numpy_dtype(entry.dtype)
         pieces = []
         for stored in entry.slices:
-            piece = self._pieces.get(_slice_key(key, stored))
-            extents = tuple((s, d if n == _WHOLE else n) for (s, n), d in zip(stored, entry.shape, strict=False))
+            piece = self._pieces.get(slice_key(key, stored))
+            extents = tuple((s, d if n == WHOLE_DIM else n) for (s, n), d in zip(stored, entry.shape, strict=False))
             inside = all(s >= 0 and s + n <= d for (s, n), d in zip(extents, entry.shape, strict=False))
             if piece is None or len(stored) != len(entry.shape) or not inside or piece.slices:
                 raise damaged
@@ -299,7 +299,7 @@ class BundleReader(Mapping[str, Entry]):
 
 
 def _extents(proto: Any) -> tuple[tuple[int, int], ...]:
-    return tuple((int(e.start), int(e.length)) if e.WhichOneof("has_length") else (0, _WHOLE) for e in proto.extent)
+    return tuple((int(e.start), int(e.length)) if e.WhichOneof("has_length") else (0, WHOLE_DIM) for e in proto.extent)
 
 
 def _overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> bool:
@@ -311,7 +311,7 @@ def fixed_lengths(lengths: list[int]) -> bytes:
     return b"".join(struct.pack("<I" if n <= 0xFFFFFFFF else "<Q", n) for n in lengths)
 
 
-def _slice_key(name: str, extents: tuple[tuple[int, int], ...]) -> bytes:
+def slice_key(name: str, extents: tuple[tuple[int, int], ...]) -> bytes:
     """Key of one piece: EncodeTensorNameSlice of core/util/saved_tensor_slice_util.cc, in ordered code."""
     encoded = name.encode("utf-8", "surrogateescape")
     out = b"\0" + b"".join(_ORDERED_ESCAPES.get(byte, bytes([byte])) for byte in encoded) + b"\0\x01"

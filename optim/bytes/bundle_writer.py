@@ -6,15 +6,17 @@ import math
 import os
 import struct
 import threading
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
 
 from optim.bytes import protos, sstable, system
-from optim.bytes.bundle import DTYPES, VERSION, fixed_lengths, numpy_dtype, shard_name
+from optim.bytes.bundle import DTYPES, VERSION, WHOLE_DIM, fixed_lengths, numpy_dtype, shard_name, slice_key
 from optim.bytes.ranges import CHUNK
 from optim.bytes.syncing import syncing
 from optim.errors import CheckpointError
@@ -65,6 +67,27 @@ class Room:
         return bytes(found.SerializeToString())
 
 
+class Divided(NamedTuple):
+    """A tensor that is stored in slices, each a tensor itself."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    slices: list[tuple[tuple[int, int], ...]]
+
+    def entry(self) -> bytes:
+        """For the index."""
+        found = protos.BundleEntry(dtype=self.dtype)
+        for n in self.shape:
+            found.shape.dim.add(size=n)
+        for extents in self.slices:
+            piece = found.slices.add()
+            for start, length in extents:
+                extent = piece.extent.add()
+                if length != WHOLE_DIM:
+                    extent.start, extent.length = start, length
+        return bytes(found.SerializeToString())
+
+
 class BundleWriter:
     """Writes a bundle of one shard; nothing is readable before `close`.
 
@@ -78,6 +101,7 @@ class BundleWriter:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._rooms: dict[bytes, Room] = {}
+        self._divided: dict[bytes, Divided] = {}
         self._offset, self._turn = 0, threading.Lock()
         self._file = open(shard_name(prefix, 0, 1), "xb", buffering=0)  # noqa: SIM115 - kept open
 
@@ -97,17 +121,29 @@ class BundleWriter:
     def add(self, key: str, array: np.ndarray, dtype: str | None = None) -> None:
         """Append a tensor. `dtype` is TensorFlow's name, if numpy's differs (bfloat16 in uint16)."""
         name = dtype or array.dtype.name
-        expected = numpy_dtype(name)
-        if array.dtype != expected:
-            raise CheckpointError(f"{key}: an array of {array.dtype} cannot be stored as {name}")
-        flat = np.ascontiguousarray(array, expected).reshape(-1).view(np.uint8)
-        room = self.reserve(key, name, array.shape)
+        _check_dtype(key, array, name)
+        self._fill(self.reserve(key, name, array.shape), array)
+
+    def add_slices(
+        self, key: str, dtype: str, shape: tuple[int, ...], pieces: Iterable[tuple[tuple[slice, ...], np.ndarray]]
+    ) -> None:
+        """Append a tensor in slices, which tile it. Each comes with its place, and is written before the next one."""
+        divided = self._divided[self._new(_encoded(key))] = Divided(DTYPES[dtype][0], shape, [])
+        for place, array in pieces:
+            _check_dtype(key, array, dtype)
+            extents = tuple(_extent(*part.indices(n)[:2], n) for part, n in zip(place, shape, strict=True))
+            divided.slices.append(extents)
+            self._fill(self._reserve(slice_key(key, extents), divided.dtype, array.shape, array.nbytes), array)
+
+    @staticmethod
+    def _fill(room: Room, array: np.ndarray) -> None:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         for start in range(0, flat.size, CHUNK):
             room.take(start, flat[start : start + CHUNK])
 
     def reserve(self, key: str, dtype: str, shape: tuple[int, ...]) -> Room:
         """Room for the next tensor, which has to be full when the bundle is closed."""
-        return self._reserve(key, DTYPES[dtype][0], shape, math.prod(shape) * numpy_dtype(dtype).itemsize)
+        return self._reserve(_encoded(key), DTYPES[dtype][0], shape, math.prod(shape) * numpy_dtype(dtype).itemsize)
 
     def add_string(self, key: str, value: bytes) -> None:
         """Append a scalar string."""
@@ -115,7 +151,7 @@ class BundleWriter:
         checksum = struct.pack("<I", sstable.mask_crc(crc))
         crc = google_crc32c.extend(google_crc32c.extend(crc, checksum), value)
         data = sstable.write_varint(len(value)) + checksum + value
-        room = self._reserve(key, 7, (), len(data))
+        room = self._reserve(_encoded(key), 7, (), len(data))
         room.crc = crc
         room.write(memoryview(data))
 
@@ -128,16 +164,34 @@ class BundleWriter:
             os.fsync(self._file.fileno())
         header = protos.BundleHeader(num_shards=1)
         header.version.producer = VERSION
-        items = [(b"", header.SerializeToString()), *((key, self._rooms[key].entry()) for key in sorted(self._rooms))]
+        entries: dict[bytes, Room | Divided] = {**self._rooms, **self._divided}
+        items = [(b"", header.SerializeToString()), *((key, entries[key].entry()) for key in sorted(entries))]
         with open(self.prefix + ".index", "xb") as file:
             file.write(sstable.build_table(items))
             file.flush()
             os.fsync(file.fileno())
 
-    def _reserve(self, key: str, dtype: int, shape: tuple[int, ...], size: int) -> Room:
-        encoded = key.encode("utf-8", "surrogateescape")
-        if encoded in self._rooms or not encoded:
-            raise CheckpointError(f"tensor name {key!r} is empty or used twice in {self.prefix}")
-        room = self._rooms[encoded] = Room(self._turn, self._file.fileno(), self._offset, size, dtype, shape)
+    def _reserve(self, key: bytes, dtype: int, shape: tuple[int, ...], size: int) -> Room:
+        room = self._rooms[self._new(key)] = Room(self._turn, self._file.fileno(), self._offset, size, dtype, shape)
         self._offset += size
         return room
+
+    def _new(self, key: bytes) -> bytes:
+        if key in self._rooms or key in self._divided or not key:
+            name = key.decode("utf-8", "surrogateescape")
+            raise CheckpointError(f"tensor name {name!r} is empty or used twice in {self.prefix}")
+        return key
+
+
+def _encoded(key: str) -> bytes:
+    return key.encode("utf-8", "surrogateescape")
+
+
+def _check_dtype(key: str, array: np.ndarray, dtype: str) -> None:
+    if array.dtype != numpy_dtype(dtype):
+        raise CheckpointError(f"{key}: an array of {array.dtype} cannot be stored as {dtype}")
+
+
+def _extent(start: int, stop: int, size: int) -> tuple[int, int]:
+    """(start, length) of a part of a dim, as TensorFlow writes it."""
+    return (0, WHOLE_DIM) if (start, stop) == (0, size) else (start, stop - start)

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from optim import slot_layout
+from optim.checkpoints import live, variables
+from optim.checkpoints.handles import Handle
 from optim.errors import CheckpointError
-from optim.layouts import placement
-from optim.optimizer import Optimizer
 
 MADE_HERE = (slot_layout.MASTER, slot_layout.GATHERED)
 """Slots that a checkpoint may lack, because they can be made of what it has."""
@@ -37,13 +36,14 @@ class Assignment:
     `fresh`: nobody has seen the variable yet, so that nothing is lost if another assignment fails.
     """
 
-    variable: tf.Variable
+    variable: Any
     value: Value
     fresh: bool = False
 
     def check(self) -> None:
         """Raises CheckpointError if shape or dtype differ."""
-        have = (self.variable.dtype.name, tuple(self.variable.shape))
+        handle = variables.handle(self.variable)
+        have = (handle.dtype, handle.shape)
         if have != (self.value.dtype, self.value.shape):
             raise CheckpointError(
                 f"{self.value.what} is {self.value.dtype} {self.value.shape}, expected {have[0]} {have[1]}"
@@ -51,19 +51,19 @@ class Assignment:
 
     def run(self) -> None:
         value = np.asarray(self.value.load())
-        if (value.shape, tf.as_dtype(value.dtype).name) != (self.value.shape, self.value.dtype):
+        if (value.shape, value.dtype.name) != (self.value.shape, self.value.dtype):
             raise CheckpointError(
                 f"{self.value.what} was announced as {self.value.dtype} {self.value.shape}, and is not"
             )
-        self.variable.assign(placement.from_host(value, placement.layout_of(self.variable)))
+        variables.handle(self.variable).assign(value)
 
 
-def grown(value: Value, variable: tf.Variable) -> Value:
+def grown(value: Value, variable: Any) -> Value:
     """A value that is the first part of its variable along one dim, with the rest as that variable has it now."""
-    shape = tuple(int(n) for n in variable.shape)
+    shape = variables.handle(variable).shape
 
     def load() -> np.ndarray:
-        whole = np.array(placement.to_host(variable))
+        whole = np.array(variables.handle(variable).to_host())
         whole[tuple(map(slice, value.shape))] = np.asarray(value.load())
         return whole
 
@@ -82,17 +82,18 @@ def assign_all(assignments: Iterable[Assignment], progress: Callable[[Value], No
     todo = list(assignments)
     for assignment in todo:
         assignment.check()
-    before: list[tuple[tf.Variable, Any]] = []
+    before: list[tuple[Handle, Any]] = []
     try:
         for assignment in todo:
             if not assignment.fresh:
-                before.append((assignment.variable, assignment.variable.read_value()))
+                handle = variables.handle(assignment.variable)
+                before.append((handle, handle.value()))
             assignment.run()
             if progress is not None:
                 progress(assignment.value)
     except BaseException:
-        for variable, old in reversed(before):
-            variable.assign(old)
+        for handle, old in reversed(before):
+            handle.put_back(old)
         raise
 
 
@@ -106,24 +107,24 @@ class StateValues:
     """For messages."""
 
 
-def state_assignments(optimizer: Optimizer, values: StateValues, *, fresh: bool) -> list[Assignment]:
+def state_assignments(optimizer: Any, values: StateValues, *, fresh: bool) -> list[Assignment]:
     """What puts these values into a built optimizer.
 
     Raises:
       CheckpointError: a slot that the optimizer does not have, only some slots of a variable, or a missing scalar.
     """
-    state = optimizer._state
+    state = live.state_of(optimizer)
     by_name = {t.name: t for t in state.tracked}
     todo: list[Assignment] = []
     for slot, owners in values.slots.items():
         for name, value in owners.items():
-            variable = state.slots.find(slot, by_name[name])
+            variable = state.find(slot, by_name[name])
             if variable is None:
                 raise CheckpointError(
                     f"{values.where} holds slot {slot!r}, which {type(optimizer).__name__} with its config has not"
                 )
             todo.append(Assignment(variable, value, fresh))
-    _check_no_slot_is_missing(optimizer, values)
+    _check_no_slot_is_missing(state, values)
     for name, variable in state.scalars.items():
         if name not in values.scalars:
             raise CheckpointError(f"{values.where} holds no {name!r} of the optimizer")
@@ -131,17 +132,19 @@ def state_assignments(optimizer: Optimizer, values: StateValues, *, fresh: bool)
     return todo
 
 
-def _check_no_slot_is_missing(optimizer: Optimizer, values: StateValues) -> None:
+def _check_no_slot_is_missing(state: live.LiveState, values: StateValues) -> None:
     """A variable has all of its slots in the file or, never trained, none."""
-    state = optimizer._state
     for tracked in state.tracked:
-        here = [s for s in state.slots.names if state.slots.find(s, tracked) is not None and s not in MADE_HERE]
+        here = [s for s in state.slots if state.find(s, tracked) is not None and s not in MADE_HERE]
         stored = [s for s in here if tracked.name in values.slots.get(s, ())]
         if stored and stored != here:
             missing = [s for s in here if s not in stored]
             raise CheckpointError(f"{values.where} holds slots {stored} of {tracked}, but not {missing}")
 
 
-def settle(optimizer: Optimizer) -> None:
+def settle(optimizer: Any) -> None:
     """After its state was assigned from where nobody says which variables are in the middle of gathering gradients."""
-    optimizer._settings.accumulation.mark_what_is_there()
+    if live.has_slots_of_keras(optimizer):
+        optimizer.mark_what_is_there()
+    else:
+        optimizer._settings.accumulation.mark_what_is_there()

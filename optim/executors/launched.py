@@ -47,8 +47,8 @@ class LaunchedGradients:
 
     @property
     def rows(self) -> dict[int, int]:
-        """Where in what is held the rows of a gradient are, by position of its variable."""
-        return {i: self.count + n for n, i in enumerate(self.tensors.rows)}
+        """`Tensors.positions`."""
+        return self.tensors.positions(self.count)
 
     def control(self, group: int) -> Held:
         """What is made, launched on the GPU of a group at the first call."""

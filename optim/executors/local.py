@@ -136,14 +136,14 @@ def _by_tensorflow(
                 kernel = shard_step.only_kernel(work, shard, i) if gradients.is_settled else None
                 if kernel is not None:
                     gradient, numbers, _ = arguments(device, i, shard)
-                    calls[device].append(kernel(work.rule, shard.variable, shard.slots, gradient, numbers))
+                    calls[device].append(kernel(work.rule(i), shard.variable, shard.slots, gradient, numbers))
                 elif shard.box is None:
                     slow[device].append((i, shard))
 
     def update_whole(device: str) -> None:
         call_all(calls[device])
         for i, shard in slow[device]:  # each made now, so that there is no more than one gradient at a time
-            shard_step.update(work, shard, *arguments(device, i, shard))
+            shard_step.update(work, i, shard, *arguments(device, i, shard))
 
     def in_round(members: set[int]) -> None:
         new: dict[Shard, Any] = {}
@@ -151,7 +151,7 @@ def _by_tensorflow(
         def update_boxes(device: str) -> None:
             for i, shard in rest[device]:
                 if i in members:
-                    new[shard] = shard_step.update_box(work, shard, *arguments(device, i, shard))
+                    new[shard] = shard_step.update_box(work, i, shard, *arguments(device, i, shard))
 
         def write_boxes(device: str) -> None:
             for i, shard in rest[device]:
@@ -190,7 +190,7 @@ def _tensors(work: Work, selection: Selection) -> Tensors:
     if found:
         given = [[found[i].sums] * selection.counts[i] if i in found else g for i, g in enumerate(given)]
     on_mesh = [t.layout is not None and i not in found for i, t in enumerate(work.tracked)]
-    rows = {i: gradient.rows if gradient.sorted is None else gradient.sorted for i, gradient in found.items()}
+    rows = {i: gradient.places for i, gradient in found.items()}
     return Tensors(given, on_mesh, rows, None if found else held)
 
 

@@ -195,7 +195,7 @@ def numbers_on_mesh(work: Work, program: Program) -> tuple[Any, bool]:
     assert mesh is not None
     with tf.init_scope():
         wait_for_pending()  # a variable may yet be given its first value
-        selection = Plan(work.rule, work.tracked, work.slots).selection(work.tracked)
+        selection = Plan(work.rules, work.tracked, work.slots).selection(work.tracked)
         placed, together = selection.by_device, False
         if any(shard.box is not None for on_device in placed.values() for _, shard in on_device):
             batch = Batch(work, program, placed, work.rate_factors[0], selection.offsets)
@@ -235,9 +235,8 @@ def others(work: Work, members: Sequence[int]) -> list[int]:
     """
     if not any(work.lazy[i] for i in members) or on_gpu(work.tracked[members[0]]):
         return []
-    assert work.rule is not None
-    stay = STAY if work.rule.keeps_lazy_slots else MOVE_SLOTS
-    return [stay if work.lazy[i] else MOVE for i in members]
+    stays = {True: STAY, False: MOVE_SLOTS}
+    return [stays[work.rule(i).keeps_lazy_slots] if work.lazy[i] else MOVE for i in members]
 
 
 def _links(shards: Sequence[Shard]) -> list[int]:
@@ -259,7 +258,7 @@ class Batches:
         groups: dict[tuple[Program, Any, bool, Group], Placed] = {}
         for device, placed in selection.by_device.items():
             for i, shard in placed:
-                variant = (work.rule, shard.tracked, work.slots, work.apart(i) is not None)
+                variant = (work.rules[i], shard.tracked, work.slots, work.apart(i) is not None)
                 program = program_of(*variant)
                 if program is None or why_not(*variant) or not direct.available():
                     self.rest.setdefault(device, []).append((i, shard))

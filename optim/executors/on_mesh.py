@@ -42,7 +42,7 @@ def traced(work: Work, i: int, dtype: tf.DType, update: Update) -> tuple[Callabl
     fixed = {name: value for name, value in given.items() if is_one_of_few(value)}
     changing = {name: value for name, value in given.items() if name not in fixed}
     key = (
-        *(update, id(work.rule), work.tracked[i].index, work.rate_factors[i], work.lazy[i], work.has_averages),
+        *(update, id(work.rules[i]), work.tracked[i].index, work.rate_factors[i], work.lazy[i], work.has_averages),
         *(work.overwrite, dtype, tuple(fixed.items())),
     )
     step = work.slots.traced(key, _step(replace(work.only([i]), gradients=()), fixed, tuple(changing), update))

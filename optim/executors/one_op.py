@@ -51,7 +51,7 @@ def takes(work: Work, i: int) -> bool:
         return False  # no device knows whether a row is all zero
     if work.lazy[i] and native.on_gpu(work.tracked[i]) and not isinstance(work.gradients[i], RowGradient):
         return False  # a launch updates all rows
-    return updates(work.rule, work.tracked[i], work.slots, each=work.apart(i) is not None)
+    return updates(work.rules[i], work.tracked[i], work.slots, each=work.apart(i) is not None)
 
 
 def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
@@ -79,9 +79,11 @@ def _is_divided(layout: dtensor.Layout | None) -> bool:
     return layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank))
 
 
-def takes_rows(rule: Rule, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
+def takes_rows(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
     """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
-    return rule.elementwise and library.status().available and not needs_ops() and updates(rule, tracked, slots, each)
+    if rule is None or not rule.elementwise:
+        return False
+    return library.status().available and not needs_ops() and updates(rule, tracked, slots, each)
 
 
 def adds_squares(work: Work, i: int) -> bool:
@@ -92,7 +94,7 @@ def adds_squares(work: Work, i: int) -> bool:
 
 def is_possible(work: Work) -> bool:
     """Whether the kernel can have a part in this step."""
-    return not work.only_ops and work.rule is not None and library.status().available and not needs_ops()
+    return not work.only_ops and work.has_rules and library.status().available and not needs_ops()
 
 
 def takes_all(work: Work) -> bool:
@@ -166,7 +168,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     for i in mine:
         tracked = work.tracked[i]
         goal = target(work.slots, tracked)
-        program: Any = native.program_of(work.rule, tracked, work.slots, work.apart(i) is not None)
+        program: Any = native.program_of(work.rules[i], tracked, work.slots, work.apart(i) is not None)
         key = (program, at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
         groups.setdefault(key, []).append(i)
     done: list[tf.Operation] = []
@@ -350,7 +352,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
         return op(
             **{name: _handles(given) for name, given in zip(LISTS, lists, strict=True)},
             **inputs,
-            gradients=[numbers_of(gradient) for gradient in mine],
+            gradients=[*map(numbers_of, mine), *(mine[k].powers for k in by_row if mine[k].powers is not None)],
             rows=[mine[k].rows for k in by_row],
             control=tf.constant([], tf.float64) if work.control is None else work.control,
             T=goals[0].dtype,

@@ -71,10 +71,11 @@ class DeviceScalars:
 
 
 class Plan:
-    """Handles of all tracked variables and slots."""
+    """Handles of all tracked variables and slots; `rules` are what updates each."""
 
-    def __init__(self, rule: Rule | None, tracked: Sequence[Tracked], slots: SlotTable):
-        self._shards = {item.index: _shards(rule, item, slots) for item in tracked}
+    def __init__(self, rules: Sequence[Rule | None], tracked: Sequence[Tracked], slots: SlotTable):
+        pairs = zip(rules, tracked, strict=True)
+        self._shards = {item.index: _shards(rule, item, slots) for rule, item in pairs}
         self.devices = list(dict.fromkeys(s.variable.device for shards in self._shards.values() for s in shards))
         self.scalars = {device: DeviceScalars() for device in self.devices}
         self.compiled: dict[tuple[Any, ...], Any] = {}

@@ -132,7 +132,7 @@ def _run(work: Work) -> None:
     if work.clip.active:
         gradients = clip(TensorGradients(gradients), work.clip).tensors
     for i, gradient in enumerate(gradients):
-        if work.rule is not None:
+        if work.has_rules:
             update(work, i, gradient)
             continue
         _user_step(work, i, tf.cast(gradient, work.tracked[i].variable.dtype))
@@ -175,11 +175,10 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     The variable itself is assigned once, by the caller, who works on with this value: inside a `tf.function` a read
     after the assignment has been seen to give the old value where the update reduces over shards (TF 2.21).
     """
-    assert work.rule is not None
-    tracked = work.tracked[i]
+    rule, tracked = work.rule(i), work.tracked[i]
     variable = target(work.slots, tracked)
-    slots = work.slots.of(tracked, [s.name for s in work.rule.slots])
-    layout = _update_layout(work.rule, tracked, layout_of(variable), slots)
+    slots = work.slots.of(tracked, [s.name for s in rule.slots])
+    layout = _update_layout(rule, tracked, layout_of(variable), slots)
     old_value = relayout(variable.read_value(), layout)
     whole = {name: slot.shape == variable.shape for name, slot in slots.items()}
     old = {n: relayout(s.read_value(), layout) if whole[n] else s.read_value() for n, s in slots.items()}
@@ -188,13 +187,13 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     if slices is not None:
         gradient = Each(gradient, lambda power: slices.summed(power, int(variable.shape[0]), layout))
     scalars, decay = _scalars(work, i)
-    value, new = updated(work.rule, old_value, gradient, old, scalars, decay)
-    if work.rule.gathers(old):  # pin the other end, too, or DTensor's compiler shards matrix products in between
+    value, new = updated(rule, old_value, gradient, old, scalars, decay)
+    if rule.gathers(old):  # pin the other end, too, or DTensor's compiler shards matrix products in between
         value, new = relayout(value, layout), {name: relayout(new[name], layout) for name in new}
     if work.lazy[i]:
         touched = relayout(_touched_rows(summed(gradient), work.named[i] if work.named else None), layout)
         value = tf.where(touched, value, old_value)
-        if work.rule.keeps_lazy_slots:
+        if rule.keeps_lazy_slots:
             new = {name: tf.where(touched, new[name], old[name]) for name in new}
     for name, slot in slots.items():
         slot.assign(relayout(_choose(work.active[i], new[name], old[name]), layout_of(slot)))

@@ -27,6 +27,7 @@ def row_gradient(
     looks_at_sums: bool,
     sorts: bool = False,
     powers: Sequence[int] = (),
+    has_all: bool = False,
 ) -> RowGradient:
     """The rows of `IndexedSlices` in ascending order; repeated ones are added up, in float32 at least.
 
@@ -34,6 +35,7 @@ def row_gradient(
       looks_at_sums: whether norms of gradients, or whether they are finite, matter.
       sorts: whether, if not, the kernel may sort them in its step, or now for the local executor.
       powers: what else is added up of each, as a `Program` has them, which then only the kernel does.
+      has_all: on a GPU, whether to give all rows of the table, zeros for those without a gradient.
 
     Raises:
       MismatchError: they do not fit the variable. Inside a `tf.function`, an index that does not raises when it runs.
@@ -49,8 +51,12 @@ def row_gradient(
     if (values.dtype == tf.float64) != (tracked.variable.dtype == tf.float64):
         values = tf.cast(values, tracked.variable.dtype)
     if native.on_gpu(tracked):
-        sums, table = table_on_gpu(tf.IndexedSlices(values, indices), tracked, is_dense=False)
-        return RowGradient(sums, table, shape, tracked.variable.dtype)
+        given = tf.IndexedSlices(values, indices)
+        sums, table, more = table_on_gpu(given, tracked, is_dense=has_all, powers=powers)
+        if has_all:
+            with tf.device(native.device_of(tracked)):
+                table = tf.range(shape[0], dtype=tf.int64)
+        return RowGradient(sums, table, shape, tracked.variable.dtype, powers=more if powers else None)
     if tracked.layout is not None and not tf.executing_eagerly():
         return _on_mesh(values, indices, tracked, looks_at_sums)
     device = tracked.variable.device
@@ -81,26 +87,30 @@ def row_gradient(
     return RowGradient(sums, rows, shape, tracked.variable.dtype)
 
 
-def table_on_gpu(gradient: tf.IndexedSlices, tracked: Tracked, *, is_dense: bool) -> tuple[Any, Any]:
+def table_on_gpu(
+    gradient: tf.IndexedSlices, tracked: Tracked, *, is_dense: bool, powers: Sequence[int] = ()
+) -> tuple[Any, Any, Any]:
     """What each row of a table is given, summed up on the GPU in the order in which it is given, without a wait.
 
     Returns:
-      The sums in float32 at least, and the row of each, -1 for what is none; or the sums of all rows, and nothing.
+      The sums in float32 at least, and the row of each, -1 for what is none; or the sums of all rows, and nothing. Then
+      the sums of `powers`, one power after the other.
     """
     values, indices = tf.convert_to_tensor(gradient.values), tf.convert_to_tensor(gradient.indices)
     with tf.device(native.device_of(tracked)):
         indices = tf.cast(indices, tf.int64)
         order = tf.argsort(indices, stable=True)
-        sums, table = library.ops().dtopt_table(
+        found = library.ops().dtopt_table(
             values=values,
             named=tf.gather(indices, order),
             order=tf.cast(order, tf.int64),
             W=compute_dtype(values.dtype),
             rows=int(tracked.variable.shape[0]),
             is_dense=is_dense,
+            powers=powers,
             of=tracked.name,
         )
-    return sums, table
+    return tuple(found)
 
 
 def adds_up_on_gpu(tracked: Tracked) -> bool:
@@ -117,12 +127,16 @@ def moved_rows(gradient: Any, tracked: Tracked) -> RowGradient:
         return RowGradient(tf.cast(gradient, compute_dtype(gradient.dtype)), table, shape, tracked.variable.dtype)
 
 
-def squared_rows(slices: Slices, tracked: Tracked, program: Program | None, sorts: bool) -> RowGradient:
-    """Rows of which each gradient, settled before, is squared, as the program for that needs them."""
+def squared_rows(
+    slices: Slices, tracked: Tracked, program: Program | None, *, sorts: bool, has_all: bool
+) -> RowGradient:
+    """Rows of which each gradient, settled before, is squared, as the program for that needs them.
+
+    `sorts`, `has_all`: as for `row_gradient`."""
     assert program is not None
     values = tf.cast(slices.values, compute_dtype(tracked.variable.dtype))
     given = tf.IndexedSlices(values, slices.rows)
-    return row_gradient(given, tracked, looks_at_sums=False, sorts=sorts, powers=program.powers)
+    return row_gradient(given, tracked, looks_at_sums=False, sorts=sorts, powers=program.powers, has_all=has_all)
 
 
 def _can_sort(values: Any, indices: Any) -> bool:

@@ -26,11 +26,15 @@ class Tensors:
     is made when it is asked for, as it takes longer than to update a small variable."""
 
     def __init__(
-        self, given: Sequence[Any], on_mesh: Sequence[bool], rows: Mapping[int, Any], held: Held | None = None
+        self,
+        given: Sequence[Any],
+        on_mesh: Sequence[bool],
+        rows: Mapping[int, Held | tuple[Any, ...]],
+        held: Held | None = None,
     ):
         """Args: `given`: for each variable a DTensor, where `on_mesh`, a local tensor, or a list of those of all
-        devices. `rows`: by position of the variable, where all these are the sums of some rows: which ones; or what the
-        kernel has sorted, and then these are of no use. `held`: all that, if it is held already."""
+        devices. `rows`: by position of the variable, where all these are the sums of some rows: the `places` of these.
+        `held`: all that, if it is held already."""
         self._given = given
         self._on_mesh = on_mesh
         self.rows = rows
@@ -59,8 +63,18 @@ class Tensors:
                 flat = self._given
                 if list in set(map(type, flat)):
                     flat = [t for g in flat for t in (g if isinstance(g, list) else (g,))]
-                self._held = direct.hold([*flat, *(rows for rows in self.rows.values() if not isinstance(rows, Held))])
+                places = [place for place in self.rows.values() if not isinstance(place, Held)]
+                self._held = direct.hold([*flat, *itertools.chain(*places)])
             return self._held
+
+    def positions(self, count: int) -> dict[int, int]:
+        """Where in what is held, after `count` gradients, the rows of a variable's gradient are, by position of the
+        variable, or what stands for those that the kernel has sorted."""
+        found: dict[int, int] = {}
+        for i, places in self.rows.items():
+            found[i] = direct.place_of(places) if isinstance(places, Held) else count
+            count += 0 if isinstance(places, Held) else len(places)
+        return found
 
 
 class ShardGradients:
@@ -95,12 +109,8 @@ class ShardGradients:
 
     @property
     def rows(self) -> dict[int, int]:
-        """Where in what is held the rows of a variable's gradient are, by position of the variable, or what stands for
-        those that the kernel has sorted."""
-        places, behind = {}, itertools.count(sum(self._selection.counts))
-        for i, rows in self._tensors.rows.items():
-            places[i] = direct.place_of(rows) if isinstance(rows, Held) else next(behind)
-        return places
+        """`Tensors.positions`."""
+        return self._tensors.positions(sum(self._selection.counts))
 
     def control(self, group: int) -> None:
         """None: the host knows all that is pending."""

@@ -13,16 +13,17 @@ from optim.executors.plan import Plan, Shard
 from optim.executors.work import Work, averaged, updated
 from optim.layouts.boxes import Box
 from optim.precision import constant
+from optim.rule import Rule
 
 
-def update_box(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> Any:
+def update_box(work: Work, i: int, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> Any:
     """One step of the part of a shard that this device has slots for: its new value, which the caller writes."""
     assert shard.box is not None
     begin, end = shard.box.begin, shard.box.end
     value = tf.strided_slice(devices.read(shard.variable, shard.dtype), begin, end)
     copy = tf.Variable(value, trainable=False)
     part = Shard(shard.tracked, copy.handle, shard.slots)
-    update(work, part, tf.strided_slice(gradient, begin, end), scalars, decay)
+    update(work, i, part, tf.strided_slice(gradient, begin, end), scalars, decay)
     return copy.read_value()
 
 
@@ -37,16 +38,16 @@ def write_box(shard: Shard, box: Box | None, value: Any) -> None:
     )
 
 
-def update(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> None:
-    """One step of a whole shard on the device that this runs on."""
-    assert work.rule is not None
-    kernel = kernels.kernel_for(work.rule, shard.dtype)
+def update(work: Work, i: int, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> None:
+    """One step of a whole shard of variable number `i` on the device that this runs on."""
+    rule = work.rule(i)
+    kernel = kernels.kernel_for(rule, shard.dtype)
     if kernel is not None:
         if decay is not None:
             devices.assign(shard.variable, devices.read(shard.variable, shard.dtype) * constant(decay, shard.dtype))
-        devices.call(*kernel(work.rule, shard.variable, shard.slots, gradient, scalars))
+        devices.call(*kernel(rule, shard.variable, shard.slots, gradient, scalars))
     else:
-        _update_by_ops(work, shard, gradient, scalars, decay)
+        _update_by_ops(rule, shard, gradient, scalars, decay)
     if work.has_averages:
         _average(work, shard, work.ema_momentum)
 
@@ -55,8 +56,7 @@ def only_kernel(work: Work, shard: Shard, i: int) -> kernels.Kernel | None:
     """The kernel whose one call is all that `update` does for variable number `i`; None if it takes more than that."""
     if shard.box is not None or work.decay_factors[i] is not None or work.has_averages:
         return None
-    assert work.rule is not None
-    return kernels.kernel_for(work.rule, shard.dtype)
+    return kernels.kernel_for(work.rule(i), shard.dtype)
 
 
 def round_masters(placed: Sequence[tuple[int, Shard]]) -> None:
@@ -67,13 +67,10 @@ def round_masters(placed: Sequence[tuple[int, Shard]]) -> None:
             devices.assign(shard.rounding, tf.cast(master, shard.tracked.variable.dtype))
 
 
-def _update_by_ops(work: Work, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: Any) -> None:
-    assert work.rule is not None
-    slots = {
-        s.name: tf.raw_ops.ReadVariableOp(resource=shard.slots[s.name], dtype=shard.dtype) for s in work.rule.slots
-    }
+def _update_by_ops(rule: Rule, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: Any) -> None:
+    slots = {s.name: tf.raw_ops.ReadVariableOp(resource=shard.slots[s.name], dtype=shard.dtype) for s in rule.slots}
     variable = tf.raw_ops.ReadVariableOp(resource=shard.variable, dtype=shard.dtype)
-    value, new = updated(work.rule, variable, gradient, slots, scalars, decay)
+    value, new = updated(rule, variable, gradient, slots, scalars, decay)
     for name, slot in new.items():
         tf.raw_ops.AssignVariableOp(resource=shard.slots[name], value=slot)
     tf.raw_ops.AssignVariableOp(resource=shard.variable, value=value)
@@ -96,6 +93,7 @@ def update_compiled(
     shards = [shard for _, shard in placed]
     decays = [work.decay_factors[i] for i, _ in placed]
     factors = [repr(work.rate_factors[i]) for i, _ in placed]
+    rules = [work.rule(i) for i, _ in placed]
     key = (
         device,
         tuple(s.tracked.index for s in shards),
@@ -108,8 +106,9 @@ def update_compiled(
         @tf.function(jit_compile=True, autograph=False)
         def body(gradients: Sequence[Any], scalars: Mapping[str, Any], decays: Sequence[Any], momentum: Any) -> None:
             with tf.device(device):
-                for shard, factor, gradient, decay in zip(shards, factors, gradients, decays, strict=True):
-                    _update_by_ops(work, shard, gradient, scalars[factor], decay)
+                each = zip(rules, shards, factors, gradients, decays, strict=True)
+                for rule, shard, factor, gradient, decay in each:
+                    _update_by_ops(rule, shard, gradient, scalars[factor], decay)
                     if work.has_averages:
                         _average(work, shard, momentum)
 

@@ -147,14 +147,14 @@ SPREAD_XP = _Namespace()
 
 def update_for(work: Work, i: int) -> on_mesh.Update | None:
     """What `update` takes to step variable number `i`, if it can now: eagerly, on a mesh of one client."""
-    rule, tracked = work.rule, work.tracked[i]
+    rule, tracked = work.rules[i], work.tracked[i]
     if not tf.executing_eagerly() or rule is None or rule.elementwise or tracked.layout is None or work.is_apart(i):
         return None
 
     def make() -> on_mesh.Update | None:
         if not _is_possible(rule, tracked, work.slots):
             return None
-        return functools.partial(_update, Plan(rule, [tracked], work.slots))
+        return functools.partial(_update, Plan([rule], [tracked], work.slots))
 
     found: on_mesh.Update | None = work.slots.kept((_update, id(rule), tracked.index), make)
     return found
@@ -184,9 +184,8 @@ def update(work: Work, i: int, gradient: Any, own: on_mesh.Update) -> None:
 
 
 def _update(plan: Plan, work: Work, i: int, gradient: Sequence[Any]) -> None:
-    assert work.rule is not None
-    tracked = work.tracked[i]
-    place = step_layout(work.rule, tracked, work.slots)
+    rule, tracked = work.rule(i), work.tracked[i]
+    place = step_layout(rule, tracked, work.slots)
     assert place is not None
     assert tracked.layout is not None
     home, shards = Home.of(place.mesh), plan.shards(tracked)
@@ -201,7 +200,7 @@ def _update(plan: Plan, work: Work, i: int, gradient: Sequence[Any]) -> None:
     decay = work.decay_factors[i]
     if decay is not None:
         value = _apply(operator.mul, value, cast_scalar(decay, wide))
-    slots = work.slots.of(tracked, [slot.name for slot in work.rule.slots])
+    slots = work.slots.of(tracked, [slot.name for slot in rule.slots])
     handles = {name: [shard.slots[name] for shard in shards] for name in slots}
     old = {}
     for name, slot in slots.items():
@@ -209,7 +208,7 @@ def _update(plan: Plan, work: Work, i: int, gradient: Sequence[Any]) -> None:
         parts = [_read(handle, slot.dtype, shape) for handle in handles[name]]
         old[name] = spread(parts, slot.layout.sharding_specs)
     own = spread([_own_part(shard, part) for shard, part in zip(shards, gradient, strict=True)])
-    change, new = work.rule.update(SPREAD_XP, value, own, old, cast_scalars(work.scalars(i), wide))
+    change, new = rule.update(SPREAD_XP, value, own, old, cast_scalars(work.scalars(i), wide))
     value = _apply(operator.add, value, change).map(lambda part: tf.cast(part, dtype))
     for name in new:
         _filled(new[name], old[name], slots[name].dtype).map(_assign, handles[name])

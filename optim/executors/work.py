@@ -35,8 +35,8 @@ class Work:
     tracked: Sequence[Tracked]
     gradients: Sequence[Any]
     slots: SlotTable
-    rule: Rule | None
-    """None where a subclass brings its own `update_step`."""
+    rules: Sequence[Rule | None]
+    """Per variable: what updates it; all None where a subclass brings its own `update_step`."""
     update_step: Callable[[Any, Any], None]
     coefficients: Mapping[Group, Mapping[str, Any]]
     """What the rule made of the step's scalars, for each group of variables."""
@@ -69,6 +69,17 @@ class Work:
     control: Any = None
     """In a function, on a GPU: what `one_op.control` made there of the gradients, instead of numbers of the host."""
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether rules update the variables, and no `update_step` of a subclass."""
+        return not self.rules or self.rules[0] is not None
+
+    def rule(self, i: int) -> Rule:
+        """The rule of variable number `i`, where rules update."""
+        rule = self.rules[i]
+        assert rule is not None
+        return rule
+
     def apart(self, i: int) -> Slices | None:
         """The slices of variable number `i`, if each is to be squared."""
         return self.slices[i] if self.slices else None
@@ -85,6 +96,7 @@ class Work:
             self,
             tracked=[self.tracked[i] for i in members],
             gradients=[self.gradients[i] for i in members],
+            rules=[self.rules[i] for i in members],
             rate_factors=[self.rate_factors[i] for i in members],
             decay_factors=[self.decay_factors[i] for i in members],
             active=[self.active[i] for i in members],
@@ -97,11 +109,6 @@ class Work:
     def scalars(self, i: int) -> Mapping[str, Any]:
         """The rule's coefficients for variable number `i`."""
         return self.coefficients[self.rate_factors[i]]
-
-    def new_scalars(self) -> dict[str, Any]:
-        """State of the whole optimizer after this step, which no learning rate enters."""
-        names = self.rule.scalars if self.rule is not None else ()
-        return {name: self.scalars(0)[name] for name in names}
 
 
 def scaled(gradient: Any, factor: Any) -> Any:

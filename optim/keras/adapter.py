@@ -16,6 +16,7 @@ from optim.keras.saved import Saved
 from optim.keras_differences import TF_KERAS
 from optim.legacy._base import LegacyOptimizer
 from optim.optimizer import Optimizer
+from optim.optimizers.groups import Groups
 from optim.step import replicas
 
 
@@ -46,10 +47,10 @@ class Adapter(Saved):
     def __init__(self, optimizer: Any):
         name = getattr(optimizer, "name", None) or type(optimizer).__name__
         self._keras.optimizers.Optimizer.__init__(self, name=name, **self._keras_arguments())
-        for option in [n for n in vars(self) if hasattr(optimizer, n) and not n.startswith("_")]:
+        for option in [n for n in vars(self) if _has(optimizer, n) and not n.startswith("_")]:
             del self.__dict__[option]  # Keras's own options, all unused: __getattr__ gives those of `inner`
         self.inner = optimizer
-        if isinstance(optimizer, Optimizer):
+        if isinstance(optimizer, Optimizer) and not isinstance(optimizer, Groups):  # which Keras has no class for
             behaviour = vars(self)["_behaviour"] = self._behaviour_of(optimizer)
             behaviour.warn(behaviour.unlike, 3)
         self._track()
@@ -76,7 +77,7 @@ class Adapter(Saved):
 
     def __setattr__(self, name: str, value: Any) -> None:
         inner = vars(self).get("inner")
-        if inner is not None and name not in dir(type(self)) and not name.startswith("_") and hasattr(inner, name):
+        if inner is not None and name not in dir(type(self)) and not name.startswith("_") and _has(inner, name):
             if callable(getattr(type(inner), name, None)):
                 raise AttributeError(f"{name} is a method of {type(inner).__name__} and cannot be set")
             setattr(inner, name, value)
@@ -255,6 +256,11 @@ class Adapter(Saved):
         engine.stop_loss_scaling()
         for key in scalars - set(engine._state.scalars):
             self._delete_tracking(key)
+
+
+def _has(optimizer: Any, name: str) -> bool:
+    """Whether an optimizer knows an attribute, be it to refuse it."""
+    return hasattr(type(optimizer), name) or hasattr(optimizer, name)
 
 
 def takes_gradient(variable: Any) -> bool:

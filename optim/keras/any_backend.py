@@ -158,16 +158,20 @@ class AnyBackend(Configured):
         own["_exact_rate"] = value if isinstance(value, float) else None
         before.assign(value)
 
-    def build(self, variables: Sequence[Any]) -> None:
-        """Make the slots of model variables; those of variables known already are left as they are."""
+    def build(self, variables: Sequence[Any], names: Sequence[str] | None = None) -> None:
+        """Make the slots of model variables; those of variables known already are left as they are.
+
+        Args:
+          names: those in checkpoints; None takes the variables' own.
+        """
         own, known = vars(self), self._state.tracked
-        names = {tracked.name for tracked in known}
+        taken = {tracked.name for tracked in known}
         new = []
-        for variable in variables:
+        for variable, name in zip(variables, names or map(plain_name, variables), strict=True):
             if id(variable) in self._by_id:
                 continue
-            tracked = Tracked(len(known), _unique(plain_name(variable), names), variable)
-            names.add(tracked.name)
+            tracked = Tracked(len(known), _unique(name, taken), variable)
+            taken.add(tracked.name)
             known.append(tracked)
             self._by_id[id(variable)] = tracked
             new.append(tracked)
@@ -353,14 +357,34 @@ class AnyBackend(Configured):
         """Leave out variables, and those whose names one of these regular expressions matches."""
         self._settings.weight_decay.exclude_from_weight_decay(var_list, var_names)
 
+    def refresh_master_copies(self, var_list: Sequence[Any] | None = None) -> None:
+        """Take the copies of `master_copies` from variables (None: all) that were assigned to from outside."""
+        masters = self._slots.get(slot_layout.MASTER, {})
+        chosen = self._trainable_variables if var_list is None else var_list
+        for tracked in (self._by_id[id(variable)] for variable in chosen):
+            if tracked.index in masters:
+                masters[tracked.index].assign(self._xp.cast(tracked.variable.value, tracked.wide))
+
+    def mark_what_is_there(self) -> None:
+        """Make marks of sums of gradients that were read without marks: what is not zero was gathered."""
+        for index, total in self._slots.get(slot_layout.ACCUMULATED_GRADIENT, {}).items():
+            is_gathered = int(self._scalars[slot_layout.ACCUMULATED_STEPS]) and bool(self._xp.any(total.value != 0))
+            self._slots[slot_layout.GATHERED][index].assign(int(is_gathered))
+
     # Saving.
 
     def get_config(self) -> dict[str, Any]:
-        config = super().get_config()
-        rate = self._learning_rate
+        config, own = super().get_config(), self.inner_config()
+        if isinstance(self._learning_rate, self._keras.optimizers.schedules.LearningRateSchedule):
+            own.pop("learning_rate")
+        return {**config, **own}
+
+    def inner_config(self) -> dict[str, Any]:
+        """What `get_config()` of `inner` returns, with the values that are in force here."""
+        config, rate = self.inner.get_config(), self._learning_rate
         if slot_layout.LEARNING_RATE in self._scalars:
             config["learning_rate"] = self._constant_rate()
-        elif not isinstance(config["learning_rate"], Mapping) and schedules.is_schedule(rate):
+        elif schedules.is_schedule(rate):
             config["learning_rate"] = schedules.to_config(rate)
         config["weight_decay_exclude"] = self._settings.weight_decay.weight_decay_exclude
         config["loss_scale"] = self._settings.loss_scale.loss_scale

@@ -30,7 +30,7 @@ def settings_of(optimizer: Any, state: recipe.State) -> Settings:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of `decay`, which was warned of before
         made = Settings(options, shared, old._algorithm, state, old.explicit)  # type: ignore[arg-type]
-    made.weight_decay._variables = list(old.weight_decay._variables)
+    made.weight_decay.variables = list(old.weight_decay.variables)
     return made
 
 

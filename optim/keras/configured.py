@@ -30,29 +30,52 @@ class Configured:
 
     def get_config(self) -> dict[str, Any]:
         """The configuration of `inner`, and its class as `algorithm`. A schedule of this Keras is as Keras saves it."""
-        config = {**self.inner.get_config(), "algorithm": name_of(type(self.inner), self._keras), ORDER: BY_VARIABLE}
-        theirs, rate = self._keras.optimizers.schedules, self._live_rate()
-        if isinstance(rate, theirs.LearningRateSchedule):
-            config["learning_rate"] = theirs.serialize(rate)
-        return config
+        config = self.inner.get_config()
+        if "groups" in config:
+            pairs = zip(config["groups"], self.inner.members, strict=True)
+            config["groups"] = [[pattern, self._described(entry, member)] for (pattern, entry), member in pairs]
+        else:
+            config = self._with_rate(config, self._live_rate())
+        return {**config, "algorithm": name_of(type(self.inner), self._keras), ORDER: BY_VARIABLE}
+
+    def _described(self, entry: Mapping[str, Any], member: Any) -> dict[str, Any]:
+        """The class and config of a member of groups."""
+        name = name_of(type(member), self._keras)
+        return {"class_name": name, "config": self._with_rate(entry["config"], member._learning_rate)}
+
+    def _with_rate(self, config: Mapping[str, Any], rate: Any) -> dict[str, Any]:
+        theirs = self._keras.optimizers.schedules
+        is_theirs = isinstance(rate, theirs.LearningRateSchedule)
+        return {**config, "learning_rate": theirs.serialize(rate)} if is_theirs else dict(config)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
         arguments = dict(config)
         name, order = arguments.pop("algorithm", None), arguments.pop(ORDER, None)
+        if "groups" in arguments:
+            arguments["groups"] = [
+                (pattern, cls._made(entry["class_name"], entry["config"], custom_objects))
+                for pattern, entry in arguments["groups"]
+            ]
+        made = cls._around(cls._made(name, arguments, custom_objects))
+        vars(made)["_is_of_before"] = order is None
+        return made
+
+    @classmethod
+    def _made(cls, name: Any, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
+        """An optimizer by the name of its class."""
         found = class_of(str(name)) or cls._keras.saving.get_registered_object(str(name), custom_objects)
         if not is_ours(found):
             raise HyperparameterError(
                 f"the model was saved with an optimizer of class {name!r}; register that class with"
                 " keras.saving.register_keras_serializable, or load the model with compile=False"
             )
+        arguments = dict(config)
         rate = arguments.get("learning_rate")
         if isinstance(rate, Mapping) and "registered_name" in rate:  # Keras's own form
             deserialize = cls._keras.optimizers.schedules.deserialize
             arguments["learning_rate"] = deserialize(dict(rate), custom_objects=custom_objects)
-        made = cls._around(found.from_config(arguments))
-        vars(made)["_is_of_before"] = order is None
-        return made
+        return found.from_config(arguments)
 
 
 def is_ours(cls: Any) -> bool:

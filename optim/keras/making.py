@@ -37,7 +37,8 @@ def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
     values that make it so (`optim/keras_differences.py`), before its first step. A warning names what is left.
 
     Args:
-      optimizer: any optimizer of `optim` or `optim.legacy`, or of a subclass of yours.
+      optimizer: any optimizer of `optim` or `optim.legacy`, or of a subclass of yours. What this function, or
+        `load_checkpoint`, made on JAX or PyTorch is returned as it is.
       keras: the module `keras`, `tf_keras` or `tf.keras`; None finds it, if just one of them was imported; if none was,
         it is `tf.keras`.
 
@@ -54,6 +55,8 @@ def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
         TensorFlow, JAX and PyTorch; on the latter two, an option that has no effect there.
     """
     keras = _check_backend(keras or _imported_keras())
+    if isinstance(optimizer, AnyBackend):
+        return optimizer
     if not isinstance(optimizer, bases()):
         raise HyperparameterError(f"for_keras takes an optimizer of optim, got {type(optimizer).__name__}")
     return _class_for(optimizer, keras)(optimizer)

@@ -102,7 +102,7 @@ class Saved(Configured):
         if not any("." in key for key in found):
             own = {key: variable for key, variable in own.items() if "." not in key}
         # A learning rate may be a constant on the one side and a schedule on the other.
-        odd = (set(found) ^ set(own)) - {slot_layout.LEARNING_RATE}
+        odd = {key for key in set(found) ^ set(own) if not key.endswith(slot_layout.LEARNING_RATE)}
         values = {key: found[key] for key in own if key in found}
         odd |= {key for key, value in values.items() if value.shape != tuple(own[key].shape)}
         if odd and all(key.isdigit() for key in found):

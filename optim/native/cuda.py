@@ -66,7 +66,12 @@ def shape(program: Program, dtype: str) -> Shape:
 
 
 def has_kernel(program: Program) -> bool:
-    """Whether a rule's kernel is written here: it takes dense gradients alone, and no sums of squares of their rows."""
+    """Whether a rule's kernel is written here: it does not both add up and need the squares of gradients of rows."""
+    return not program.powers or is_elementwise(program)
+
+
+def takes_dense(program: Program) -> bool:
+    """Whether a kernel takes gradients that are not rows, of which there are no sums of powers."""
     return not program.powers
 
 
@@ -98,7 +103,8 @@ def summed(dtype: str) -> str:
 def names(program: Program, dtype: str) -> set[str]:
     """The kernels of the module of a rule for variables of a dtype."""
     every = {one.name for of_gradient in given(dtype) for one in launches(program, dtype, of_gradient)}
-    return every or {*(name(program, dtype, of_gradient) for of_gradient in given(dtype)), row_name(program, dtype)}
+    dense = given(dtype) if takes_dense(program) else ()
+    return every or {*(name(program, dtype, of_gradient) for of_gradient in dense), row_name(program, dtype)}
 
 
 def most_tensors(program: Program) -> int:
@@ -245,7 +251,7 @@ def _several(program: Program, dtype: str) -> Iterator[str]:
 
 def _one_each(program: Program, dtype: str) -> Iterator[str]:
     how, most = shape(program, dtype), most_tensors(program)
-    for of_gradient in given(dtype):
+    for of_gradient in given(dtype) if takes_dense(program) else ():
         words = (
             name(program, dtype, of_gradient),
             program.name,
@@ -254,7 +260,8 @@ def _one_each(program: Program, dtype: str) -> Iterator[str]:
         )
         yield f"DTOPT_KERNEL({', '.join(map(str, words))})"
     of_rows = (row_name(program, dtype), program.name, TYPES[dtype], how.threads, how.at_once)
-    yield f"DTOPT_ROW_KERNEL({', '.join(map(str, of_rows))}, {len(program.slots)}, {len(program.scalars)})"
+    counts = (len(program.slots), len(program.scalars), len(program.powers))
+    yield f"DTOPT_ROW_KERNEL({', '.join(map(str, (*of_rows, *counts)))})"
 
 
 def sources(programs: Iterable[Program]) -> Iterator[str]:

@@ -61,7 +61,7 @@ class Gpus:
         """Take the module of a rule for variables of a dtype: PTX, or machine code of the GPU."""
         threads = cuda.shape(program, dtype).threads
         numbers = (program.shapes[0], len(program.scalars), cuda.most_tensors(program), threads)
-        for given in cuda.given(dtype):
+        for given in cuda.given(dtype) if cuda.takes_dense(program) else ():
             self._add(program.name, dtype, given, cuda.name(program, dtype, given), image, numbers)
             if not cuda.is_elementwise(program):
                 self._add_launches(program, dtype, given)
@@ -126,7 +126,9 @@ def why_not(program: Program, dtype: str) -> str:
     if not is_on():
         return f"dtopt's kernels for GPUs have not been run on a device yet; {VARIABLE}=on uses them"
     if not cuda.has_kernel(program):
-        return "its rule needs the squares of gradients that name a row twice, for which there is no kernel on GPUs yet"
+        return (
+            "its rule adds up, and needs the squares of gradients that name a row twice, for which there is no kernel"
+        )
     return _why_no_module(cuda.source(program, dtype), lambda gpus, image: gpus.add(program, dtype, image))
 
 

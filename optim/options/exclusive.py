@@ -14,6 +14,7 @@ EXCLUSIVE = (
     ("clipnorm", "global_clipnorm", "the one limits each gradient, the other all of them together"),
     ("use_ema", "stochastic_average", "both fill the slot `average`"),
     ("lazy_rows", "lookahead", "slow weights are those of all rows"),
+    ("lazy_rows", "adaptive_grad_clip", "the norms of units are those of all rows"),
     ("lazy_rows", "cautious", "the scale of a cautious step is that of all rows"),
 )
 """(option, other option, why only one of them can be on)."""

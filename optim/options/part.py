@@ -36,6 +36,9 @@ class Part:
         """The keyword arguments again, as JSON values, as they are in force now."""
         return {name: self.get(name) for name in self.options}
 
+    def join(self, state: Any, accumulation: Any) -> None:
+        """Belong to one group of an optimizer, with that group's `State` and the `Accumulation` of all groups."""
+
     def replace_default(self, name: str, value: Any) -> None:
         """Take another value for an option that has its default, before the first step; errors as `change`."""
         self.change(name, value)

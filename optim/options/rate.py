@@ -109,6 +109,11 @@ class Rate(Part):
     def change(self, name: str, value: Any) -> None:
         self.decay = check_decay(value)
 
+    def join(self, state: State, accumulation: Accumulation) -> None:
+        self._state, self._accumulation = state, accumulation
+        if isinstance(self._given, float):
+            self.keep(self._given)
+
     @property
     def source(self) -> Any:
         """The constant's variable, which moves to the mesh of the model's variables; or what else was given."""

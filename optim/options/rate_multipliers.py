@@ -13,6 +13,7 @@ from optim.options.part import Option, Part
 from optim.state.names import matches
 
 if TYPE_CHECKING:
+    from optim.state.state import State
     from optim.state.tracked import Tracked, TrackedVariables
 
 
@@ -44,6 +45,9 @@ class RateMultipliers(Part):
         self._by_variable = {t.index: _factor_of(factors, t) for t in self._tracked}
         self._factors = factors
         self._all = set(self._by_variable.values()) or {1.0}
+
+    def join(self, state: State, accumulation: Any) -> None:
+        self._tracked = state.tracked
 
     def add(self, new: Sequence[Tracked]) -> None:
         """Find the factors of variables. Raises HyperparameterError if one is ambiguous."""

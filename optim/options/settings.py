@@ -14,6 +14,7 @@ from optim.arguments import LearningRate
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.options import exclusive
 from optim.options.accumulation import Accumulation
+from optim.options.adaptive_clipping import AdaptiveClipping, AdaptiveGradClip
 from optim.options.averages import Averages
 from optim.options.cautious import Caution
 from optim.options.clipping import Clipping
@@ -44,6 +45,7 @@ class Options(TypedDict, total=False):
     clipvalue: float | None
     global_clipnorm: float | None
     clip_order: str | None
+    adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None
     use_ema: bool | None
     ema_momentum: float | None
     ema_overwrite_frequency: int | None
@@ -100,6 +102,7 @@ class Settings:
         self.clipping = Clipping(_combined(GradientsClipOption, "gradients_clip_option", given))
         self.averages = Averages(_combined(EMAOption, "ema_option", given), given["stochastic_average"], state)
         self.weight_decay = WeightDecay(given, state.tracked, algorithm.rule)
+        self.adaptive_clipping = AdaptiveClipping(given["adaptive_grad_clip"])
         self.caution = Caution(given["cautious"])
         self.lookahead = SlowWeights(given["lookahead"])
         self.lazy_rows = LazyRows(given["lazy_rows"])
@@ -110,6 +113,7 @@ class Settings:
         self.masters = MasterCopies(given["master_copies"], state)
         self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
         self._owners = {name: part for part in self for name in part.options}
+        self._of_whole: frozenset[str] = frozenset()
         self._algorithm = algorithm
         objects = (explicit_fields(given[name]) for name in ("gradients_clip_option", "ema_option"))
         explicit = (
@@ -132,6 +136,18 @@ class Settings:
         for part in self:
             part.changed = changed
 
+    def join(self, whole: Iterable[Part], state: State) -> None:
+        """Belong to one group of an optimizer: take the options that act on all groups, and the state of the group."""
+        shared = {type(part): part for part in whole}
+        for name, part in list(vars(self).items()):
+            if type(part) in shared:
+                vars(self)[name] = shared[type(part)]
+        for part in [part for part in self if type(part) not in shared]:
+            part.join(state, self.accumulation)
+        self._owners = {name: part for part in self for name in part.options}
+        self._of_whole = frozenset(name for part in shared.values() for name in part.options)
+        self._check()
+
     def report_change(self) -> None:
         """Call what `watch` was given."""
         self.rate.changed()
@@ -142,6 +158,8 @@ class Settings:
 
     def change(self, name: str, value: Any) -> None:
         """Let an option say something else from the next step on, or raise."""
+        if name in self._of_whole:
+            raise UnsupportedError(f"{name} acts on all groups together; set {name} of the Groups, not of a member")
         part = self._owners[name]
         self._change(part.change, name, value)
         self.explicit.add(name)
@@ -165,8 +183,8 @@ class Settings:
         rule = self._algorithm.updating_rule
         if rule is None:
             return self._algorithm
-        cautious = self.caution.around(rule)
-        return replace(self._algorithm, rule=self.lookahead.around(self.weight_decay.around(cautious)))
+        decayed = self.weight_decay.around(self.caution.around(rule))
+        return replace(self._algorithm, rule=self.lookahead.around(self.adaptive_clipping.around(decayed)))
 
     def config(self) -> dict[str, Any]:
         """The keyword arguments again, as JSON values."""
@@ -183,13 +201,16 @@ class Settings:
         rule, owner = self._algorithm.updating_rule, self._algorithm.owner
         self.weight_decay.check(rule, owner)
         if rule is None:
-            for option in ("learning_rate_multipliers", "master_copies", "cautious", "lookahead"):
+            for option in ("learning_rate_multipliers", "master_copies", "adaptive_grad_clip", "cautious", "lookahead"):
                 if self.get(option):
                     raise HyperparameterError(f"{option} would have no effect: {owner} has its own update_step")
         elif self.lazy_rows.patterns and not rule.elementwise:
             raise HyperparameterError(f"lazy_rows: a step of {owner} cannot leave single rows out")
         exclusive.check(
-            lazy_rows=self.lazy_rows.patterns, lookahead=self.lookahead.lookahead, cautious=self.caution.cautious
+            lazy_rows=self.lazy_rows.patterns,
+            lookahead=self.lookahead.lookahead,
+            cautious=self.caution.cautious,
+            adaptive_grad_clip=self.adaptive_clipping.adaptive_grad_clip,
         )
         self.repeated_rows.check(
             self.clipping.option,
@@ -212,7 +233,18 @@ def _combined(kind: Any, argument: str, given: Mapping[str, Any]) -> Any:
 
 
 PARTS: tuple[type[Part], ...] = (
-    *(Clipping, Averages, ExecutorChoice, WeightDecay, RateMultipliers, LazyRows, RepeatedRows, Caution, SlowWeights),
+    *(
+        Clipping,
+        AdaptiveClipping,
+        Averages,
+        ExecutorChoice,
+        WeightDecay,
+        RateMultipliers,
+        LazyRows,
+        RepeatedRows,
+        Caution,
+        SlowWeights,
+    ),
     *(SlotPlacement, Accumulation, LossScale, MasterCopies, Rate),
 )
 OPTIONS: Mapping[str, Option] = {

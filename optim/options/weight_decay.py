@@ -29,6 +29,7 @@ from optim.state.names import matches
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from optim.state.state import State
     from optim.state.tracked import Tracked, TrackedVariables
 
 
@@ -90,7 +91,7 @@ class WeightDecay(Part):
         rate = "learning_rate_in_weight_decay"
         self.learning_rate_in_weight_decay = boolean(rate, given[rate])
         self.patterns = patterns("weight_decay_exclude", given["weight_decay_exclude"])
-        self._variables: list[tf.Variable] = []
+        self.variables: list[tf.Variable] = []
         self._tracked = tracked
         self._rule = rule
         self._amounts: dict[int, float | None] = {}
@@ -136,17 +137,20 @@ class WeightDecay(Part):
     ) -> None:
         """Leave out variables, and those whose names one of these regular expressions matches."""
         more = patterns("var_names", list(var_names or ()))
-        self._variables += [self._tracked.unwrap(variable) for variable in var_list or ()]
+        self.variables += [self._tracked.unwrap(variable) for variable in var_list or ()]
         self._amounts = {}
         self.patterns = (*self.patterns, *(pattern for pattern in more if pattern not in self.patterns))
         self.changed()
+
+    def join(self, state: State, accumulation: Any) -> None:
+        self._tracked = state.tracked
 
     def is_excluded(self, tracked: Tracked) -> bool:
         return self.lists(tracked.variable) or matches(self.patterns, tracked)
 
     def lists(self, variable: tf.Variable) -> bool:
         """Whether a variable was excluded by itself, and not by its name."""
-        return any(variable is other for other in self._variables)
+        return any(variable is other for other in self.variables)
 
     def amount(self, tracked: Tracked) -> float | None:
         """The weight decay of a variable; None for none."""

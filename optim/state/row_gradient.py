@@ -52,6 +52,7 @@ class RowGradient:
       is_summed: False in a function, if that is yet to be done.
       sorted: what dtopt's own kernel has sorted for the local executor; then sums and rows are as they were given.
       window: where they are then; sums and rows are nothing.
+      powers: on a GPU, the sums of the powers that the rule needs of each, one power after the other.
     """
 
     sums: Any
@@ -61,6 +62,14 @@ class RowGradient:
     is_summed: bool = True
     sorted: Held | None = None
     window: Window | None = None
+    powers: Any = None
+
+    @property
+    def places(self) -> Held | tuple[Any, ...]:
+        """What the local executor gives the kernel with the sums."""
+        if self.sorted is not None:
+            return self.sorted
+        return (self.rows,) if self.powers is None else (self.rows, self.powers)
 
     def with_sums(self, sums: Any) -> RowGradient:
         return replace(self, sums=sums)

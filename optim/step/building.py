@@ -40,23 +40,21 @@ class Builder:
 
     def _add(self, slot: Slot, tracked: Tracked) -> None:
         """Make a slot of the algorithm, if a variable like this has it."""
-        assert self._algorithm.rule is not None
+        rule = self._algorithm.rule_of(tracked)
+        if rule is None or slot not in rule.slots:
+            return
         if tracked.variable.shape.rank is None:
             check_has_shape(slot.name, tracked)
-        dims = self._algorithm.rule.slot_dims(slot, tracked.variable.shape.as_list(), tracked.names)
+        dims = rule.slot_dims(slot, tracked.variable.shape.as_list(), tracked.names)
         policy, dtype = self._settings.placement.slot_placement, self._settings.masters.state_dtype(tracked)
         if slot.initial == AS_VARIABLE:
             self._state.new_copy(slot.name, tracked, policy, dtype)
         elif dims is not None:
             self._state.new_slot(slot.name, tracked, policy, fill=float(slot.initial), dims=dims, dtype=dtype)
 
-    @property
-    def _names(self) -> list[str]:
-        return [slot.name for slot in self._algorithm.slots]
-
     def slot_names(self) -> list[str]:
         """Names of the slots that exist; before `build`, those that the algorithm will have."""
-        return self._state.slots.names or self._names
+        return self._state.slots.names or list(dict.fromkeys(slot.name for slot in self._algorithm.slots))
 
     def get_slot(self, variable: Any, name: str) -> tf.Variable:
         """The slot `name` of a model variable, shaped like it. Raises UnknownVariableError (a KeyError).
@@ -66,7 +64,9 @@ class Builder:
         """
         tracked = self._state.tracked[variable]
         found = self._state.slots.find(name, tracked)
-        if found is None and self._state.built and name in self._names:
+        rule = self._algorithm.rule_of(tracked)
+        own = () if rule is None else rule.slots
+        if found is None and self._state.built and any(slot.name == name for slot in own):
             return self._state.placeholder(tracked)
         return found if found is not None else self._state.slots.get(name, tracked)
 

@@ -64,8 +64,9 @@ class Conforming:
         if each is None:
             now = self._settings.looks_at_sums and not accumulates
             return row_gradient(gradient, tracked, looks_at_sums=now, sorts=sorts)
-        program = native.program_of(self._algorithm.updating_rule, tracked, self._state.slots, each=True)
-        return squared_rows(each, tracked, program, sorts)
+        program = native.program_of(self._algorithm.updating_rule_of(tracked), tracked, self._state.slots, each=True)
+        has_all = native.on_gpu(tracked) and not self._execution.keeps_rows(tracked)
+        return squared_rows(each, tracked, program, sorts=sorts, has_all=has_all)
 
     def _settled(
         self, gradients: Sequence[Any], tracked: Sequence[Tracked], slices: Sequence[int], keeps_float32: bool

@@ -35,6 +35,9 @@ class Execution:
         self._by_row: dict[int, bool] = {}
         """Of variables, by index: whether eager steps take rows of their gradients, as of the last `report`."""
 
+    def _rule_of(self, item: Tracked) -> Rule | None:
+        return self._algorithm.updating_rule_of(item)
+
     def forget(self) -> None:
         """Options have changed."""
         self._plan = self._report = None
@@ -42,8 +45,8 @@ class Execution:
     def plan(self) -> local.Plan:
         """The local executor's handles, as of the last `report`."""
         if self._plan is None:
-            rule = self._algorithm.updating_rule
-            self._plan = local.Plan(rule, list(self._state.tracked), self._state.slots)
+            tracked = list(self._state.tracked)
+            self._plan = local.Plan([*map(self._rule_of, tracked)], tracked, self._state.slots)
         return self._plan
 
     def report(self) -> ExecutorReport:
@@ -82,11 +85,11 @@ class Execution:
         return next(filter(None, (self._why_dense_rows_of(item) for item in self._state.tracked)), "")
 
     def _why_dense_rows_of(self, item: Tracked) -> str:
-        rule, settings, slots = self._algorithm.updating_rule, self._settings, self._state.slots
+        rule, settings, slots = self._rule_of(item), self._settings, self._state.slots
         if settings.execution.executor == "portable":
             return 'executor="portable" was asked for'
         if rule is None or not rule.elementwise:
-            return f"{self._algorithm.owner} is not updated row by row"
+            return f"{self._algorithm.owner_of(rule)} is not updated row by row"
         if why := native.why_not(rule, item, slots, self._squares):
             return why
         if native.on_gpu(item):
@@ -104,7 +107,7 @@ class Execution:
 
     def _why_dense_on_gpu(self, item: Tracked) -> str:
         """Why all rows of a variable on a GPU are updated, whichever have a gradient; empty if only these are."""
-        rule, settings, slots = self._algorithm.updating_rule, self._settings, self._state.slots
+        rule, settings, slots = self._rule_of(item), self._settings, self._state.slots
         assert rule is not None
         program = native.program_of(rule, item, slots)
         if program is None or not native.adds_up_on(item):
@@ -117,16 +120,20 @@ class Execution:
             return "" if rule.keeps_lazy_slots else f"slots of {item} move in all rows"
         if settings.weight_decay.amount(item):
             return f"weight decay moves all rows of {item}"
-        return "" if program.is_identity_at_zero else f"{self._algorithm.owner} moves rows of {item} without a gradient"
+        return (
+            ""
+            if program.is_identity_at_zero
+            else f"{self._algorithm.owner_of(rule)} moves rows of {item} without a gradient"
+        )
 
     def _has_sum_as_stepped(self, item: Tracked) -> bool:
         """Whether devices have those rows of the sum of gradients, if there is one, that they update."""
         total = self._state.slots.find(slot_layout.ACCUMULATED_GRADIENT, item)
-        rule, slots = self._algorithm.updating_rule, self._state.slots
+        rule, slots = self._rule_of(item), self._state.slots
         return total is None or placement.layout_of(total) == plan.step_layout(rule, item, slots)
 
     def _kernel_name(self, item: Tracked, is_portable: bool) -> str:
-        rule = self._algorithm.updating_rule
+        rule = self._rule_of(item)
         if rule is None:
             return "update_step"
         if not self._why_no_kernel(item, is_portable):
@@ -144,30 +151,32 @@ class Execution:
 
     def _why_no_kernel(self, item: Tracked, is_portable: bool) -> str:
         """Why an eager step does not update a variable by dtopt's own kernel; empty if it does."""
-        rule, asked = self._algorithm.updating_rule, self._settings.execution.executor
+        rule, asked = self._rule_of(item), self._settings.execution.executor
         if is_portable and (rule is None or item.mesh is not None or asked == "portable"):
             return "the steps are portable"
         return native.why_not(rule, item, self._state.slots)
 
     def _why_portable(self) -> str:
-        rule, settings = self._algorithm.updating_rule, self._settings
+        settings = self._settings
         if settings.execution.executor == "portable":
             return 'executor="portable" was asked for'
-        if rule is None:
+        if self._algorithm.own_step is not None:
             return f"{self._algorithm.owner} has its own update_step"
-        if not rule.elementwise:
-            return f"the rule of {self._algorithm.owner} looks at whole tensors"
+        whole = next((rule for rule in self._algorithm.updating_rules if not rule.elementwise), None)
+        if whole is not None:
+            return f"the rule of {self._algorithm.owner_of(whole)} looks at whole tensors"
         for item in self._state.tracked:
             if why := self._why_not_in_shards(item):
                 return why
         if (settings.clipping.has_norms or settings.loss_scale.is_used) and dtensor.num_clients() > 1:
             return "norms of gradients, or whether they are finite, span several clients"
         lazy = (item for item in self._state.tracked if settings.lazy_rows.applies_to(item))
-        other = next((item for item in lazy if not self._keeps_rows(rule, item)), None)
+        other = next((item for item in lazy if not self.keeps_rows(item)), None)
         return "" if other is None else f"lazy_rows names variable {other}, which dtopt's kernel does not update"
 
-    def _keeps_rows(self, rule: Rule, item: Tracked) -> bool:
+    def keeps_rows(self, item: Tracked) -> bool:
         """Whether the local executor can leave single rows of a variable as they are."""
+        rule = self._rule_of(item)
         why_not = native.why_not(rule, item, self._state.slots, self._squares)
         if native.on_gpu(item):
             return not why_not and not self._why_dense_on_gpu(item)
@@ -183,21 +192,29 @@ class Execution:
         return self._by_row[item.index]
 
     def _takes_rows(self, item: Tracked, is_eager: bool) -> bool:
-        rule, state, asked = self._algorithm.updating_rule, self._state, self._settings.execution.executor
+        rule, state, asked = self._rule_of(item), self._state, self._settings.execution.executor
         if rule is None or asked == "portable" or not rows.are_possible(item.layout):
             return False
-        if native.on_gpu(item) and (not rule.elementwise or not self._keeps_rows(rule, item)):
+        if native.on_gpu(item) and not (
+            rule.elementwise and (self.keeps_rows(item) or self._squares_all_rows(rule, item))
+        ):
             return False
         if not is_eager or self.report().executor == "portable":
             takes = one_op.takes_rows(rule, item, state.slots, self._squares)
             return takes and (is_eager or self._has_sum_as_stepped(item))
         if direct.available():
-            return self._keeps_rows(rule, item)
-        return all(one_op.takes_rows(rule, other, state.slots, self._squares) for other in state.tracked)
+            return native.on_gpu(item) or self.keeps_rows(item)
+        return all(one_op.takes_rows(self._rule_of(t), t, state.slots, self._squares) for t in state.tracked)
+
+    def _squares_all_rows(self, rule: Rule, item: Tracked) -> bool:
+        """Whether a GPU is given all rows of a gradient with the sums of their squares, as all of them move."""
+        if not self._squares or self._settings.lazy_rows.applies_to(item) or not native.adds_up_on(item):
+            return False
+        return not native.why_not(rule, item, self._state.slots, each=True)
 
     def _why_not_in_shards(self, item: Tracked) -> str:
         """Why a variable cannot be updated shard by shard; empty if it can."""
-        rule, slots = self._algorithm.updating_rule, self._state.slots
+        rule, slots = self._rule_of(item), self._state.slots
         assert rule is not None
         if why := plan.why_not_in_shards(rule, item, slots):
             return why

@@ -11,6 +11,7 @@ from optim.executors.work import Work
 from optim.namespace import XP
 from optim.options.option_objects import GradientsClipOption
 from optim.options.settings import Settings
+from optim.rule import Rule
 from optim.state.state import State
 from optim.state.tracked import Tracked
 from optim.step.scalars import StepScalars
@@ -59,7 +60,7 @@ class Preparation(StepScalars):
             tracked=tracked,
             gradients=gradients,
             slots=self._state.slots,
-            rule=self._algorithm.updating_rule,
+            rules=self._rules_of(tracked),
             update_step=self._own_step if own_step else _no_step,
             coefficients=self.coefficients,
             rate_factors=self._groups_of(tracked),
@@ -85,7 +86,7 @@ class Preparation(StepScalars):
             tracked=[tracked],
             gradients=[gradient],
             slots=self._state.slots,
-            rule=self._algorithm.rule,
+            rules=[self._algorithm.rule],
             update_step=_no_step,
             coefficients=self.coefficients,
             rate_factors=[self._group(tracked)],
@@ -97,6 +98,9 @@ class Preparation(StepScalars):
             ema_momentum=1.0,
             overwrite=False,
         )
+
+    def _rules_of(self, tracked: Sequence[Tracked]) -> Sequence[Rule | None]:
+        return [self._algorithm.updating_rule] * len(tracked)
 
     def _own_step(self, gradient: Any, variable: Any) -> None:
         assert self._algorithm.own_step is not None

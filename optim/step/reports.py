@@ -99,6 +99,15 @@ def _short(device: str) -> str:
     return device.rpartition("device:")[2] or "CPU:0"
 
 
+def _shown(name: str, value: Any) -> str:
+    """One entry of a config, in short."""
+    if name == "learning_rate" and isinstance(value, Mapping):
+        return str(value["class_name"])
+    if name == "groups":
+        return ", ".join(f"{pattern!r}: {member['class_name']}" for pattern, member in value)
+    return repr(value)
+
+
 def summary(owner: str, signature: inspect.Signature, config: Callable[[], Mapping[str, Any]], state: State) -> str:
     """What `repr` says of an optimizer: its hyperparameters, the options that are not at their defaults, its state."""
     defaults = {name: p.default for name, p in signature.parameters.items()}
@@ -109,8 +118,7 @@ def summary(owner: str, signature: inspect.Signature, config: Callable[[], Mappi
             default = defaults.get(name)
             is_usual = (name == "name" and value == owner) or value == default or (not value and not default)
             if name == "learning_rate" or not is_usual:
-                shown = value["class_name"] if name == "learning_rate" and isinstance(value, Mapping) else repr(value)
-                said.append(f"{name}={shown}")
+                said.append(f"{name}={_shown(name, value)}")
     except DtoptError as error:
         said = [f"config: {error}"]
     steps = state.counter(slot_layout.ITERATIONS).now() if tf.executing_eagerly() else "?"

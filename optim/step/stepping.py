@@ -60,9 +60,17 @@ class Stepper:
 
     Args:
       build: makes the slots of variables, where there are none yet.
+      preparation: computes the scalars of a step.
     """
 
-    def __init__(self, algorithm: Algorithm, state: State, settings: Settings, build: Callable[[Sequence[Any]], None]):
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        state: State,
+        settings: Settings,
+        build: Callable[[Sequence[Any]], None],
+        preparation: type[Preparation] = Preparation,
+    ):
         self.execution = Execution(algorithm, state, settings)
         self.traces = Traces(self._before_traced)
         self._algorithm = algorithm
@@ -70,6 +78,7 @@ class Stepper:
         self._settings = settings
         self._conforming = Conforming(algorithm, state, settings, self.execution)
         self._build = build
+        self._preparation = preparation
         settings.watch(self.options_changed)
         self._warned_of: set[frozenset[int]] = set()
         self._lock = threading.RLock()
@@ -83,6 +92,9 @@ class Stepper:
         """Whenever a function that holds a step is called."""
         self.prepare("apply_gradients")
         self._state.settle_checkpoints()
+
+    def _prepared(self, iterations: Any) -> Preparation:
+        return self._preparation(self._algorithm, self._state, self._settings, iterations)
 
     def options_changed(self) -> None:
         """What is kept for steps, and traces, are of no use any more."""
@@ -225,7 +237,7 @@ class Stepper:
     def _apply_eagerly(self, tracked: TrackedList, gradients: list[Any], apart: Apart, executor: str) -> None:
         counter = self._state.counter(slot_layout.ITERATIONS)
         iterations = int(counter.now() if apart.held is None else counter.peek())  # to look at these was to wait
-        preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
+        preparation = self._prepared(iterations)
         with Deferred():
             accumulation = self._settings.accumulation
             if accumulation.is_used:
@@ -302,7 +314,7 @@ class Stepper:
 
         def gather_only() -> tf.Tensor:
             iterations = self._state.scalars[slot_layout.ITERATIONS].read_value()
-            preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
+            preparation = self._prepared(iterations)
             self._end_without_step(tracked, preparation)
             return tf.constant(False)
 
@@ -323,7 +335,7 @@ class Stepper:
     ) -> None:
         iterations = self._state.scalars[slot_layout.ITERATIONS]
         with one_op.place_of_scalars(tracked):
-            preparation = Preparation(self._algorithm, self._state, self._settings, iterations.read_value())
+            preparation = self._prepared(iterations.read_value())
             work = preparation.work(tracked, gradients, active, apart)
             waits = work.loss_scale is not None and _constrained(tracked)  # which only follow a step that was taken
             work = replace(work, control=None if waits else one_op.control(work, portable.is_finite))
@@ -382,14 +394,14 @@ class Stepper:
         Raises:
           UnsupportedError: the class has no algorithm.
         """
-        if self._algorithm.rule is None:
+        if not self._algorithm.has_rule:
             raise UnsupportedError(f"{self._algorithm.owner} must override update_step(gradient, variable)")
         tracked = self._state.tracked[variable]
         if tf.executing_eagerly():
             iterations: Any = int(self._state.counter(slot_layout.ITERATIONS).now())
         else:
             iterations = self._state.scalars[slot_layout.ITERATIONS].read_value()
-        preparation = Preparation(self._algorithm, self._state, self._settings, iterations)
+        preparation = self._prepared(iterations)
         work = preparation.work_of_rule(tracked, conform(gradient, tracked))
         portable.update(work, 0, work.gradients[0])
 

@@ -34,6 +34,7 @@ class Options:
     clipvalue: float | None = None
     global_clipnorm: float | None = None
     clip_order: str = "value_first"
+    adaptive_grad_clip: Mapping[str, Any] | None = None
     weight_decay: float = 0.0
     decoupled_weight_decay: bool = True
     learning_rate_in_weight_decay: bool = True
@@ -122,15 +123,18 @@ class Training:
         base = self.rate(self.iterations) / (1 + options.decay * self.iterations)
         for name, gradient in clipped(gradients, options).items():
             value, rate = self.values[name], base * options.factor(name)
+            added: Array | float = 0.0
             if options.weight_decay and name not in options.not_decayed:
                 decay_rate = getattr(self.algorithm, "decay_rate", lambda rate, number: rate)
                 if not options.decoupled_weight_decay:
-                    gradient = gradient + options.weight_decay * value
+                    added = options.weight_decay * value
                 elif options.learning_rate_in_weight_decay:
                     value = value - options.weight_decay * decay_rate(rate, self.iterations + 1) * value
                 else:
                     value = value - options.weight_decay * value
-            before = value
+            if options.adaptive_grad_clip is not None:
+                gradient = by_units(gradient, value, name, **options.adaptive_grad_clip)
+            gradient, before = gradient + added, value
             value = self.algorithm.step(value, gradient, self.slots[name], rate, self.iterations + 1)
             if options.cautious:
                 value = before + cautious_change(value - before, gradient)
@@ -161,6 +165,21 @@ class Training:
         if late >= 0 and late % option["average_period"] == 0:
             before = late // option["average_period"]
             self.averages[name] = (before * self.averages[name] + value) / (before + 1)
+
+
+def by_units(
+    gradient: Array, value: Array, name: str, clipping: float = 0.01, eps: float = 1e-3, exclude: Collection[str] = ()
+) -> Array:
+    """Brock et al. (2021), equation 3, unit by unit: columns of what reshapes to a matrix, slices of a stack."""
+    if any(re.search(pattern, name) for pattern in exclude):
+        return gradient
+    if value.ndim < 2:
+        return _shrunk(gradient, np.sqrt(np.sum(gradient**2)), clipping * max(np.sqrt(np.sum(value**2)), eps))
+    rows = value.shape[0] if value.ndim < 4 else int(np.prod(value.shape[:-1]))
+    weights, columns = value.reshape(rows, -1), gradient.reshape(rows, -1)
+    pairs = zip(weights.T, columns.T, strict=True)
+    made = [_shrunk(g, np.sqrt(g @ g), clipping * max(np.sqrt(w @ w), eps)) for w, g in pairs]
+    return np.stack(made, axis=1).reshape(value.shape)
 
 
 def cautious_change(change: Array, gradient: Array) -> Array:

@@ -69,7 +69,7 @@ def test_compare_refuses_other_machines_unless_forced(tmp_path: Path) -> None:
 def test_check_of_a_run() -> None:
     calm = call("check", OTHER)
     assert calm.exit_code == 0
-    assert "This run can be believed" in calm.stdout
+    assert "You can trust this run" in calm.stdout
     noisy = call("check", str(DATA / "aa-1.json"), "--json")
     assert noisy.exit_code == 5
     document = json.loads(noisy.stdout)

@@ -248,6 +248,11 @@ def _optax(options: Options) -> tuple[Any, Any]:
         raise CannotDoItError(options)
     parts = [optax.clip(given.pop("clipvalue"))] if "clipvalue" in given else []
     parts += [optax.clip_by_global_norm(given.pop("global_clipnorm"))] if "global_clipnorm" in given else []
+    if "adaptive_grad_clip" in given:
+        own = dict(given.pop("adaptive_grad_clip"))
+        spared = own.pop("exclude", ())
+        mask = {name: not any(word in name for word in spared) for name in values(options)}
+        parts.append(optax.masked(optax.adaptive_grad_clip(**own), mask))
     is_coupled = given.pop("decoupled_weight_decay", True) is False
     has_rate = given.pop("learning_rate_in_weight_decay", True)
     nesterov = given.pop("nesterov", False)

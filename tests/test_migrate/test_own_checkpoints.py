@@ -20,6 +20,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "averages": {"use_ema": True},
     "lookahead": {"lookahead": optim.Lookahead(sync_period=2)},
     "cautious": {"cautious": True},
+    "adaptive clipping": {"adaptive_grad_clip": optim.AdaptiveGradClip(exclude=("head",))},
 }
 
 

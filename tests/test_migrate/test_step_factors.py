@@ -57,6 +57,9 @@ CASES = {
     "clip_order": Case(
         factors.CLIPPING, {"clip_order": "norm_first"}, {"clipnorm": 0.5, "clipvalue": 0.1}, {}, (factors.TF_KERAS,)
     ),
+    "adaptive clipping": Case(
+        factors.CLIPPING, {"adaptive_grad_clip": {"clipping": 0.125, "eps": 0.001, "exclude": ["bias"]}}
+    ),
     "decay": Case(factors.DECAY, DECAYED),
     "coupled decay": Case(factors.DECAY, COUPLED),
     "place of decay": Case(factors.DECAY, {"decoupled_weight_decay": False}, DECAYED),

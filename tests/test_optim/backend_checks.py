@@ -139,6 +139,49 @@ def check_files() -> None:
     )
 
 
+def check_checkpoints() -> None:
+    """Training resumes in `fit`, though the variables are given in another order than they were saved in."""
+    optimizer = optim.for_keras(optim.Adam(0.01, gradient_accumulation_steps=2, use_ema=True, jit_compile=None))
+    model = model_with(optimizer)
+    losses(model, epochs=1, steps_per_epoch=3)  # the third is gathered only
+    again = model_with("sgd")
+    named = [{f"w{i}": v for i, v in enumerate(each.trainable_variables)} for each in (model, again)]
+    with tempfile.TemporaryDirectory() as folder:
+        optim.save_checkpoint(folder, optimizer, dict(reversed(named[0].items())))
+        info = optim.describe_checkpoint(folder)
+        assert (info.algorithm, info.iterations, info.config) == ("Adam", 1, optimizer.inner_config())
+        loaded = optim.load_checkpoint(folder, named[1])
+        assert "extra 'w4'" in refusal(
+            lambda: optim.load_checkpoint(folder, {**named[1], "w4": keras.Variable([0.0])}), CheckpointError
+        )
+        text = refusal(lambda: optim.save_checkpoint(folder, optimizer.inner, named[0]), UnsupportedError)
+        assert "optim.for_keras" in text
+    assert optim.for_keras(loaded) is loaded
+    for one, other in zip(model.trainable_variables, again.trainable_variables, strict=True):
+        for slot in ("m", "v", "average", "accumulated_gradient", "gathered"):
+            found = (keras.ops.convert_to_numpy(o.get_slot(v, slot)) for o, v in ((optimizer, one), (loaded, other)))
+            np.testing.assert_array_equal(*found)
+    again.compile(loaded, loss="mse")
+    np.testing.assert_allclose(losses(again), losses(model), rtol=1e-6)
+
+
+def check_checkpoints_with_and_without_master_copies() -> None:
+    """Without copies in the file, they start as the variables."""
+    start = np.array([1.0, 2.0])
+    for is_saved in (True, False):
+        variable, other = (keras.Variable(x, dtype="bfloat16", name="v") for x in (start, 0 * start))
+        optimizer = optim.for_keras(optim.SGD(0.001, momentum=0.5, master_copies=is_saved))
+        optimizer.apply([keras.ops.ones((2,), "bfloat16")], [variable])
+        with tempfile.TemporaryDirectory() as folder:
+            optim.save_checkpoint(folder, optimizer, [variable])
+            loaded = optim.load_checkpoint(folder, [other], master_copies=True)
+        np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(v.value) for v in (variable, other)))
+        expected = start - np.float32(0.001) if is_saved else keras.ops.convert_to_numpy(variable.value)
+        found = keras.ops.convert_to_numpy(loaded.get_slot(other, "master"))
+        np.testing.assert_array_equal(found, np.asarray(expected, np.float32))
+        assert str(loaded.get_slot(other, "m").dtype) == "float32"
+
+
 def check_weights_that_are_read_before_there_are_slots() -> None:
     optimizer = optim.for_keras(optim.Adam(0.01))
     model = model_with(optimizer)

@@ -56,15 +56,20 @@ class Case:
         return self.name
 
     @property
+    def _looks_at_wholes(self) -> bool:
+        """Whether its options do."""
+        return bool(self.arguments.get("cautious") or self.arguments.get("adaptive_grad_clip"))
+
+    @property
     def has_sums(self) -> bool:
         """Whether its rule needs whole variables for nothing but sums."""
-        is_sums = self.optimizer in SUMS if self.optimizer in WHOLE else bool(self.arguments.get("cautious"))
+        is_sums = self.optimizer in SUMS if self.optimizer in WHOLE else self._looks_at_wholes
         return is_sums and self.arguments.get("ord") != "nuclear"
 
     @property
     def modes(self) -> tuple[str, ...]:
         """The ways to run a step."""
-        is_whole = self.optimizer in WHOLE or self.arguments.get("cautious")
+        is_whole = self.optimizer in WHOLE or self._looks_at_wholes
         none = {"local", "native", "native_function"} if is_whole else set()
         if self.has_sums:
             none.discard("native_function")
@@ -275,6 +280,16 @@ OPTIONS = (
     _with("adam", "cautious", cautious=True),
     _with("sgd-nesterov", "cautious", cautious=True, weight_decay=0.3, decoupled_weight_decay=False),
     _with("lamb", "cautious", cautious=True, clipnorm=1.0, lookahead={"sync_period": 2, "slow_step_size": 0.4}),
+    _with("adam", "adaptive-clip", weight_decay=0.3, adaptive_grad_clip={"clipping": 0.3, "exclude": ["^odd$"]}),
+    _with(
+        "lamb",
+        "adaptive-clip",
+        adaptive_grad_clip={"clipping": 0.2, "eps": 0.5},
+        weight_decay=0.3,
+        decoupled_weight_decay=False,
+        cautious=True,
+        clipvalue=0.5,
+    ),
     _with("sgd-momentum", "ema", use_ema=True, ema_momentum=0.6),
     _with("adam-amsgrad", "ema_overwrite", use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2),
     _with(

@@ -73,6 +73,8 @@ def draw(random: np.random.Generator, without: tuple[str, ...] = ("native",)) ->
         options["lookahead"] = {"sync_period": int(random.integers(1, 4)), "slow_step_size": 0.4}
     if sometimes(0.2):
         options["cautious"] = True
+    if sometimes(0.2):
+        options["adaptive_grad_clip"] = {"clipping": 0.3, "exclude": ["^bias$"]}
     arguments = {**case.arguments, **options}
     if sometimes():
         arguments["master_copies"] = True  # of which float64 variables have none

@@ -12,11 +12,13 @@ import tensorflow as tf
 
 import optim
 from optim.errors import HyperparameterError, UnsupportedError
+from optim.native.generate import why_none
 
 AROUND = {
     "lookahead": {"lookahead": {"sync_period": 2, "slow_step_size": 0.4}},
     "coupled": {"weight_decay": 0.1, "decoupled_weight_decay": False},
     "cautious": {"cautious": True},
+    "adaptive-clip": {"adaptive_grad_clip": 0.125},
 }
 START = np.arange(12.0).reshape(6, 2) - 5.0
 
@@ -69,6 +71,21 @@ def test_cautious_steps_of_repeated_rows_have_their_squares(executor: str) -> No
     rows = tf.IndexedSlices(tf.constant([[3.0], [4.0]], tf.float64), tf.constant([2, 2]), tf.constant([4, 1]))
     optimizer.apply_gradients([(rows, table)])
     np.testing.assert_allclose(table.numpy(), [[0.0], [0.0], [-5.6], [0.0]], rtol=1e-12)
+
+
+def test_adaptive_clipping_of_what_is_not_finite_stops_its_unit_alone() -> None:
+    kernel = tf.Variable(np.ones((2, 3)), name="kernel")
+    optimizer = optim.SGD(1.0, adaptive_grad_clip=0.5)
+    gradient = [[np.inf, 1.0, 0.1], [0.0, 1.0, 0.1]]
+    optimizer.apply_gradients([(tf.constant(gradient, tf.float64), kernel)])
+    np.testing.assert_allclose(kernel.numpy(), [[np.nan, 0.5, 0.9]] * 2)
+
+
+def test_adaptive_clipping_is_in_the_kernel_but_for_stacks_of_matrices() -> None:
+    rule = optim.SGD(0.1, adaptive_grad_clip=0.5)._settings.algorithm().rule
+    reasons = [why_none(rule, rank, []) for rank in range(5)]
+    assert [bool(reason) for reason in reasons] == [False, False, False, True, True]
+    assert "its variables have 4 dims" in reasons[4]
 
 
 def test_fast_weights_start_again_from_the_slow_ones() -> None:
@@ -129,6 +146,11 @@ class Own(optim.Optimizer):
         (optim.SGD, {"lookahead": {"k": 5}}, "k; it knows sync_period"),
         (optim.SGD, {"lookahead": 5}, "optim.Lookahead"),
         (optim.SGD, {"lookahead": {}, "lazy_rows": ["w"]}, "lazy_rows and lookahead"),
+        (optim.SGD, {"adaptive_grad_clip": 0.0}, "clipping must be a positive"),
+        (optim.SGD, {"adaptive_grad_clip": {"eps": 0}}, "eps must be a positive"),
+        (optim.SGD, {"adaptive_grad_clip": True}, "optim.AdaptiveGradClip"),
+        (optim.SGD, {"adaptive_grad_clip": {"exclude": "head"}}, "exclude must be a list"),
+        (optim.SGD, {"adaptive_grad_clip": 0.01, "lazy_rows": ["w"]}, "lazy_rows and adaptive_grad_clip"),
         (optim.SGD, {"cautious": 1}, "cautious must be True or False"),
         (optim.SGD, {"cautious": True, "lazy_rows": ["w"]}, "lazy_rows and cautious"),
         (optim.SGD, {"stochastic_average": {"average_period": 0}}, "average_period"),
@@ -140,6 +162,7 @@ class Own(optim.Optimizer):
         (optim.LARS, {"decoupled_weight_decay": False}, "LARS has its own place"),
         (optim.NovoGrad, {"learning_rate_in_weight_decay": False}, "NovoGrad has its own place"),
         (Own, {"lookahead": {}}, "lookahead would have no effect"),
+        (Own, {"adaptive_grad_clip": 0.01}, "adaptive_grad_clip would have no effect"),
         (Own, {"cautious": True}, "cautious would have no effect"),
         (Own, {"decoupled_weight_decay": False}, "decoupled_weight_decay=False has no effect"),
     ],

@@ -198,7 +198,7 @@ def test_damage_is_found_and_nothing_is_assigned(request: Any, tmp_path: Any) ->
         (index, b""),
     ):
         damaged.write_bytes(content)
-        with pytest.raises(CheckpointError, match="damaged"):
+        with pytest.raises(CheckpointError, match=r"damaged|truncated"):
             optim.load_checkpoint(tmp_path / "c", variables)
         assert snapshot(list(variables.values())) == before
         data.write_bytes(whole)

@@ -84,6 +84,7 @@ def test_a_changed_option_acts_on_the_next_step(option: str, traced: bool) -> No
         (optim.SGD, "decoupled_weight_decay", False),
         (optim.SGD, "lookahead", {"sync_period": 2}),
         (optim.SGD, "cautious", True),
+        (optim.SGD, "adaptive_grad_clip", 0.1),
         (optim.SGD, "stochastic_average", {}),
         (optim.SGD, "nesterov", True),
         (optim.Adam, "amsgrad", True),

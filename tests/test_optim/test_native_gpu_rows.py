@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import optim
+from optim.executors import portable
 from tests import emulated_gpu
 
 ROWS, COLUMNS, STEPS = 50, 12, 4
@@ -91,6 +92,39 @@ def test_all_rows_are_updated_as_on_the_cpu(launching: Callable[[], None], how: 
     launched, optimizer = _trained(WHOLE[how], "float32", in_function)
     assert re.search(MOVING, optimizer.executor_report().why_dense_rows)
     assert "fill" in emulated_gpu.driver_calls()
+    for ours, theirs in zip(launched, expected, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+SQUARE = {"repeated_rows": ["clip", "square"]}
+SQUARED: dict[str, tuple[Callable[[], Any], str]] = {
+    "adagrad": (lambda: optim.Adagrad(0.1, **SQUARE), "float32"),
+    "adagrad of float64": (lambda: optim.Adagrad(0.1, clipnorm=0.5, **SQUARE), "float64"),
+    "lazy adam": (lambda: optim.Adam(0.1, lazy_rows=["table"], **SQUARE), "float32"),
+    "adam": (lambda: optim.Adam(0.1, clipvalue=0.5, **SQUARE), "float32"),
+    "adamax": (lambda: optim.Adamax(0.1, use_ema=True, **SQUARE), "float64"),
+    "rmsprop": (lambda: optim.RMSprop(0.1, momentum=0.5, weight_decay=0.1, **SQUARE), "float32"),
+    "masters": (lambda: optim.Adam(0.1, master_copies=True, loss_scale=4.0, **SQUARE), "bfloat16"),
+    "masters of adagrad": (lambda: optim.Adagrad(0.1, master_copies=True, **SQUARE), "float16"),
+    "sgd, of which nothing is squared": (lambda: optim.SGD(0.1, momentum=0.9, **SQUARE), "float32"),
+}
+
+
+@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("how", SQUARED)
+def test_each_gradient_of_a_row_is_squared_as_on_the_cpu(
+    launching: Callable[[], None], how: str, in_function: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, dtype = SQUARED[how]
+    expected, _ = _trained(make, dtype, in_function)
+    launching()
+    monkeypatch.setattr(portable, "rule_value", None)  # TensorFlow's ops
+    launched, optimizer = _trained(make, dtype, in_function)
+    report = optimizer.executor_report()
+    assert report.why_not_native == ""
+    moves_all = how not in ("adagrad", "adagrad of float64", "lazy adam", "masters of adagrad")
+    assert bool(re.search(MOVING, report.why_whole_tables)) == moves_all
+    assert ("fill" in emulated_gpu.driver_calls()) == moves_all
     for ours, theirs in zip(launched, expected, strict=True):
         assert ours.tobytes() == theirs.tobytes()
 

@@ -12,6 +12,8 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import optim
+from optim.executors import portable
+from optim.native.gpu import Gpus
 from tests import emulated_gpu
 from tests.dtensor_asserts import value_of
 from tests.test_optim.kernel_support import ops_of
@@ -95,12 +97,17 @@ def _mesh(count: int) -> dtensor.Mesh:
     return dtensor.create_mesh([*sizes], devices=[f"CPU:{k}" for k in range(count)])
 
 
-def _on_mesh(mesh: Any, in_function: bool, **arguments: Any) -> tuple[list[np.ndarray], Any]:
+SHARDED = {"kernel": ["batch", "unsharded"], "table": ["model", "unsharded"], "bias": ["unsharded"]}
+WHOLE = {name: ["unsharded"] * len(specs) for name, specs in SHARDED.items()}
+
+
+def _on_mesh(
+    mesh: Any, in_function: bool, kind: Any = optim.Adam, sharding: Any = SHARDED, **arguments: Any
+) -> tuple[list[np.ndarray], Any]:
     """What a run on a mesh leaves, and its optimizer."""
-    sharding = {"kernel": ["batch", "unsharded"], "table": ["model", "unsharded"], "bias": ["unsharded"]}
     values = {name: start_values()[name] for name in sharding}
     model = {n: variable(v, dtensor.Layout(sharding[n], mesh), n, tf.float32) for n, v in values.items()}
-    optimizer = optim.Adam(0.05, **arguments)
+    optimizer = kind(0.05, **arguments)
     optimizer.build(list(model.values()))
     run = stepper(optimizer, "function" if in_function else "eager")
     for step in range(3):
@@ -134,6 +141,29 @@ def test_devices_of_a_mesh_launch_steps(
     assert emulated_gpu.driver_calls().count("launch") >= 2 * mesh.size
     for ours, theirs in zip(launched, expected, strict=True):
         assert ours.tobytes() == theirs.tobytes()
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("kind", [optim.Lamb, optim.LARS, optim.NovoGrad, optim.Adafactor])
+def test_rules_that_add_up_launch_in_functions(
+    launching: Callable[[], None], gpus: Gpus, kind: Any, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of variables that each device has all of, as on CPUs."""
+    for program, module in emulated_gpu.modules(kind(0.05)._algorithm.updating_rule).items():
+        gpus.add(program, "float32", module)
+    options = {"use_ema": True, "global_clipnorm": 0.5}
+    expected, _ = _on_mesh(_mesh(count), True, kind, WHOLE, **options)
+    launching()
+    monkeypatch.setattr(portable, "rule_value", _refuse)
+    launched, optimizer = _on_mesh(_mesh(count), True, kind, WHOLE, **options)
+    assert emulated_gpu.driver_calls().count("launch") >= 3 * 4 * count
+    assert optimizer.executor_report().why_not_native == "the steps are portable", "eager ones, as on CPUs"
+    for ours, theirs in zip(launched, expected, strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+def _refuse(*_: Any) -> None:
+    raise AssertionError("TensorFlow's ops stepped")
 
 
 def test_a_function_on_a_mesh_leaves_a_step_out_without_a_branch(launching: Callable[[], None]) -> None:

@@ -35,6 +35,7 @@ ACTING: dict[str, dict[str, Any]] = {
     "clipnorm": {"clipnorm": 0.05},
     "clipvalue": {"clipvalue": 0.05},
     "global_clipnorm": {"global_clipnorm": 0.05},
+    "adaptive_grad_clip": {"adaptive_grad_clip": 0.05},
     "gradients_clip_option": {"gradients_clip_option": {"clipvalue": 0.05}},
     "ema_option": {"ema_option": {"use_ema": True, "ema_overwrite_frequency": 2}},
     "use_ema": {"use_ema": True, "ema_overwrite_frequency": 1},

@@ -21,11 +21,10 @@ from tests.test_optim.support import Place, put_gradients
 
 FOLDER = Path(__file__).parent.parent / "fixtures"
 SOURCES = ("tfa", "torch", "optax", "contrib", "keras", "tfa_options", "torch_decay", "proximal", "tfa_bets", "tfm")
-SOURCES += ("keras_late", "keras_muon", "timm")
+SOURCES += ("keras_late", "keras_muon", "timm", "optax_clip")
 FILES = {source: np.load(FOLDER / f"rule_goldens_{source}.npz") for source in SOURCES}
 ABOUT = {source: json.loads(str(file["about"])) for source, file in FILES.items()}
 ROWS = [(source, i) for source, about in ABOUT.items() for i in range(len(about["configurations"]))]
-NAMES = ("kernel", "bias", "scale")
 LAYOUTS = {"plain": None, "mesh": {"kernel": ["batch", "model"], "bias": ["model"]}}
 
 
@@ -55,14 +54,15 @@ def _on_a_mesh_too(row: tuple[str, int]) -> bool:
 def test_every_step_is_that_of_the_reference(row: tuple[str, int], layout: str, request: Any) -> None:
     source, index = row
     file, configuration = FILES[source], ABOUT[source]["configurations"][index]
+    names = [key.removeprefix("start/") for key in file if key.startswith("start/")]
     specs = LAYOUTS[layout]
     place = Place(None if specs is None else request.getfixturevalue("mesh_2x2"), specs or {})
     dtype = file[f"{index}/kernel"].dtype
     close = {"rtol": 1e-11, "atol": 1e-12} if dtype == np.float64 else {"rtol": 1e-5, "atol": 1e-6}
-    variables = place.variables({name: file[f"start/{name}"] for name in NAMES}, tf.as_dtype(dtype))
+    variables = place.variables({name: file[f"start/{name}"] for name in names}, tf.as_dtype(dtype))
     optimizer = getattr(optim, configuration["optimizer"])(**configuration["arguments"])
     for step in range(ABOUT[source]["steps"]):
-        gradients = {name: file[f"gradient/{step}/{name}"] for name in NAMES}
+        gradients = {name: file[f"gradient/{step}/{name}"] for name in names}
         optimizer.apply_gradients(put_gradients(gradients, variables))
         for name, variable in variables.items():
             expected = file[f"{index}/{name}"][step]

@@ -196,7 +196,8 @@ inline PyObject* CallIsLeftOut(PyObject*, PyObject* const* arguments, Py_ssize_t
 // update(group, held, options, scales, decays, rows, overwrite, control): a step of a group, with gradients that are held.
 // options: the limit that gradients are clipped to, the weights of the old average and of the variable in the new one;
 // behind these three stand the rule's scalars. scales, decays: one number for each variable, or none. rows: for each
-// variable whose gradient is rows, where in what is held these are, ascending, each once, those of the whole table; or -2
+// variable whose gradient is rows, where in what is held these are, ascending, each once, those of the whole table, and on a
+// GPU, if the rule needs them, the sums of powers next to these; or -2
 // minus the number under which `sort` has them; -1 for the others, nothing if there are none. control: the number of what
 // `control` made, of which scales are then the places, or -1. Where it raises, nothing was changed. Other Python threads go on meanwhile.
 inline PyObject* CallUpdate(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

@@ -211,6 +211,15 @@ struct Arrays {
     return bits % 16 == 0 && of_gradient == 0 && of_rounding == 0;
   }
 
+  template <int count, typename X, int P>
+  static DTOPT_FN void Read(const X* from, Pack<X, P>* to) {
+    if (count == P) {
+      *to = *reinterpret_cast<const Pack<X, P>*>(from);
+    } else {
+      to->x[0] = *from;
+    }
+  }
+
   // Updates `count` elements from position i on. The rule's function has kPerThread of them, whatever `count` is. others:
   // what it is given after the slots.
   template <typename Rule, int count, int more = 0>
@@ -241,15 +250,6 @@ struct Arrays {
   }
 
  private:
-  template <int count, typename X, int P>
-  static DTOPT_FN void Read(const X* from, Pack<X, P>* to) {
-    if (count == P) {
-      *to = *reinterpret_cast<const Pack<X, P>*>(from);
-    } else {
-      to->x[0] = *from;
-    }
-  }
-
   template <int count, typename X, int P>
   static DTOPT_FN void Write(const Pack<X, P>& from, X* to) {
     if (count == P) {
@@ -304,16 +304,18 @@ DTOPT_FN void UpdateAll(const Launch<T, S, K, tensors>& all) {
   });
 }
 
-// The argument of a kernel of rows: one variable, of which only some rows are updated.
-template <typename T, int S, int K>
+// The argument of a kernel of rows: one variable, of which only some rows are updated. N: how many sums of powers of its
+// gradients the rule needs.
+template <typename T, int S, int K, int N>
 struct RowLaunch : Launch<T, S, K, 1> {
   int64_t given, columns;
   const int64_t* table;  // of each of `given` gradients its row, or -1: none
+  const Wide<T>* powers[N > 0 ? N : 1];
 };
 
 // A warp has a row.
-template <typename Rule, typename T, typename G, int threads, int S, int K>
-DTOPT_FN void UpdateRows(const RowLaunch<T, S, K>& all) {
+template <typename Rule, typename T, typename G, int threads, int S, int K, int N>
+DTOPT_FN void UpdateRows(const RowLaunch<T, S, K, N>& all) {
   if (IsSkipped(all)) return;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x, from = thread / 32;
   const int lane = thread % 32;
@@ -322,10 +324,20 @@ DTOPT_FN void UpdateRows(const RowLaunch<T, S, K>& all) {
   Arrays<T, G, S, K, 1> arrays(all, 0);
   constexpr int P = kPerThread<T>;
   const int64_t begin = to * all.columns;
-  const int64_t packed = all.columns % P == 0 && arrays.IsAligned() ? all.columns : 0;
-  arrays.gradient += (from - to) * all.columns;
-  for (int64_t i = P * lane; i < packed; i += P * 32) arrays.template Update<Rule, P>(begin + i, all.scalars);
-  for (int64_t i = packed + lane; i < all.columns; i += 32) arrays.template Update<Rule, 1>(begin + i, all.scalars);
+  const int64_t packed = all.columns % P == 0 && arrays.IsAligned() ? all.columns : 0, shift = (from - to) * all.columns;
+  arrays.gradient += shift;
+  const auto update = [&](auto count, int64_t i) {
+    Pack<Wide<T>, P> powers[N > 0 ? N : 1] = {};
+    void* local[N > 0 ? N : 1];
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      arrays.template Read<decltype(count)::value>(all.powers[k] + shift + i, &powers[k]);
+      local[k] = powers[k].x;
+    }
+    arrays.template Update<Rule, decltype(count)::value, N>(i, all.scalars, local);
+  };
+  for (int64_t i = P * lane; i < packed; i += P * 32) update(Count<P>(), begin + i);
+  for (int64_t i = packed + lane; i < all.columns; i += 32) update(Count<1>(), begin + i);
 }
 
 }  // namespace
@@ -349,8 +361,8 @@ DTOPT_FN void UpdateRows(const RowLaunch<T, S, K>& all) {
   DTOPT_EMULATED_CALL(kernel, threads, kernel##_launch, UpdateAll<rule##_rule, T, G, threads>)
 
 // The same for some rows of one variable, of which the gradients are summed up.
-#define DTOPT_ROW_KERNEL(kernel, rule, T, threads, at_once, S, K)                                     \
-  using kernel##_launch = RowLaunch<T, S, K>;                                                         \
+#define DTOPT_ROW_KERNEL(kernel, rule, T, threads, at_once, S, K, N)                                  \
+  using kernel##_launch = RowLaunch<T, S, K, N>;                                                         \
   extern "C" __global__ void __launch_bounds__(threads, at_once) kernel(DTOPT_ARGUMENT kernel##_launch all) { \
     UpdateRows<rule##_rule, T, Wide<T>, threads>(all);                                                \
   }                                                                                                   \

@@ -287,6 +287,8 @@ class TableOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("is_dense", &is_dense_));
     OP_REQUIRES_OK(context, context->GetAttr("of", &of_));
     OP_REQUIRES_OK(context, context->GetAttr("T", &dtype_));
+    OP_REQUIRES_OK(context, context->GetAttr("powers", &powers_));
+    OP_REQUIRES(context, powers_.size() <= 2, absl::InvalidArgumentError("there are two powers"));
   }
 
   void Compute(tensorflow::OpKernelContext* context) override {
@@ -302,11 +304,15 @@ class TableOp : public tensorflow::OpKernel {
                 absl::InvalidArgumentError("there is not one row for each gradient"));
     tensorflow::TensorShape shape = values.shape();
     shape.set_dim(0, is_dense_ ? rows_ : given);
-    tensorflow::Tensor *sums, *table;
+    tensorflow::Tensor *sums, *table, *powers;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &sums));
     OP_REQUIRES_OK(context, context->allocate_output(1, {is_dense_ ? 0 : given}, &table));
+    shape.InsertDim(0, powers_.size());
+    OP_REQUIRES_OK(context, context->allocate_output(2, shape, &powers));
     Table of = {given, given == 0 ? 0 : values.NumElements() / given, rows_, values.data(), named.flat<int64_t>().data(),
-                order.flat<int64_t>().data(), sums->data(), table->flat<int64_t>().data(), nullptr, is_dense_};
+                order.flat<int64_t>().data(), sums->data(), powers->data(), table->flat<int64_t>().data(), nullptr,
+                is_dense_, static_cast<int>(powers_.size())};
+    for (size_t k = 0; k < powers_.size(); ++k) of.are_absolute[k] = powers_[k] == kAbsolute;
     const Problem problem = Launch(*gpu, *kernel, of, sums->TotalBytes());
     OP_REQUIRES(context, problem.empty(), absl::InternalError(problem));
   }
@@ -328,7 +334,10 @@ class TableOp : public tensorflow::OpKernel {
     return problem;
   }
 
+  static constexpr int64_t kAbsolute = 1;  // as `Basics` has powers
+
   int64_t rows_;
+  std::vector<int64_t> powers_;
   bool is_dense_;
   std::string of_;
   tensorflow::DataType dtype_;

@@ -61,6 +61,7 @@ REGISTER_OP("DtoptJoin")
     .SetIsStateful()
     .SetShapeFn(TwoScalars);
 
+// gradients: of each variable, and then on a GPU, of each of `sparse`, the sums of powers of its rows, if the rule needs them.
 // scales, decays, options: as `update` of calls.h takes them. group: the number of a group, whose variables, or else roundings, `variables` has; or no number, where
 // all are given by their handles. sparse: which gradients are rows, those of `rows` (ascending, each once) in order.
 // totals: the number of rows of each table, where `rows` and their values are as IndexedSlices have them, those of all
@@ -112,7 +113,8 @@ REGISTER_OP("DtoptJoin")
 
 DTOPT_STEP("DtoptStep");
 
-// What `Table` says of the sums of rows of `IndexedSlices` on a GPU. named, order: their indices in ascending order, and where
+// What `Table` says of the sums of rows of `IndexedSlices` on a GPU. powers: of which sums are made, too, as `Basics` has
+// them. named, order: their indices in ascending order, and where
 // each of them was. rows: of the table. of: its name. W: float32, or float64 if T is.
 REGISTER_OP("DtoptTable")
     .Input("values: T")
@@ -120,10 +122,12 @@ REGISTER_OP("DtoptTable")
     .Input("order: int64")
     .Output("sums: W")
     .Output("table: int64")
+    .Output("sums_of_powers: W")
     .Attr("T: {float, double, bfloat16, half}")
     .Attr("W: {float, double}")
     .Attr("rows: int")
     .Attr("is_dense: bool")
+    .Attr("powers: list(int)")
     .Attr("of: string")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
@@ -135,6 +139,7 @@ REGISTER_OP("DtoptTable")
       if (is_dense) TF_RETURN_IF_ERROR(context->ReplaceDim(sums, 0, context->MakeDim(rows), &sums));
       context->set_output(0, sums);
       context->set_output(1, is_dense ? context->Vector(0) : context->input(1));
+      context->set_output(2, context->UnknownShape());
       return absl::OkStatus();
     });
 

@@ -54,6 +54,7 @@ struct GpuVariable {
   // If only some rows are updated: of each of so many gradients its row, and how large it is.
   const int64_t* table = nullptr;
   int64_t given = kAllRows, columns = 0;
+  std::vector<const void*> powers;  // the sums of powers that the rule needs of each
 };
 
 // How much memory, in float64, the sums of a variable take.
@@ -159,10 +160,11 @@ class GpuArgument {
   // What `RowLaunch` of gpu.h has besides.
   void Append(const GpuVariable& of) {
     const int64_t at = bytes_.size();
-    bytes_.resize(at + 24);
+    bytes_.resize(at + 24 + 8 * std::max<size_t>(of.powers.size(), 1));
     Put(at, of.given);
     Put(at + 8, of.columns);
     Put(at + 16, of.table);
+    for (size_t k = 0; k < of.powers.size(); ++k) Put(at + 24 + 8 * k, of.powers[k]);
   }
 
  private:
@@ -259,7 +261,11 @@ inline Problem LaunchTable(const Driver& driver, Kernels* kernels, CuStream stre
   const Problem missing = kernels->Find(driver, current.context(), kernel.name, *kernel.ptx, &function);
   if (!missing.empty()) return missing;
   if (of.is_dense && bytes_of_sums > 0) {
-    const CuResult result = driver.fill(reinterpret_cast<CuAddress>(of.sums), 0, bytes_of_sums, stream);
+    const auto fill = [&](void* sums, int64_t bytes) {
+      return bytes == 0 ? 0 : driver.fill(reinterpret_cast<CuAddress>(sums), 0, bytes, stream);
+    };
+    CuResult result = fill(of.sums, bytes_of_sums);
+    if (result == 0) result = fill(of.powers, of.power_count * bytes_of_sums);
     if (result != 0) return driver.Text("clearing the sums of rows", result);
   }
   if (of.given == 0) return "";

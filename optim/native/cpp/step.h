@@ -96,6 +96,7 @@ struct Gradient {
   bool is_mean = false;  // over several calls, of which one may have named a row and another not
   // On a GPU: of each of `values` its row, or -1, in the GPU's memory.
   const Tensor* table = nullptr;
+  const Tensor* powers = nullptr;  // and of each the sums of the powers that the rule needs, one power after the other
 
   bool IsDense() const { return rows == nullptr && sorted == nullptr && table == nullptr; }
 
@@ -159,6 +160,8 @@ class Stepper {
     return AllBasics::Make(&basics_);
   }
 
+  size_t powers() const { return powers_; }
+
   absl::Status Run(const Workers& workers, const Group& group, const std::vector<Gradient>& gradients,
                    const Numbers& numbers) const {
     TF_RETURN_IF_ERROR(CheckNumbers(numbers, gradients.size()));
@@ -213,9 +216,9 @@ class Stepper {
 
   // Whether kernels are launched for a step, instead of functions called on the host's memory.
   bool IsLaunched(const Group& group, const std::vector<Gradient>& gradients) const {
-    bool is_plain = group.others.empty() && powers_ == 0;
+    bool is_plain = group.others.empty();
     for (size_t i = 0; i < gradients.size() && is_plain; ++i) {
-      const bool is_known = gradients[i].IsDense() || gradients[i].table != nullptr;
+      const bool is_known = (gradients[i].IsDense() && powers_ == 0) || gradients[i].table != nullptr;
       is_plain = is_known && (group.IsWhole(i) || gradients[i].table == nullptr) && group.gpus[i] != nullptr &&
                  KernelOf(gradients[i]) != nullptr;
     }
@@ -304,6 +307,7 @@ class Stepper {
       of.table = gradient.table->flat<int64_t>().data();
       of.given = gradient.table->NumElements();
       of.columns = of.given == 0 ? 0 : gradient.values->NumElements() / of.given;
+      for (size_t k = 0; k < powers_; ++k) of.powers.push_back(data(*gradient.powers, k * gradient.values->NumElements()));
     }
     return of;
   }
@@ -389,7 +393,11 @@ class Stepper {
       return InvalidArgument("variable ", i, " is ", DataTypeString(dtype_), ", its gradient ",
                              DataTypeString(values.dtype()));
     }
-    if (powers_ > 0 && (gradient.sorted == nullptr || gradient.sorted->power_count != powers_)) {
+    const bool has_powers = gradient.table != nullptr
+                                ? gradient.powers != nullptr && basics_[gradient.powers->dtype()] == given &&
+                                      gradient.powers->NumElements() == static_cast<int64_t>(powers_) * values.NumElements()
+                                : gradient.sorted != nullptr && gradient.sorted->power_count == powers_;
+    if (powers_ > 0 && !has_powers) {
       return InvalidArgument("the rule needs more of the gradient of variable ", i, " than its sum");
     }
     if (gradient.table != nullptr) {

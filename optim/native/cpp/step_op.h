@@ -65,18 +65,20 @@ class StepInputs {
     TF_RETURN_IF_ERROR(context->input("control", &control));
     tensorflow::OpInputList values, rows;
     TF_RETURN_IF_ERROR(context->input_list("gradients", &values));
-    if (control->NumElements() > 0) given->numbers.controls.assign(values.size(), control);
+    const int count = std::min<int>(values.size(), given->own->variables.size());
+    if (control->NumElements() > 0) given->numbers.controls.assign(count, control);
     TF_RETURN_IF_ERROR(context->input_list("rows", &rows));
-    given->gradients.resize(values.size());
-    for (int i = 0; i < values.size(); ++i) given->gradients[i].values = &values[i];
+    given->gradients.resize(count);
+    for (int i = 0; i < count; ++i) given->gradients[i].values = &values[i];
     given->sorted.resize(sparse_.size());
     given->summed.resize(sparse_.size());
     for (size_t k = 0; k < sparse_.size(); ++k) {
-      const bool fits = static_cast<int>(k) < rows.size() && sparse_[k] < values.size();
+      const bool fits = static_cast<int>(k) < rows.size() && sparse_[k] < count;
       if (!fits) return InvalidArgument("there are no rows of gradient ", sparse_[k]);
       given->gradients[sparse_[k]].rows = &rows[k];
       const bool on_gpu = given->group->gpus[given->first + sparse_[k]] != nullptr;
       if (on_gpu) given->gradients[sparse_[k]].PutOnGpu();
+      if (on_gpu && count + static_cast<int>(k) < values.size()) given->gradients[sparse_[k]].powers = &values[count + k];
       if (!totals_.empty() && !on_gpu) TF_RETURN_IF_ERROR(Part(context, k, given));
     }
     given->windows.resize(gathered_.size());

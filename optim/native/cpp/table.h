@@ -14,9 +14,11 @@ struct Table {
   // Of each of these the sum of all that is given for its row, or zeros if that is the one before it; or, if `dense`, that
   // of each row of the whole table that is named.
   void* sums;
+  void* powers;            // the sums of `power_count` powers of each, one after the other, each like `sums`
   int64_t* table;          // null if `dense`; of each sum its row, or -1
   double* outside;         // in memory of the host: a row that the table does not have, one more if it is not negative; or 0
-  int is_dense;
+  int is_dense, power_count;
+  int are_absolute[2];     // of each power whether it is the absolute value, and not the square
 };
 
 #endif  // DTOPT_TABLE_H_

@@ -10,6 +10,12 @@
 
 namespace {
 
+// Of gradient k, as sorted, the element of a column.
+template <typename T>
+DTOPT_FN Wide<T> ValueOf(const Table& all, int64_t k, int64_t column) {
+  return Load(static_cast<const T*>(all.values)[all.order[k] * all.columns + column]);
+}
+
 template <typename T>
 DTOPT_FN void AddUpRows(const Table& all) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x, at = thread / kLanes;
@@ -22,14 +28,23 @@ DTOPT_FN void AddUpRows(const Table& all) {
   if (all.is_dense && !(is_first && is_inside)) return;
   int64_t end = is_first && is_inside ? at + 1 : at;
   while (end > at && end < all.given && all.named[end] == row) ++end;
-  Wide<T>* const sums = static_cast<Wide<T>*>(all.sums) + (all.is_dense ? row : at) * all.columns;
+  const int64_t first = (all.is_dense ? row : at) * all.columns;
   for (int64_t i = lane; i < all.columns; i += kLanes) {
     Wide<T> sum = 0;
     for (int64_t k = at; k < end; ++k) {
-      const Wide<T> value = Load(static_cast<const T*>(all.values)[all.order[k] * all.columns + i]);
+      const Wide<T> value = ValueOf<T>(all, k, i);
       sum = k == at ? value : sum + value;
     }
-    sums[i] = sum;
+    static_cast<Wide<T>*>(all.sums)[first + i] = sum;
+    for (int of = 0; of < all.power_count; ++of) {
+      Wide<T> power = 0;
+      for (int64_t k = at; k < end; ++k) {
+        const Wide<T> value = ValueOf<T>(all, k, i);
+        power = power + (all.are_absolute[of] ? std::abs(value) : Square(value));
+      }
+      const int64_t before = of * (all.is_dense ? all.rows : all.given) * all.columns;
+      static_cast<Wide<T>*>(all.powers)[before + first + i] = power;
+    }
   }
 }
 

@@ -56,14 +56,17 @@ inline absl::Status FindRows(const Group& group, int64_t held, const std::vector
   if (positions.empty()) return absl::OkStatus();
   if (positions.size() != gradients->size()) return InvalidArgument("got ", positions.size(), " rows");
   std::vector<int64_t> sparse;
-  for (const int64_t position : positions) {
-    if (position >= 0) sparse.push_back(position);
+  const bool has_powers = group.stepper->powers() > 0;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] >= 0) sparse.push_back(positions[i]);
+    if (positions[i] >= 0 && has_powers && group.gpus[i] != nullptr) sparse.push_back(positions[i] + 1);
   }
   TF_RETURN_IF_ERROR(found->Open(held, sparse));
   for (size_t i = 0, next = 0; i < positions.size(); ++i) {
     if (positions[i] == kDense) continue;
     if (positions[i] >= 0) {
       (*gradients)[i].rows = found->tensors[next++];
+      if (has_powers && group.gpus[i] != nullptr) (*gradients)[i].powers = found->tensors[next++];
     } else {
       TF_RETURN_IF_ERROR(found->OpenSorted(kDense - 1 - positions[i], &(*gradients)[i]));
     }

@@ -1,0 +1,1 @@
+"""Several algorithms in one optimizer: what `optim.Groups` is made of."""

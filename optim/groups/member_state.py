@@ -1,0 +1,91 @@
+"""What one member of a group has of the state of the whole: its own variables, slots and scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from optim import slot_layout
+from optim.errors import UnknownVariableError
+from optim.groups.selection import Selection
+from optim.state.tracked import plain_name, unwrap
+
+if TYPE_CHECKING:
+    from optim.state.counter import Counter
+    from optim.state.slots import SlotTable
+    from optim.state.state import State
+    from optim.state.tracked import Tracked, TrackedVariables
+
+
+class MemberVariables:
+    """The variables of one group, found as in `TrackedVariables`."""
+
+    unwrap = staticmethod(unwrap)
+
+    def __init__(self, whole: TrackedVariables, selection: Selection, number: int):
+        self._whole, self._selection, self._number = whole, selection, number
+
+    def __iter__(self) -> Iterator[Tracked]:
+        return iter(self._selection.members(self._number))
+
+    def __len__(self) -> int:
+        return len(self._selection.members(self._number))
+
+    def __getitem__(self, variable: Any) -> Tracked:
+        found = self._whole[variable]
+        if self._selection.of(found) != self._number:
+            raise UnknownVariableError(f"variable {plain_name(variable)!r} belongs to another group")
+        return found
+
+
+class MemberSlots:
+    """The slots of the variables of one group."""
+
+    def __init__(self, whole: SlotTable, selection: Selection, number: int):
+        self._whole, self._selection, self._number = whole, selection, number
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(slot for slot, _, _ in self.items()))
+
+    def items(self) -> Iterator[tuple[str, int, Any]]:
+        mine = {tracked.index for tracked in self._selection.members(self._number)}
+        return (item for item in self._whole.items() if item[1] in mine)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+
+class MemberState:
+    """The state of one group, for the parts of its member. Scalars are kept in the whole under other names."""
+
+    def __init__(self, whole: State, selection: Selection, number: int):
+        self._whole, self._number = whole, number
+        self.tracked = MemberVariables(whole.tracked, selection, number)
+        self.slots = MemberSlots(whole.slots, selection, number)
+
+    def key(self, name: str) -> str:
+        """What a scalar is called in the whole; the count of steps is that of all."""
+        return name if name == slot_layout.ITERATIONS else f"group_{self._number}_{name}"
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        own = self.key("")
+        mine = {key: value for key, value in self._whole.scalars.items() if key.startswith(own)}
+        found = {key.removeprefix(own): value for key, value in mine.items()}
+        return {slot_layout.ITERATIONS: self._whole.scalars[slot_layout.ITERATIONS], **found}
+
+    def counter(self, name: str) -> Counter:
+        return self._whole.counter(self.key(name))
+
+    def new_scalar(self, name: str, value: Any, dtype: Any, label: str) -> Any:
+        return self._whole.new_scalar(self.key(name), value, dtype, f"{self.key('')}{label}")
+
+    def remove_scalar(self, name: str) -> None:
+        self._whole.remove_scalar(self.key(name))
+
+    def all_variables(self) -> list[Any]:
+        return [*self.scalars.values(), *(variable for _, _, variable in self.slots.items())]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
