@@ -84,7 +84,7 @@ class Generation:
     has_one_signature: bool = _trait("constructors are the same in all of its releases")
     epsilon: float | None = _trait("default of epsilon, None if its releases differ", 1e-7)
     epsilon_changed: bool = _trait("the default of epsilon changed within it, in one class or all")
-    no_epsilon: tuple[str, ...] = _trait("classes without the argument", ())
+    no_epsilon: tuple[str, ...] = _trait("classes without epsilon", ())
     rmsprop_epsilon: float | None = _trait("epsilon of RMSprop if it is another", None)
     lion_rate: float = _trait("learning rate of Lion", 0.0001)
     has_rates_of_papers: bool = _trait("defaults of the learning rate are those of the papers")

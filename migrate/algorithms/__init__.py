@@ -36,29 +36,12 @@ from migrate.algorithms.spec import Algorithm
 from migrate.errors import MissingHintError
 from optim.errors import UnsupportedError
 
-ALGORITHMS: tuple[Algorithm, ...] = (
-    sgd.ALGORITHM,
-    rmsprop.ALGORITHM,
-    adagrad.ALGORITHM,
-    adadelta.ALGORITHM,
-    adam.ALGORITHM,
-    adamw.ALGORITHM,
-    adamax.ALGORITHM,
-    nadam.ALGORITHM,
-    ftrl.ALGORITHM,
-    lion.ALGORITHM,
-    adafactor.ALGORITHM,
-    lamb.ALGORITHM,
-    rectified_adam.ALGORITHM,
-    adabelief.ALGORITHM,
-    yogi.ALGORITHM,
-    novograd.ALGORITHM,
-    proximal_adagrad.ALGORITHM,
-    lars.ALGORITHM,
-    cocob.ALGORITHM,
-    conditional_gradient.ALGORITHM,
-    muon.ALGORITHM,
-    schedule_free_adamw.ALGORITHM,
+ALGORITHMS: tuple[Algorithm, ...] = tuple(
+    module.ALGORITHM
+    for module in (
+        *(sgd, rmsprop, adagrad, adadelta, adam, adamw, adamax, nadam, ftrl, lion, adafactor, lamb, rectified_adam),
+        *(adabelief, yogi, novograd, proximal_adagrad, lars, cocob, conditional_gradient, muon, schedule_free_adamw),
+    )
 )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from migrate import claims
-from migrate.claims import DEFAULT, Origin
+from migrate.claims import DEFAULT, Origin, confirming
+from migrate.facts.fact import Fact
+from migrate.releases.table import Release
 
 
 @dataclass
@@ -27,6 +30,19 @@ class Arguments:
         known = self.origins.get(subject)
         told = f"{known.doubt}; {text}" if known is not None and known.doubt else text
         self.origins[subject] = Origin(subject, self.values.get(subject), kind, doubt=told, confirm=confirm)
+
+    def doubt_fact(self, fact: Fact, releases: Sequence[Release], when: str, value: Any = None) -> None:
+        """Question what releases answer differently, with each `--set` that resolves it.
+
+        Args:
+          when: the question arises. value: that `--set` gives, None for the answer itself.
+        """
+        if warning := fact.warning(releases):
+            ways = (
+                {answer: fact.keys[answer] for answer in reversed([*fact.answers])} if fact.keys else {"": fact.subject}
+            )
+            texts = (confirming(key, answer if value is None else value) for answer, key in ways.items())
+            self.doubt(fact.subject, f"{when}: {warning}", confirm=" or ".join(texts))
 
     @property
     def reasons(self) -> tuple[str, ...]:

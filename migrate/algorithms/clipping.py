@@ -108,13 +108,8 @@ def _may_be_idle(limits: Mapping[str, float], out: Arguments) -> None:
 
 
 def _clip_order(releases: Releases, out: Arguments) -> None:
-    order = facts.ORDER.assumed(releases) or facts.VALUE_FIRST
-    out.values["clip_order"] = order
-    if facts.ORDER.of(releases) is None:
-        known = facts.ORDER.warning(releases) or "the program decides which is first; dtopt assumes the value"
-        text = f"clipnorm and clipvalue are both set: {known}"
-        ways = (confirming("clip_order", order) for order in (facts.VALUE_FIRST, facts.NORM_FIRST))
-        out.doubt("clip_order", text, confirm=" or ".join(ways))
+    out.values["clip_order"] = facts.ORDER.assumed(releases) or facts.VALUE_FIRST
+    out.doubt_fact(facts.ORDER, releases, "clipnorm and clipvalue are both set")
 
 
 def _goes_for_all(limits: Mapping[str, float], releases: Releases, out: Arguments) -> bool:
@@ -122,7 +117,5 @@ def _goes_for_all(limits: Mapping[str, float], releases: Releases, out: Argument
     answer, said = facts.NORM.of(releases), out.origins.get("global_clipnorm")
     if answer is None and said is not None and said.kind == SET and "global_clipnorm" in limits:
         return True
-    if warning := facts.NORM.warning(releases):
-        ways = (confirming("clipnorm", limits["clipnorm"]), confirming("global_clipnorm", limits["clipnorm"]))
-        out.doubt("clipnorm", f"clipnorm is set: {warning}", confirm=" or ".join(ways))
+    out.doubt_fact(facts.NORM, releases, "clipnorm is set", limits["clipnorm"])
     return answer == facts.ALL

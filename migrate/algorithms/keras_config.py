@@ -351,9 +351,7 @@ def _accumulation(config: Mapping[str, Any], releases: Releases, out: Arguments)
     out.values["gradient_accumulation_steps"] = steps
     if isinstance(config.get("learning_rate"), Mapping) or config.get("use_ema"):
         out.values["count_calls"] = True  # which Keras gives to schedules, and moves averages by
-    if warning := ACCUMULATION.warning(releases):
-        subject = ACCUMULATION.subject
-        out.doubt(subject, f"{subject} is set: {warning}", confirm=confirming(subject, steps))
+    out.doubt_fact(ACCUMULATION, releases, f"{ACCUMULATION.subject} is set", steps)
 
 
 def _known(algorithm: Algorithm, generation: str) -> set[str]:

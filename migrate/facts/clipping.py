@@ -12,6 +12,7 @@ NORM = Fact(
     lambda r: ALL if r.is_native and (r.is_standalone or r.tensorflow < (1, 10)) else EACH,
     {ALL: "limited one norm over all gradients", EACH: "limited the norm of each gradient"},
     "`get_gradients` in `optimizers.py` of Keras 1.2 to 2.3 and in the wheels of TF 1.4 to 1.13",
+    {ALL: "global_clipnorm", EACH: "clipnorm"},
 )
 NORM_FIRST, VALUE_FIRST = "norm_first", "value_first"
 
@@ -28,6 +29,8 @@ ORDER = Fact(
     _order,
     {NORM_FIRST: "clipped the norm first", VALUE_FIRST: "clipped the value first"},
     "`optimizers.py` of Keras 1.2 to TF 1.13, `optimizer_v2.py` of TF 2.0 to 2.15",
+    {NORM_FIRST: "clip_order", VALUE_FIRST: "clip_order"},
+    "the program decides which is first; dtopt assumes the value",
 )
 CLIPS, CLIPS_NOT = "clips", "clips not"
 IN_FIT = Fact(

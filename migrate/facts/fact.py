@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from migrate.releases.table import KERAS_3, STANDALONE, TENSORFLOWS, TF_KERASES, Package, Release
@@ -22,6 +22,8 @@ class Fact:
       answers: answer -> what a release did that gives it, such as `limited the norm of each gradient`. If releases
         disagree, the last of their answers in this order is assumed.
       source: where the answers are from: files that were read, releases that were run.
+      keys: answer -> the key of `--set` that confirms it; one key, the subject, for all if empty.
+      unanswered: the warning if no release answers.
     """
 
     subject: str
@@ -29,6 +31,8 @@ class Fact:
     way: Callable[[Release], str | None]
     answers: Mapping[str, str]
     source: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    unanswered: str = ""
 
     def among(self, releases: Iterable[Release]) -> dict[str, list[Release]]:
         """Answer -> the releases that give it, in the order of `answers`."""
@@ -53,6 +57,8 @@ class Fact:
     def warning(self, releases: Sequence[Release]) -> str:
         """Why the answer is uncertain, empty if releases agree."""
         found = self.among(releases)
+        if not found:
+            return self.unanswered
         if len(found) < 2:
             return ""
         named = _named(list(found.values()))

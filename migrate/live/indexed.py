@@ -64,7 +64,8 @@ class Indexed:
 
     @property
     def _built(self) -> bool:
-        return bool(getattr(self._optimizer, "built", getattr(self._optimizer, "_built", False)))
+        name = "built" if traits(self.generation).has_keras3_layers else "_built"
+        return bool(getattr(self._optimizer, name, False))
 
     def _index(self) -> dict[Any, int]:
         name = "_trainable_variables_indices" if traits(self.generation).has_keras3_layers else "_index_dict"

@@ -20,6 +20,7 @@ def test_every_release_answers(fact: Fact) -> None:
     assert len(answers) > 1, "releases differ, or it is no row"
     assert fact.question.endswith("?")
     assert fact.source
+    assert set(fact.keys) in (set(), set(fact.answers))
 
 
 def test_the_page_is_what_the_rows_say() -> None:
