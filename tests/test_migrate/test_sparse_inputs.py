@@ -46,13 +46,15 @@ FED = _model(INPUT, _layer("Dense", "d1", "x"), _layer("Dense", "d2", "d1"))
 def test_layers_behind_sparse_ones_are_found(
     model: dict[str, Any], versions: dict[str, str], dense: set[str], loose: bool
 ) -> None:
-    assert sparse_inputs.fed(model, Versions(**versions)) == (dense, loose)
+    assert sparse_inputs.fed(model, "optimizer_v2", Versions(**versions)) == (dense, loose)
 
 
 def test_a_sequential_feeds_the_layer_after_it() -> None:
     layers = [_layer("InputLayer", "x", sparse=True), _layer("Dense", "d1"), _layer("Dense", "d2")]
     bare = [{key: value for key, value in layer.items() if key != "inbound_nodes"} for layer in layers]
-    assert sparse_inputs.fed({"class_name": "Sequential", "config": {"layers": bare}}, Versions(**KERAS)) == (
+    assert sparse_inputs.fed(
+        {"class_name": "Sequential", "config": {"layers": bare}}, "optimizer_v2", Versions(**KERAS)
+    ) == (
         {"d1"},
         False,
     )
