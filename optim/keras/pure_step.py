@@ -150,8 +150,11 @@ class PureStep:
 
         is_lazy = self._settings.lazy_rows.applies_to(tracked)  # type: ignore[arg-type]
         is_by_part = rule.elementwise and not is_lazy and active is True
-        update = xp.part_by_part if is_by_part else xp.at_once
-        value, after = update(updated, old, gradient, before)
+        if is_by_part and xp.kernel_update(rule, old, gradient, before, coefficients, decay):
+            value, after = old, before
+        else:
+            update = xp.part_by_part if is_by_part else xp.at_once
+            value, after = update(updated, old, gradient, before)
         if is_lazy:
             is_named = xp.reshape(gradient != 0, (gradient.shape[0], -1))
             is_named = xp.reshape(xp.any(is_named, axis=1), (-1, *[1] * (len(gradient.shape) - 1)))

@@ -21,6 +21,7 @@ from optim.native import cuda, library, modules
 from optim.native.compiling import BuildError
 from optim.native.driver import Driver
 from optim.native.generate import Program
+from optim.native.mode import mode
 
 VARIABLE = "DTOPT_GPU"
 MODES = ("off", "on")
@@ -149,7 +150,7 @@ def _why_no_module(source: str, add: Callable[[Gpus, bytes], None]) -> str:
             _modules.reasons[key] = COMPILING
             thread = threading.Thread(target=_provide, args=(source, add), daemon=True, name="optim-compiling")
             thread.start()
-    if thread is not None and (library.mode() == "build" or modules.at_hand(source) is not None):
+    if thread is not None and (mode() == "build" or modules.at_hand(source) is not None):
         thread.join()
     return _modules.reasons[key]
 

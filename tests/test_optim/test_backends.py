@@ -30,7 +30,7 @@ def checks_of(module: str) -> list[str]:
 
 
 QUICK = [*(FIRST[name].name for name in FEW), "adam-amsgrad+everything", "lamb+around", "lamb+adaptive-clip"]
-WAYS = {"jax": ("eager", "compiled"), "torch": ("eager",)}
+WAYS = {"jax": ("eager", "compiled"), "torch": ("eager", "without the kernel")}
 
 
 def program(backend: str, module: str, *arguments: str, **environment: str) -> list[dict[str, Any]]:
