@@ -49,13 +49,13 @@ def test_a_loss_for_another_activation_is_told_where_releases_take_it_of_other_v
     for losses in ([loss, "binary_crossentropy"], {"inner": loss, "other": "binary_crossentropy"}):
         stored = StoredModel(model, {"loss": losses}, None)
         source = Stored("h5", "optimizer_v2", (), None, (), versions=Versions(release), model=stored)
-        found = [text for text in training.differences(None, source, "keras") if "is not for the loss" in text]
+        found = [text for text in training.differences(None, source, "keras") if "does not suit the loss" in text]
         assert len(found) == told
 
 
 @pytest.mark.parametrize("generation", ["optimizer_v2", "keras3", "keras2"])
 def test_hard_sigmoid_within_a_layer_and_calls_without_training_are_told(generation: str) -> None:
-    """Keras 3 has another hard_sigmoid, and passes over training=False, which is not in a document made of its own."""
+    """Keras 3 has another hard_sigmoid, and ignores training=False, which is not in a document made of its own."""
     lstm = {"class_name": "LSTM", "config": {"name": "lstm", "recurrent_activation": "hard_sigmoid"}}
     given = {} if generation == "keras3" else {"training": False}
     layers = [
@@ -216,6 +216,6 @@ def test_masks_next_to_a_given_state_are_named(masked: bool, tmp_path: Path) -> 
     model.train_on_batch([np.array([[1, 2, 0, 0]]), np.ones((1, 3))], np.ones((1, 2)))
     model.save(source := tmp_path / "source.h5")
     reports = {to: migrate.migrate_checkpoint(source, tmp_path / f"m{SUFFIX[to]}", to=to) for to in SUFFIX}
-    said = [reason for reason in reports["keras"].reasons if "given an initial state" in reason]
+    said = [reason for reason in reports["keras"].reasons if "if it gets an initial state" in reason]
     assert bool(said) is masked
     assert reports["tf-keras"].fidelity == "exact"
