@@ -11,7 +11,7 @@ import pytest
 import migrate
 from migrate.bytes.arrays import LazyArray
 from migrate.models import frozen, missing_settings, training
-from migrate.readers.keras.left_out import settled, with_paddings
+from migrate.readers.keras.left_out import complete, with_paddings
 from migrate.releases.versions import Versions
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
@@ -161,7 +161,7 @@ def test_a_scaling_that_is_not_saved_is_what_the_weights_tell(
 ) -> None:
     config = {"name": "norm", "center": True, "scale": scale}
     model = {"class_name": "Sequential", "config": {"layers": [{"class_name": "LayerNormalization", "config": config}]}}
-    found = settled(model, [f"m/norm/{name}" for name in weights])
+    found = complete(model, [f"m/norm/{name}" for name in weights])
     assert found["config"]["layers"][0]["config"] == {**config, **told}
     assert len(missing_settings.of_model(StoredModel(found, None, None), by_keras3=True)) == doubted
 
