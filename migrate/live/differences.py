@@ -1,4 +1,4 @@
-"""How the steps of a live optimizer would differ from those of the source whose state it is given."""
+"""Compare the steps of a live optimizer with those of the source whose state it gets."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from optim import slot_layout
 from optim.errors import MismatchError
 
 GATHERING = (slot_layout.ACCUMULATED_GRADIENT, slot_layout.GATHERED)
-"""Slots that have a dtype of their own."""
+"""Slots with their own dtype."""
 
 
 class Differences:
-    """What differs, and how slots are converted for it.
+    """The differences, and how slots are converted.
 
     Args:
       trainable: the live variables that are trained; pairs: of live and stored variables.
-      denied: what the values that the live variables have say against these, see `current_values`.
+      denied: contradictions by the live variables' values, see `current_values`.
 
     Attributes:
       source_rule, rule: of the source, of the live optimizer; plan: from one to the other.
-      origins: those of the state, and the doubts that the live optimizer adds; reasons: why it is not exact.
+      origins: those of the state, and the live optimizer's warnings; reasons: why it is not exact.
 
     Raises:
       MismatchError: a slot that its live variable's dtype cannot hold.
@@ -67,7 +67,7 @@ class Differences:
         alike = not isinstance(self._live, Ours) and repeated_rows.is_alike(
             self._state, algorithm, self._live.repeated()
         )
-        for o in self._state.origins:  # what both do alike is no matter
+        for o in self._state.origins:  # common behaviour does not matter
             if o.certain or not (o.reason in theirs or (alike and o.subject == repeated_rows.REPEATED)):
                 yield o
         known = claims.reasons(self._state.origins)
@@ -78,8 +78,8 @@ class Differences:
         yield from self.plan.reasons
         yield from (comparison.described(key, *both) for key, both in self.plan.left.items())
         if rates.shown(self.plan.left.get("learning_rate", (None,))[0]):
-            made = f"optim.{self._state.algorithm}.from_config(migrate.read(source).hyperparameters)"
-            yield f"the source's Formula is in {made}, which optim.for_keras(...) takes into compile"
+            code = f"optim.{self._state.algorithm}.from_config(migrate.read(source).hyperparameters)"
+            yield f"the source's Formula is in {code}, which optim.for_keras(...) prepares for compile"
         if rounded := rounding.difference(self._state, self._live.generation):
             yield rounded
         algorithm = algorithms.find(self._state.algorithm)
@@ -92,7 +92,6 @@ class Differences:
         yield from self._dtype_reasons()
 
     def _position_reasons(self) -> Iterator[str]:
-        """Where only the order of a sequence shows which variable is which."""
         weak = [f"{p.live.name} = {p.stored.name}" for p in self._trained if not p.proven]
         if weak:
             yield (
@@ -101,20 +100,20 @@ class Differences:
             )
 
     def _factor_reasons(self) -> Iterator[str]:
-        """What no configuration holds: which variables are trained, constrained, decayed, and the like."""
+        """Report differences that no configuration contains: which variables are trained, constrained, decayed, and so
+        on."""
         live, framework = self._live, self._live.generation
         rows = [Row(p.stored, p.live.name, p.live.variable) for p in self._pairs]
         if self._pairs:
             decays = all(rule.values.get("weight_decay") for rule in (self.source_rule, self.rule))
             yield from step_answers.differences(self._state, framework, rows, live.asks, decays)
         else:
-            rows = [Row(_as_stored(g), g.name, g.variable) for g in self._trainable]
+            rows = [Row(_as_unmatched_variable(g), g.name, g.variable) for g in self._trainable]
             shapes = [g.shape for g in self._trainable]
             yield from step_answers.unmatched(self._state, framework, shapes, live.asks, rows)
         yield from step_answers.of_whole(self._state, framework, self.source_rule, self.rule, live.scaling)
 
     def _dtype_reasons(self) -> Iterator[str]:
-        """Raises MismatchError for a slot that its live variable's dtype cannot hold."""
         from optim.state.tracked import unwrap
 
         wider, other = [], []
@@ -144,6 +143,5 @@ class Differences:
             yield f"the live variables are {some(sorted(get))}, and {some(sorted(have))} in the source"
 
 
-def _as_stored(given: Given) -> StoredVariable:
-    """A live variable that is not known to be one of the source."""
+def _as_unmatched_variable(given: Given) -> StoredVariable:
     return StoredVariable(given.name, None, given.shape, "", given.trainable)

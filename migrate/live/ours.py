@@ -50,7 +50,7 @@ class Ours:
         unknown = None
         try:
             values = dict(self._optimizer.get_config())
-        except HyperparameterError as error:  # a schedule of the caller's own has no config
+        except HyperparameterError as error:  # a custom schedule has no config
             raise UnsupportedError(f"{self.what} has options that cannot be compared: {error}") from error
         self._values = values
         self.scaling = self.scaling or loss_scale.of_arguments(values)
@@ -114,7 +114,7 @@ class Ours:
         return any(re.search(pattern, name) for pattern in patterns for name in self._names(variable))
 
     def _names(self, variable: Any) -> tuple[str, ...]:
-        """What patterns look at: its name in the optimizer, or the one that it will have there, and its own."""
+        """The names that patterns are matched with: its present or future name in the optimizer, and its own."""
         from optim.state.tracked import plain_name
 
         tracked = self._optimizer._state.tracked

@@ -1,4 +1,4 @@
-"""Values on their way into live variables: stored ones in the variable's dtype, and what new slots are filled with."""
+"""Values for live variables: stored ones in the variable's dtype, and initial ones of new slots."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from migrate.live.conversions import Change
 
 
 def size(value: Any) -> int:
-    """Bytes of a value."""
     import tensorflow as tf
 
     return int(np.prod(value.shape, dtype=np.int64)) * int(tf.as_dtype(value.dtype).size)
 
 
 def holds(wide: str, narrow: str) -> bool:
-    """Whether every number of one floating dtype is one of another."""
+    """Whether one floating dtype can hold every number of another."""
     order = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
     return wide in order and narrow in order and order[wide] > order[narrow]
 
 
 def stored(what: str, array: LazyArray, dtype: Any, change: Change | None) -> Any:
-    """An array of the source in the dtype of its variable, changed if need be."""
+    """An array of the source in the dtype of its variable, converted if necessary."""
     from optim.checkpoints.assigning import Value
 
     wanted = dtype.as_numpy_dtype
@@ -41,7 +40,7 @@ def stored(what: str, array: LazyArray, dtype: Any, change: Change | None) -> An
 
 
 def grown(first: Any, rest: Any) -> Any:
-    """A value whose first part is one and the rest another; that first one where the two have one shape."""
+    """A value with one as its first part and the rest of another; the first one if both have the same shape."""
     if first.shape == rest.shape:
         return first
 
