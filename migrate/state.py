@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from migrate import claims, surfaces
@@ -18,35 +18,67 @@ from optim.bytes.checks import Check
 GLOBAL_STEP = "global_step"
 """The default name of the step counter in programs of TensorFlow 1."""
 
-SPARSE_CLIPPING = "sparse clipping"
-"""In `Stored.outside`: gradients of tables are clipped by their norm before repeated rows are added up."""
-
-OTHERS_GRAPH = "graph"
-"""In `Stored.outside`: the source's graph belongs to another program, or one of the two is altered."""
-
-CHANGED = "gradients"
-"""In `Stored.outside`: gradients are changed before they reach the optimizer, not only by a limit."""
-
-ON_THEIR_WAY = ("clipping", CHANGED)
-"""In `Stored.outside`: changes of gradients; the first if it may be only a limit."""
-
+CHANGED, CLIPPING, SPARSE_CLIPPING = "gradients", "clipping", "sparse clipping"
+UPDATES, OPTIMIZER, NO_KERNEL, LATE_READ = "updates", "optimizer", "kernel", "late read"
+GATHERED, LOST, OTHERS_GRAPH, OTHER_COMPILE = "gathered", "slots", "graph", "compile"
+"""Names of a program's effects in reports and `--set`, see `Effects`."""
 MOVING = "moving "
-"""In `Stored.outside`, before a hyperparameter: the graph computes it from values that steps change."""
+"""Before a hyperparameter: steps change it, see `Effects.moving`."""
 
-GATHERED = "gathered"
-"""In `Stored.outside`: a loop has accumulated gradients since the last step, which the next step would use."""
 
-NO_KERNEL = "kernel"
-"""In `Stored.outside`: the graph trains variables with custom ops, by no rule of tf.train's classes or Keras's."""
+def _effect(subject: str) -> Any:
+    return field(default="", metadata={"subject": subject})
 
-LATE_READ = "late read"
-"""In `Stored.outside`: gradients of a step may have been computed from variables that it had changed already."""
 
-LOST = "slots"
-"""In `Stored.outside`: trained variables have no slots, although others have."""
+@dataclass(frozen=True)
+class Effects:
+    """What a program does around the optimizer, as sentences; empty if it does nothing.
 
-OTHER_COMPILE = "compile"
-"""In `Stored.outside`: the optimizer was compiled several times, and may also count the steps of another one."""
+    Attributes:
+      clipping: it changes gradients, perhaps only by a limit.
+      gradients: it changes gradients, not only by a limit.
+      sparse_clipping: it clips gradients of tables by their norm before repeated rows are added up.
+      optimizer, updates: it changes the optimizer or variables, in its graph.
+      no_kernel: its graph trains variables with custom ops, by no rule of tf.train's classes or Keras's.
+      late_read: gradients of a step may have been computed from variables that it had changed already.
+      other_graph: the graph next to the source belongs to another program, or one of the two is altered.
+      lost: trained variables have no slots, although others have.
+      gathered: a loop has accumulated gradients since the last step, which the next step would use.
+      other_compile: the optimizer was compiled several times, and may also count the steps of another one.
+      settings: hyperparameter -> how the graph computes it, if dtopt does not understand that.
+      moving: hyperparameter -> how the graph computes it from values that steps change.
+    """
+
+    clipping: str = _effect(CLIPPING)
+    gradients: str = _effect(CHANGED)
+    sparse_clipping: str = _effect(SPARSE_CLIPPING)
+    optimizer: str = _effect(OPTIMIZER)
+    updates: str = _effect(UPDATES)
+    no_kernel: str = _effect(NO_KERNEL)
+    late_read: str = _effect(LATE_READ)
+    other_graph: str = _effect(OTHERS_GRAPH)
+    lost: str = _effect(LOST)
+    gathered: str = _effect(GATHERED)
+    other_compile: str = _effect(OTHER_COMPILE)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    moving: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(found: Mapping[str, str]) -> Effects:
+        """Effects by their names in reports; other keys are hyperparameters."""
+        names = {each.metadata["subject"]: each.name for each in fields(Effects) if each.metadata}
+        moving = {key.removeprefix(MOVING): text for key, text in found.items() if key.startswith(MOVING)}
+        settings = {key: text for key, text in found.items() if key not in names and not key.startswith(MOVING)}
+        known = {names[key]: text for key, text in found.items() if key in names}
+        return Effects(**known, settings=settings, moving=moving)
+
+    def __bool__(self) -> bool:
+        return self != Effects()
+
+    def by_subject(self) -> dict[str, str]:
+        """The effects that are set, without `moving`, by their names in reports."""
+        known = {each.metadata["subject"]: getattr(self, each.name) for each in fields(self) if each.metadata}
+        return {**self.settings, **{subject: text for subject, text in known.items() if text}}
 
 
 @dataclass(frozen=True)
@@ -184,8 +216,10 @@ class Stored:
     """Partial knowledge of the order of `variables`; None if the source shows all of it."""
     optimizers: tuple[str, ...] = ()
     """Paths of all optimizers in a checkpoint that can hold several; the state is of one of them."""
-    outside: Mapping[str, str] = field(default_factory=dict)
-    """`learning_rate`, `clipping` -> what the program did about it outside the optimizer, if the source shows it."""
+    effects: Effects = Effects()
+    """What the program did around the optimizer, if the source shows it."""
+    loss_scaling: tuple[int | None, float | None] | None = None
+    """Steps until a loss scale grows, and the scale, as dtopt itself noted them."""
     graph_config: Mapping[str, Any] | None = None
     """`{"class_name", "config"}` from constants and ops of the source's graph; a part of the config, or None."""
     graph_seen: bool | None = None

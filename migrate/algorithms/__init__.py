@@ -73,7 +73,7 @@ def is_known(name: str) -> bool:
 
 def slot_names(name: str, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
     """The slots that an optimizer keeps with these options; empty if its rule is not known."""
-    return tuple(find(name).adjust(hyperparameters, frozenset())[1]) if is_known(name) else ()
+    return tuple(find(name).wanted(hyperparameters)[1]) if is_known(name) else ()
 
 
 def find(class_name: str) -> Algorithm:

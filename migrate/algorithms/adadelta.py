@@ -8,22 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    ALWAYS_COUNTED,
-    Algorithm,
-    Blocks,
-    ByRelease,
-    Config,
-    Releases,
-    always,
-    default_epsilon,
-    epsilon,
-    in_list_orders,
-    kept,
-    number,
-    rounded,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.facts.rules import ADADELTA as RULE
 from migrate.facts.rules import OLD
 from migrate.generations import traits
@@ -32,43 +17,32 @@ from optim.rules.adadelta import AdadeltaRule
 GRAD, DELTA = "accumulated_grad", "accumulated_delta_var"
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return in_list_orders(generation, GRAD, DELTA)
-
-
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    return {"rho": number(config, "rho"), "epsilon": epsilon(config, generation)}
-
-
 def _defaults(generation: str) -> dict[str, Any]:
     rate = 1.0 if traits(generation).has_rates_of_papers else 0.001
-    return {"learning_rate": rate, "rho": 0.95, **default_epsilon(generation)}
+    return {"learning_rate": rate, "rho": 0.95, **spec.default_epsilon(generation)}
 
 
-def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
-    return rounded("rho")(arguments, generation) if traits(generation).casts_rho else {}
+def _in_float32(arguments: spec.Config, generation: str) -> dict[str, Any]:
+    return spec.rounded("rho")(arguments, generation) if traits(generation).casts_rho else {}
 
 
-def _by_release(config: Config, releases: Releases) -> ByRelease:
+def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
     warning = RULE.warning(releases)
     doubts = {RULE.subject: f"the second slot of tf.train.AdadeltaOptimizer: {warning}"} if warning else {}
     return ({RULE.subject: True} if RULE.of(releases) == OLD else {}), doubts
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="Adadelta",
-    slots=slots_of(
+    slots=spec.slots_of(
         AdadeltaRule(),
         accumulated_grad=("accumulated_grads", "accum_grad", "accumulators", "accumulator"),
         accumulated_delta_var=("accumulated_delta_vars", "accum_var", "delta_accumulators", "delta_accumulator"),
     ),
-    blocks=_blocks,
-    arguments=_arguments,
+    arguments=spec.numbers("rho", "epsilon"),
     defaults=_defaults,
-    adjust=always(GRAD, DELTA),
-    counts=ALWAYS_COUNTED,
     scalars=("rho",),
     in_float32=_in_float32,
-    lazy=kept,
+    lazy=spec.kept,
     by_release=_by_release,
 )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import ALWAYS_COUNTED, Algorithm, Block, Blocks, Config, always, number, slots_of
+from migrate.algorithms.spec import Algorithm, Block, Blocks, Config, constants, number, slots_of
 from optim.rules.adafactor import AdafactorRule
 
-KEYS = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")
+NUMBERS = {"beta_2_decay": -0.8, "epsilon_1": 1e-30, "epsilon_2": 1e-3, "clip_threshold": 1.0}
 
 
 def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
@@ -22,18 +22,7 @@ def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     # Keras caps the learning rate whatever `relative_step` says.
-    return {**{key: number(config, key) for key in KEYS}, "relative_step": True}
-
-
-def _defaults(generation: str) -> dict[str, Any]:
-    return {
-        "learning_rate": 0.001,
-        "beta_2_decay": -0.8,
-        "epsilon_1": 1e-30,
-        "epsilon_2": 1e-3,
-        "clip_threshold": 1.0,
-        "relative_step": True,
-    }
+    return {**{key: number(config, key) for key in NUMBERS}, "relative_step": True}
 
 
 ALGORITHM = Algorithm(
@@ -41,8 +30,6 @@ ALGORITHM = Algorithm(
     slots=slots_of(AdafactorRule(), r=("r",), c=("c",), v=("v", "velocity")),
     blocks=_blocks,
     arguments=_arguments,
-    defaults=_defaults,
-    adjust=always("r", "c", "v"),
-    counts=ALWAYS_COUNTED,
+    defaults=constants(learning_rate=0.001, **NUMBERS, relative_step=True),
     uses_count=True,
 )

@@ -8,29 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    ALWAYS_COUNTED,
-    Algorithm,
-    Config,
-    always,
-    default_epsilon,
-    each_alone,
-    epsilon,
-    epsilon_inside,
-    number,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.generations import traits
 from optim.rules.adagrad import AdagradRule
 
 ACCUMULATOR = "accumulator"
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
     return {
-        "initial_accumulator_value": number(config, "initial_accumulator_value"),
-        "epsilon": epsilon(config, generation) if "epsilon" in config or _has_epsilon(generation) else 0.0,
-        "epsilon_inside": epsilon_inside("Adagrad", generation, None),
+        "initial_accumulator_value": spec.number(config, "initial_accumulator_value"),
+        "epsilon": spec.epsilon(config, generation) if "epsilon" in config or _has_epsilon(generation) else 0.0,
+        "epsilon_inside": spec.epsilon_inside("Adagrad", generation, None),
     }
 
 
@@ -39,7 +28,7 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {
         "learning_rate": 0.01 if of.has_rates_of_papers else 0.001,
         "initial_accumulator_value": of.initial_accumulator,
-        **(default_epsilon(generation) if _has_epsilon(generation) else {}),
+        **(spec.default_epsilon(generation) if _has_epsilon(generation) else {}),
     }
 
 
@@ -47,12 +36,9 @@ def _has_epsilon(generation: str) -> bool:
     return "Adagrad" not in traits(generation).no_epsilon
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="Adagrad",
-    slots=slots_of(AdagradRule(), accumulator=("accumulators",)),
-    blocks=each_alone(ACCUMULATOR),
+    slots=spec.slots_of(AdagradRule(), accumulator=("accumulators",)),
     arguments=_arguments,
     defaults=_defaults,
-    adjust=always(ACCUMULATOR),
-    counts=ALWAYS_COUNTED,
 )

@@ -10,40 +10,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from migrate.algorithms import spec
 from migrate.algorithms.addons import CORRECTED, LAZY, NESTEROV
-from migrate.algorithms.spec import (
-    APART,
-    COUNTED,
-    KEPT,
-    Algorithm,
-    Block,
-    Blocks,
-    Config,
-    default_epsilon,
-    epsilon,
-    in_list_orders,
-    number,
-    rounded_betas,
-    slots_of,
-)
 from migrate.generations import traits
 from optim.rules.adam import AdamRule
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    moments = [*in_list_orders(generation, "m", "v")]
+def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
+    moments = [*spec.in_list_orders(generation, "m", "v")]
     if config["amsgrad"]:
-        return tuple((*m, Block(("vhat",))) for m in moments)
+        return tuple((*m, spec.Block(("vhat",))) for m in moments)
     if traits(generation).pads_amsgrad:
-        moments.append((*moments[0], Block(("vhat",), placeholder=True)))
+        moments.append((*moments[0], spec.Block(("vhat",), placeholder=True)))
     return tuple(moments)
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
     return {
-        "beta_1": number(config, "beta_1"),
-        "beta_2": number(config, "beta_2"),
-        "epsilon": epsilon(config, generation),
+        "beta_1": spec.number(config, "beta_1"),
+        "beta_2": spec.number(config, "beta_2"),
+        "epsilon": spec.epsilon(config, generation),
         "amsgrad": bool(config["amsgrad"]),
         **({} if config.get(CORRECTED, True) else {CORRECTED: False}),
         **({NESTEROV: True} if config.get(NESTEROV) else {}),
@@ -52,28 +38,28 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 
 def _defaults(generation: str) -> dict[str, Any]:
     defaults: dict[str, Any] = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "amsgrad": False}
-    return {**defaults, **default_epsilon(generation)}
+    return {**defaults, **spec.default_epsilon(generation)}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _adjust(arguments: spec.Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {}, ("m", "v", "vhat") if arguments["amsgrad"] else ("m", "v")
 
 
-def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
+def _in_float32(arguments: spec.Config, generation: str) -> dict[str, Any]:
     """BERT's computes 1 − β from Python numbers."""
-    return rounded_betas(arguments, generation) if arguments.get(CORRECTED, True) else {}
+    return spec.rounded_betas(arguments, generation) if arguments.get(CORRECTED, True) else {}
 
 
-def _lazy(config: Config, generation: str) -> str | None:
+def _lazy(config: spec.Config, generation: str) -> str | None:
     """Only LazyAdam and the Nadam of tf.contrib.opt, see `addons`."""
     if config.get(LAZY):
-        return KEPT
-    return APART if config.get(NESTEROV) else None
+        return spec.KEPT
+    return spec.APART if config.get(NESTEROV) else None
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="Adam",
-    slots=slots_of(
+    slots=spec.slots_of(
         AdamRule(amsgrad=True),
         m=("momentums", "momentum", "ms"),
         v=("velocities", "velocity", "vs"),
@@ -83,7 +69,7 @@ ALGORITHM = Algorithm(
     arguments=_arguments,
     defaults=_defaults,
     adjust=_adjust,
-    counts=COUNTED,
+    counts=spec.COUNTED,
     scalars=("beta_1", "beta_2"),
     in_float32=_in_float32,
     uses_count=True,

@@ -8,48 +8,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    COUNTED,
-    Algorithm,
-    Blocks,
-    Config,
-    always,
-    default_epsilon,
-    epsilon,
-    in_list_orders,
-    kept,
-    number,
-    rounded_betas,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.generations import traits
 from optim.rules.adamax import AdamaxRule
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return in_list_orders(generation, "m", "u")
-
-
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    betas = {key: number(config, key) for key in ("beta_1", "beta_2")}
-    return {**betas, "epsilon": epsilon(config, generation)}
-
-
 def _defaults(generation: str) -> dict[str, Any]:
     rate = 0.002 if traits(generation).has_rates_of_papers else 0.001
-    return {"learning_rate": rate, "beta_1": 0.9, "beta_2": 0.999, **default_epsilon(generation)}
+    return {"learning_rate": rate, "beta_1": 0.9, "beta_2": 0.999, **spec.default_epsilon(generation)}
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="Adamax",
-    slots=slots_of(AdamaxRule(), m=("m", "ms", "momentum", "momentums"), u=("u", "us", "v", "norm", "norms")),
-    blocks=_blocks,
-    arguments=_arguments,
+    slots=spec.slots_of(AdamaxRule(), m=("m", "ms", "momentum", "momentums"), u=("u", "us", "v", "norm", "norms")),
+    arguments=spec.numbers("beta_1", "beta_2", "epsilon"),
     defaults=_defaults,
-    adjust=always("m", "u"),
-    counts=COUNTED,
+    counts=spec.COUNTED,
     scalars=("beta_1", "beta_2"),
-    in_float32=rounded_betas,
+    in_float32=spec.rounded_betas,
     uses_count=True,
-    lazy=kept,
+    lazy=spec.kept,
 )

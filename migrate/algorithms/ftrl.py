@@ -7,23 +7,7 @@ and 3.15, `tensorflow/python/training/ftrl.py` 1.15; kernels of TF 2.0 to 2.9, e
 
 from __future__ import annotations
 
-from typing import Any
-
-from migrate.algorithms.spec import (
-    ALWAYS_COUNTED,
-    APART,
-    Algorithm,
-    Block,
-    Blocks,
-    ByRelease,
-    Config,
-    Releases,
-    always,
-    in_list_orders,
-    kept,
-    number,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.facts.rules import FTRL_LINEAR, FTRL_SHRINKAGE, OLD, SCALED
 from migrate.generations import traits
 from optim.rules.ftrl import FtrlRule
@@ -32,22 +16,12 @@ ACCUMULATOR, LINEAR, IN_LINEAR = "accumulator", "linear", "learning_rate_in_line
 STRENGTHS = ("l1_regularization_strength", "l2_regularization_strength", "l2_shrinkage_regularization_strength")
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    pairs = (Block((ACCUMULATOR, LINEAR)),)
-    return (pairs,) if traits(generation).is_slot_major else in_list_orders(generation, ACCUMULATOR, LINEAR)
+def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
+    pairs = (spec.Block((ACCUMULATOR, LINEAR)),)
+    return (pairs,) if traits(generation).is_slot_major else spec.in_list_orders(generation, ACCUMULATOR, LINEAR)
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    keys = ("learning_rate_power", "initial_accumulator_value", *STRENGTHS, "beta")
-    return {key: number(config, key) for key in keys}
-
-
-def _defaults(generation: str) -> dict[str, Any]:
-    strengths = dict.fromkeys((*STRENGTHS, "beta"), 0.0)
-    return {"learning_rate": 0.001, "learning_rate_power": -0.5, "initial_accumulator_value": 0.1, **strengths}
-
-
-def _by_release(config: Config, releases: Releases) -> ByRelease:
+def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
     """Kernels for dense gradients: with shrinkage, they differ in the formula and in what `linear` holds."""
     strength = STRENGTHS[2]
     if not config[strength]:
@@ -63,19 +37,22 @@ def _by_release(config: Config, releases: Releases) -> ByRelease:
 _OLD_SHRINKAGE = "with shrinkage, FtrlOptimizer of TF 1.5 to 1.8 and perhaps up to 1.11 steps by another formula"
 
 
-def _lazy(config: Config, generation: str) -> str | None:
+def _lazy(config: spec.Config, generation: str) -> str | None:
     """The kernel for rows did not multiply `linear`, in any release: no option of `optim` has both."""
-    return APART if config.get(IN_LINEAR) else kept(config, generation)
+    return spec.APART if config.get(IN_LINEAR) else spec.kept(config, generation)
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="Ftrl",
-    slots=slots_of(FtrlRule(), accumulator=("accumulators", "accum"), linear=("linears",)),
+    slots=spec.slots_of(FtrlRule(), accumulator=("accumulators", "accum"), linear=("linears",)),
     blocks=_blocks,
-    arguments=_arguments,
-    defaults=_defaults,
-    adjust=always(ACCUMULATOR, LINEAR),
-    counts=ALWAYS_COUNTED,
+    arguments=spec.numbers("learning_rate_power", "initial_accumulator_value", *STRENGTHS, "beta"),
+    defaults=spec.constants(
+        learning_rate=0.001,
+        learning_rate_power=-0.5,
+        initial_accumulator_value=0.1,
+        **dict.fromkeys((*STRENGTHS, "beta"), 0.0),
+    ),
     scalars=("learning_rate_power", *STRENGTHS[:2], "beta"),
     lazy=_lazy,
     by_release=_by_release,

@@ -10,15 +10,11 @@ from typing import Any
 
 from migrate.algorithms import adam
 from migrate.algorithms.addons import EXCLUDED
-from migrate.algorithms.spec import Blocks, Config, always, epsilon, in_list_orders, number
+from migrate.algorithms.spec import Config, epsilon, number
 from migrate.generations import traits
 from optim.arguments import patterns
 
 NOT_ADAPTED = "exclude_from_layer_adaptation"
-
-
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return in_list_orders(generation, "m", "v")
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
@@ -45,9 +41,9 @@ ALGORITHM = replace(
     adam.ALGORITHM,
     name="Lamb",
     slots=adam.ALGORITHM.slots[:2],
-    blocks=_blocks,
+    blocks=None,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=always("m", "v"),
+    adjust=None,
     scalars=("beta_1", "beta_2", "weight_decay"),
 )

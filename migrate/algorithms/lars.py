@@ -9,45 +9,30 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from migrate.algorithms import spec
 from migrate.algorithms.addons import EXCLUDED
 from migrate.algorithms.lamb import NOT_ADAPTED
-from migrate.algorithms.spec import (
-    ALWAYS_COUNTED,
-    Algorithm,
-    Block,
-    Blocks,
-    Config,
-    SlotSpec,
-    Versions,
-    always,
-    apart,
-    number,
-)
 from migrate.generations import traits
 from optim.arguments import patterns
 from optim.errors import UnsupportedError
 from optim.rules.lars import LARSRule
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block(("m",)),),) if traits(generation).lists_weights else ()
-
-
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    given = {"momentum": number(config, "momentum"), "trust_coefficient": number(config, "eeta")}
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
+    given = {"momentum": spec.number(config, "momentum"), "trust_coefficient": spec.number(config, "eeta")}
     given |= {"nesterov": bool(config["nesterov"])}
     if not traits(generation).has_tf_train_names:
         kept = list(patterns(EXCLUDED, config[EXCLUDED] or ()))
         left_out = {EXCLUDED: kept, NOT_ADAPTED: list(patterns(NOT_ADAPTED, config[NOT_ADAPTED] or kept))}
-        return {**given, "weight_decay": number(config, "weight_decay_rate"), "norm_of_sum": True, **left_out}
+        return {**given, "weight_decay": spec.number(config, "weight_decay_rate"), "norm_of_sum": True, **left_out}
     skipped = config["skip_list"] or []
     if isinstance(skipped, str) or not all(isinstance(part, str) for part in skipped):
         raise UnsupportedError(f"skip_list must be a list of parts of names, got {skipped!r}")
     parts = [re.escape(part) for part in skipped]
     return {
         **given,
-        "epsilon": number(config, "epsilon"),
-        "weight_decay": number(config, "weight_decay"),
+        "epsilon": spec.number(config, "epsilon"),
+        "weight_decay": spec.number(config, "weight_decay"),
         EXCLUDED: parts,
         NOT_ADAPTED: parts,
     }
@@ -61,7 +46,7 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {**numbers, "skip_list": None, "nesterov": False}
 
 
-def _check(config: Config, generation: str, versions: Versions) -> str | None:
+def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str | None:
     if config.get("classic_momentum", True):
         return None
     return (
@@ -70,14 +55,11 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
     )
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="LARS",
-    slots=tuple(SlotSpec(slot, ("momentum",), is_negated=True) for slot in LARSRule().slots),
-    blocks=_blocks,
+    slots=tuple(spec.SlotSpec(slot, ("momentum",), is_negated=True) for slot in LARSRule().slots),
     arguments=_arguments,
     defaults=_defaults,
-    adjust=always("m"),
-    counts=ALWAYS_COUNTED,
-    lazy=apart,  # Sparse gradients get no ratio there
+    lazy=spec.apart,  # Sparse gradients get no ratio there
     check=_check,
 )

@@ -7,32 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    ALWAYS_COUNTED,
-    Algorithm,
-    Config,
-    Versions,
-    always,
-    each_alone,
-    number,
-    rounded,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.facts.rules import ABSENT, LION
 from migrate.generations import traits
 from migrate.releases.narrowing import candidates
 from optim.rules.lion import LionRule
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    return {key: number(config, key) for key in ("beta_1", "beta_2")}
-
-
 def _defaults(generation: str) -> dict[str, Any]:
     return {"learning_rate": traits(generation).lion_rate, "beta_1": 0.9, "beta_2": 0.99}
 
 
-def _check(config: Config, generation: str, versions: Versions) -> str | None:
+def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str | None:
     releases = candidates(generation, versions)
     if LION.of(releases) != ABSENT:
         return None
@@ -43,14 +29,11 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
     )
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="Lion",
-    slots=slots_of(LionRule(), m=("momentums", "momentum")),
-    blocks=each_alone("m"),
-    arguments=_arguments,
+    slots=spec.slots_of(LionRule(), m=("momentums", "momentum")),
+    arguments=spec.numbers("beta_1", "beta_2"),
     defaults=_defaults,
-    adjust=always("m"),
-    counts=ALWAYS_COUNTED,
-    in_float32=rounded("beta_1", "beta_2"),
+    in_float32=spec.rounded("beta_1", "beta_2"),
     check=_check,
 )

@@ -12,21 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    ALWAYS_COUNTED,
-    Algorithm,
-    Block,
-    Blocks,
-    ByRelease,
-    Config,
-    Releases,
-    Shape,
-    Versions,
-    epsilon,
-    number,
-    slots_of,
-    whole,
-)
+from migrate.algorithms import spec
 from migrate.facts.rules import MUON as RULE
 from migrate.facts.rules import NEW
 from migrate.releases.narrowing import candidates
@@ -38,34 +24,34 @@ LATER = ("rms_rate", "adam_weight_decay")
 """Keys of the config that Keras 3.13 began with."""
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block(("m", "v"), last_of_some=True),),)
+def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
+    return ((spec.Block(("m", "v"), last_of_some=True),),)
 
 
-def _is_early(config: Config) -> bool:
+def _is_early(config: spec.Config) -> bool:
     """Whether the config is one of Keras 3.10 to 3.12, or the arguments of `optim` that stand for it."""
     return bool(config.get("stacks", LATER[0] not in config))
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    decay = number(config, "weight_decay") if config.get("weight_decay") is not None else 0.0
-    given: dict[str, Any] = {key: number(config, key) for key in NUMBERS}
-    given |= {"epsilon": epsilon(config, generation), "ns_steps": whole(config, "ns_steps")}
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
+    decay = spec.number(config, "weight_decay") if config.get("weight_decay") is not None else 0.0
+    given: dict[str, Any] = {key: spec.number(config, key) for key in NUMBERS}
+    given |= {"epsilon": spec.epsilon(config, generation), "ns_steps": spec.whole(config, "ns_steps")}
     given |= {"nesterov": bool(config["nesterov"]), "weight_decay": decay, **_excluded(config)}
     if _is_early(config):
         return {**given, "rms_rate": None, "adam_weight_decay": decay}
-    later = {key: None if config.get(key) is None else number(config, key) for key in LATER}
+    later = {key: None if config.get(key) is None else spec.number(config, key) for key in LATER}
     return {**given, **later}
 
 
-def _excluded(config: Config) -> dict[str, Any]:
+def _excluded(config: spec.Config) -> dict[str, Any]:
     return {
         "exclude_layers": list(config.get("exclude_layers") or ()),
         "exclude_embeddings": bool(config.get("exclude_embeddings", True)),
     }
 
 
-def _by_release(config: Config, releases: Releases) -> ByRelease:
+def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
     if not _is_early(config):
         missing = {"adam_weight_decay": "nothing says it: taken as none"} if LATER[1] not in config else {}
         return {}, missing
@@ -79,7 +65,7 @@ def _by_release(config: Config, releases: Releases) -> ByRelease:
     return more, {"aspect_scale": text}
 
 
-def _check(config: Config, generation: str, versions: Versions) -> str | None:
+def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str | None:
     answer = RULE.of(candidates(generation, versions))
     if answer is None or (answer == NEW) != _is_early(config):
         return None
@@ -96,11 +82,7 @@ def _defaults(generation: str) -> dict[str, Any]:
     return {"learning_rate": 0.001, **rule, **chosen, "exclude_layers": [], "weight_decay": 0.004}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    return {}, ("m", "v")
-
-
-def _has(config: Config, slot: str, shape: Shape, name: str) -> bool | None:
+def _has(config: spec.Config, slot: str, shape: spec.Shape, name: str) -> bool | None:
     """Adam's variables alone have `v`. None where it depends on how much of a path Keras calls a variable by: one in a
     model inside of a model may go by fewer layers there than here, or by more. What matches the name of its layer
     matches both; a pattern that matches only the rest, which is unknown, leaves a list too long to fit."""
@@ -122,18 +104,16 @@ def _as_rule(key: str, value: Any) -> Any:
     return patterns(key, value) if key == "exclude_layers" else value
 
 
-def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
+def _in_float32(arguments: spec.Config, generation: str) -> dict[str, Any]:
     return {"float32_powers": True}
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="Muon",
-    slots=slots_of(MuonRule(), m=("momentums", "momentum", "adam_momentums"), v=("adam_velocities", "velocity")),
+    slots=spec.slots_of(MuonRule(), m=("momentums", "momentum", "adam_momentums"), v=("adam_velocities", "velocity")),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=_adjust,
-    counts=ALWAYS_COUNTED,
     in_float32=_in_float32,
     uses_count=True,
     check=_check,

@@ -10,21 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from migrate.algorithms.spec import (
-    COUNTED,
-    STILL,
-    Algorithm,
-    Blocks,
-    Config,
-    State,
-    always,
-    default_epsilon,
-    epsilon,
-    in_list_orders,
-    number,
-    rounded,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.claims import COMPUTED, FILE, RELEASE, Origin, confirming
 from migrate.errors import DamagedFileError
 from migrate.generations import FIRST, LAST, NOWHERE, traits
@@ -33,20 +19,20 @@ from optim.rules.nadam import NadamRule
 PRODUCT = "u_product"
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    orders = in_list_orders(generation, "m", "v")
+def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
+    orders = spec.in_list_orders(generation, "m", "v")
     with_product = {NOWHERE: orders, FIRST: ((PRODUCT, *orders[-1]),), LAST: ((*orders[-1], PRODUCT),)}
     return tuple(blocks for place in traits(generation).product_places for blocks in with_product[place])
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
     of = traits(generation)
     key = of.schedule_decay_key if of.schedule_decay_key in config else "schedule_decay"
     return {
-        "beta_1": number(config, "beta_1"),
-        "beta_2": number(config, "beta_2"),
-        "epsilon": epsilon(config, generation),
-        "schedule_decay": number(config, key) if of.has_schedule_decay else 1.0,
+        "beta_1": spec.number(config, "beta_1"),
+        "beta_2": spec.number(config, "beta_2"),
+        "epsilon": spec.epsilon(config, generation),
+        "schedule_decay": spec.number(config, key) if of.has_schedule_decay else 1.0,
     }
 
 
@@ -54,16 +40,16 @@ def _defaults(generation: str) -> dict[str, Any]:
     of = traits(generation)
     rate = 0.002 if of.has_rates_of_papers else 0.001
     schedule = {"schedule_decay": 0.004} if of.has_schedule_decay else {}
-    return {"learning_rate": rate, "beta_1": 0.9, "beta_2": 0.999, **schedule, **default_epsilon(generation)}
+    return {"learning_rate": rate, "beta_1": 0.9, "beta_2": 0.999, **schedule, **spec.default_epsilon(generation)}
 
 
-def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
+def _in_float32(arguments: spec.Config, generation: str) -> dict[str, Any]:
     """Every release casts the betas, and forms their powers, in the dtype of the variable."""
-    return {"float32_powers": True, **rounded("beta_1", "beta_2")(arguments, generation)}
+    return {"float32_powers": True, **spec.rounded("beta_1", "beta_2")(arguments, generation)}
 
 
-def _lazy(config: Config, generation: str) -> str | None:
-    return STILL if traits(generation).has_sparse_kernels else None
+def _lazy(config: spec.Config, generation: str) -> str | None:
+    return spec.STILL if traits(generation).has_sparse_kernels else None
 
 
 def product(beta_1: float, schedule_decay: float, steps: int) -> float:
@@ -76,7 +62,7 @@ def product(beta_1: float, schedule_decay: float, steps: int) -> float:
     return value
 
 
-def _denied(value: float, arguments: Config, generation: str, steps: int) -> str:
+def _denied(value: float, arguments: spec.Config, generation: str, steps: int) -> str:
     """Why a stored product is not that of so many steps; empty if it is, or if float32 has lost it."""
     wanted = product(arguments["beta_1"], arguments["schedule_decay"], steps)
     if max(value, wanted) < VANISHED:
@@ -100,7 +86,7 @@ ROUNDING = 2.0**-22
 """Relative, of each step: a product and two factors in float32."""
 
 
-def _state(arguments: Config, found: Mapping[str, float], generation: str, iterations: int) -> State:
+def _state(arguments: spec.Config, found: Mapping[str, float], generation: str, iterations: int) -> spec.State:
     """The product as the source holds it; the optimizers from 2.9 on multiply it inside `fit` once per variable."""
     computed = product(arguments["beta_1"], arguments["schedule_decay"], iterations)
     if PRODUCT in found:
@@ -126,14 +112,13 @@ def _state(arguments: Config, found: Mapping[str, float], generation: str, itera
     return {PRODUCT: computed}, (Origin(PRODUCT, computed, COMPUTED, doubt=doubt, confirm=confirm),)
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="Nadam",
-    slots=slots_of(NadamRule(), m=("momentums", "momentum", "ms"), v=("velocities", "velocity", "vs")),
+    slots=spec.slots_of(NadamRule(), m=("momentums", "momentum", "ms"), v=("velocities", "velocity", "vs")),
     blocks=_blocks,
     arguments=_arguments,
     defaults=_defaults,
-    adjust=always("m", "v"),
-    counts=COUNTED,
+    counts=spec.COUNTED,
     scalars=("beta_1", "beta_2"),
     in_float32=_in_float32,
     uses_count=True,

@@ -7,57 +7,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    COUNTED,
-    Algorithm,
-    Block,
-    Blocks,
-    Config,
-    SlotSpec,
-    apart,
-    epsilon,
-    number,
-    rounded,
-    slots_of,
-)
+from migrate.algorithms import spec
 from optim.rule import Slot
 from optim.rules.novograd import NovoGradRule
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    usual = (Block(("m",)), Block(("v",)))
-    return (usual, (*usual, Block(("vhat",))))
+def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
+    usual = (spec.Block(("m",)), spec.Block(("v",)))
+    return (usual, (*usual, spec.Block(("vhat",))))
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    given = {key: number(config, key) for key in ("beta_1", "beta_2")}
-    given |= {"epsilon": epsilon(config, generation), "grad_averaging": bool(config["grad_averaging"])}
-    amount = number(config, "weight_decay")
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
+    given = {key: spec.number(config, key) for key in ("beta_1", "beta_2")}
+    given |= {"epsilon": spec.epsilon(config, generation), "grad_averaging": bool(config["grad_averaging"])}
+    amount = spec.number(config, "weight_decay")
     return {**given, "weight_decay": amount, "weight_decay_exclude": []} if amount else given
 
 
-def _defaults(generation: str) -> dict[str, Any]:
-    defaults = {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
-    return {**defaults, "weight_decay": 0.0, "grad_averaging": False}
-
-
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _adjust(arguments: spec.Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """No config says `amsgrad`, and the slots do."""
     return ({"amsgrad": True}, ("m", "v", "vhat")) if "vhat" in present else ({}, ("m", "v"))
 
 
-VHAT = SlotSpec(Slot("vhat", unit="gradient^2", nonnegative=True, at_least="v"), ("vhat",), is_spread=True)
+VHAT = spec.SlotSpec(Slot("vhat", unit="gradient^2", nonnegative=True, at_least="v"), ("vhat",), is_spread=True)
 """Shaped like the variable in Addons, which sets every element to the same number."""
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="NovoGrad",
-    slots=(*slots_of(NovoGradRule(), m=("m",), v=("v",)), VHAT),
+    slots=(*spec.slots_of(NovoGradRule(), m=("m",), v=("v",)), VHAT),
     blocks=_blocks,
     arguments=_arguments,
-    defaults=_defaults,
+    defaults=spec.constants(
+        learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7, weight_decay=0.0, grad_averaging=False
+    ),
     adjust=_adjust,
-    counts=COUNTED,
+    counts=spec.COUNTED,
     scalars=("beta_1", "beta_2", "weight_decay", "grad_averaging"),
-    in_float32=rounded("beta_1", "beta_2"),
+    in_float32=spec.rounded("beta_1", "beta_2"),
     uses_count=True,
-    lazy=apart,
+    lazy=spec.apart,
 )

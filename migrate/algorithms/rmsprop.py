@@ -9,22 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    ALWAYS_COUNTED,
-    Algorithm,
-    Block,
-    Blocks,
-    Config,
-    Versions,
-    default_epsilon,
-    epsilon,
-    epsilon_inside,
-    kept,
-    kept_with_momentum,
-    number,
-    rounded_if_cast,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.facts.rules import CENTERED, DEFECT
 from migrate.generations import traits
 from migrate.releases.narrowing import candidates
@@ -33,22 +18,22 @@ from optim.rules.rmsprop import RMSpropRule
 VELOCITY, MOMENTUM, AVERAGE_GRADIENT = "velocity", "momentum", "average_gradient"
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
     slots = [VELOCITY]
     if traits(generation).rmsprop_has_momentum:
         slots += [MOMENTUM] if config["momentum"] else []
         slots += [AVERAGE_GRADIENT] if config["centered"] else []
-    return (tuple(Block((slot,)) for slot in slots),)
+    return (tuple(spec.Block((slot,)) for slot in slots),)
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    momentum, of = number(config, "momentum"), traits(generation)
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
+    momentum, of = spec.number(config, "momentum"), traits(generation)
     arguments: dict[str, Any] = {
-        "rho": number(config, "rho"),
+        "rho": spec.number(config, "rho"),
         "momentum": momentum,
-        "epsilon": epsilon(config, generation),
+        "epsilon": spec.epsilon(config, generation),
         "centered": bool(config["centered"]),
-        "epsilon_inside": epsilon_inside("RMSprop", generation, momentum > 0),
+        "epsilon_inside": spec.epsilon_inside("RMSprop", generation, momentum > 0),
     }
     if of.rmsprop_rate_outside:
         arguments["learning_rate_in_momentum"] = False
@@ -60,10 +45,10 @@ def _arguments(config: Config, generation: str) -> dict[str, Any]:
 def _defaults(generation: str) -> dict[str, Any]:
     shared: dict[str, Any] = {"learning_rate": 0.001, "rho": 0.9, "momentum": 0.0, "centered": False}
     own = traits(generation).rmsprop_epsilon
-    return {**shared, **(default_epsilon(generation) if own is None else {"epsilon": own})}
+    return {**shared, **(spec.default_epsilon(generation) if own is None else {"epsilon": own})}
 
 
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _adjust(arguments: spec.Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     slots = [VELOCITY]
     more = {}
     if arguments["momentum"] or MOMENTUM in present:
@@ -74,12 +59,12 @@ def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any],
     return more, tuple(slots)
 
 
-def _lazy(config: Config, generation: str) -> str | None:
+def _lazy(config: spec.Config, generation: str) -> str | None:
     """tf.train's steps by its sparse kernel also without momentum, and so leaves the means of other rows alone."""
-    return (kept if traits(generation).rmsprop_keeps_momentum else kept_with_momentum)(config, generation)
+    return (spec.kept if traits(generation).rmsprop_keeps_momentum else spec.kept_with_momentum)(config, generation)
 
 
-def _check(config: Config, generation: str, versions: Versions) -> str | None:
+def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str | None:
     if not config["centered"] or not CENTERED.may_be(DEFECT, candidates(generation, versions)):
         return None
     return (
@@ -89,9 +74,9 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
     )
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="RMSprop",
-    slots=slots_of(
+    slots=spec.slots_of(
         RMSpropRule(centered=True, momentum_slot=True),
         velocity=("velocities", "rms", "accumulators", "accumulator"),
         momentum=("momentums",),
@@ -101,9 +86,8 @@ ALGORITHM = Algorithm(
     arguments=_arguments,
     defaults=_defaults,
     adjust=_adjust,
-    counts=ALWAYS_COUNTED,
     scalars=("rho", "momentum"),
-    in_float32=rounded_if_cast("rho"),
+    in_float32=spec.rounded_if_cast("rho"),
     lazy=_lazy,
     check=_check,
 )

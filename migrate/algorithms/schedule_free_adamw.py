@@ -12,41 +12,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from migrate.algorithms.spec import (
-    ALWAYS_COUNTED,
-    Algorithm,
-    Block,
-    Blocks,
-    ByRelease,
-    Config,
-    Releases,
-    State,
-    always,
-    epsilon,
-    number,
-    rounded,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.claims import RELEASE, Origin
 from migrate.facts.rules import LATE, SCHEDULE_FREE
 from migrate.releases.versions import TENSORFLOW
 from optim.rules.schedule_free_adamw import ScheduleFreeAdamWRule
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    return ((Block(("z", "v")),),)
+def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
+    return ((spec.Block(("z", "v")),),)
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    given: dict[str, Any] = {key: number(config, key) for key in ("beta_1", "beta_2", "warmup_steps")}
-    return {**given, "epsilon": epsilon(config, generation), "weight_decay_in_step": False}
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
+    given: dict[str, Any] = {key: spec.number(config, key) for key in ("beta_1", "beta_2", "warmup_steps")}
+    return {**given, "epsilon": spec.epsilon(config, generation), "weight_decay_in_step": False}
 
 
-def _defaults(generation: str) -> dict[str, Any]:
-    return {"learning_rate": 0.0025, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "warmup_steps": 0}
-
-
-def _by_release(config: Config, releases: Releases) -> ByRelease:
+def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
     answer = SCHEDULE_FREE.of(releases)
     if answer is not None:
         return {"late_z": answer == LATE}, {}
@@ -60,24 +42,22 @@ def _by_release(config: Config, releases: Releases) -> ByRelease:
     return {"late_z": True}, {"late_z": text}
 
 
-def _state(arguments: Config, found: Mapping[str, float], generation: str, iterations: int) -> State:
+def _state(arguments: spec.Config, found: Mapping[str, float], generation: str, iterations: int) -> spec.State:
     """Each step weighs 1, whatever its learning rate was, so that the sum of weights is the number of steps."""
     weights = {"weight_sum": float(iterations), "largest_rate": 0.0}
     return weights, tuple(Origin(key, value, RELEASE, "each step has the weight 1") for key, value in weights.items())
 
 
-def _in_float32(arguments: Config, generation: str) -> dict[str, Any]:
-    return {**rounded("beta_1", "beta_2", "epsilon")(arguments, generation), "float32_powers": True}
+def _in_float32(arguments: spec.Config, generation: str) -> dict[str, Any]:
+    return {**spec.rounded("beta_1", "beta_2", "epsilon")(arguments, generation), "float32_powers": True}
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="ScheduleFreeAdamW",
-    slots=slots_of(ScheduleFreeAdamWRule(), z=("momentums", "momentum"), v=("velocities", "velocity")),
+    slots=spec.slots_of(ScheduleFreeAdamWRule(), z=("momentums", "momentum"), v=("velocities", "velocity")),
     blocks=_blocks,
     arguments=_arguments,
-    defaults=_defaults,
-    adjust=always("z", "v"),
-    counts=ALWAYS_COUNTED,
+    defaults=spec.constants(learning_rate=0.0025, beta_1=0.9, beta_2=0.999, epsilon=1e-8, warmup_steps=0),
     in_float32=_in_float32,
     uses_count=True,
     by_release=_by_release,

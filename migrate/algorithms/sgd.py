@@ -9,51 +9,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    COUNTED,
-    Algorithm,
-    Block,
-    Blocks,
-    Config,
-    kept_with_momentum,
-    number,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.generations import NEVER, traits
 from optim.rules.sgd import SGDRule
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
-    momentum: Blocks = (Block(("m",)),)
+def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
+    momentum: spec.Blocks = (spec.Block(("m",)),)
     of = traits(generation)
-    if number(config, "momentum") or of.keeps_idle_momentum:
+    if spec.number(config, "momentum") or of.keeps_idle_momentum:
         return (momentum,)
     return ((),) if of.sgd_momentum == NEVER else ((), momentum)
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    arguments = {"momentum": number(config, "momentum"), "nesterov": bool(config["nesterov"])}
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
+    arguments = {"momentum": spec.number(config, "momentum"), "nesterov": bool(config["nesterov"])}
     return {**arguments, "learning_rate_in_momentum": False} if traits(generation).sgd_rate_outside else arguments
 
 
-def _defaults(generation: str) -> dict[str, Any]:
-    return {"learning_rate": 0.01, "momentum": 0.0, "nesterov": False}
-
-
-def _adjust(arguments: Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _adjust(arguments: spec.Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     if arguments["momentum"]:
         return {}, ("m",)
     return ({"momentum_slot": True}, ("m",)) if "m" in present else ({}, ())
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="SGD",
-    slots=slots_of(SGDRule(momentum_slot=True), m=("momentums", "momentum", "moments")),
+    slots=spec.slots_of(SGDRule(momentum_slot=True), m=("momentums", "momentum", "moments")),
     blocks=_blocks,
     arguments=_arguments,
-    defaults=_defaults,
+    defaults=spec.constants(learning_rate=0.01, momentum=0.0, nesterov=False),
     adjust=_adjust,
-    counts=COUNTED,
+    counts=spec.COUNTED,
     scalars=("momentum",),
-    lazy=kept_with_momentum,
+    lazy=spec.kept_with_momentum,
 )

@@ -110,6 +110,7 @@ Blocks = tuple["str | Block", ...]
 
 State = tuple[dict[str, float], tuple[Origin, ...]]
 Releases = Sequence[Release]
+Adjusted = tuple[dict[str, Any], tuple[str, ...]]
 ByRelease = tuple[dict[str, Any], dict[str, str]]
 """Arguments, and by argument why it need not be right."""
 ALWAYS_COUNTED = having(lambda generation: generation.counts_always)
@@ -165,20 +166,10 @@ def _same_in_all(config: Config, releases: Releases) -> ByRelease:
     return {}, {}
 
 
-def each_alone(*slots: str) -> Callable[[str, Config], tuple[Blocks, ...]]:
-    """`blocks` of algorithms whose lists hold one slot of all variables after the other, in every generation."""
-    return lambda generation, config: (tuple(Block((slot,)) for slot in slots),)
-
-
 def in_list_orders(generation: str, *slots: str) -> tuple[Blocks, ...]:
     """Slots in each order that lists of a generation may have."""
     blocks = {BY_SLOT: tuple(Block((slot,)) for slot in slots), BY_VARIABLE: (Block(slots),)}
     return tuple(blocks[order] for order in traits(generation).list_orders)
-
-
-def always(*slots: str) -> Callable[[Config, frozenset[str]], tuple[dict[str, Any], tuple[str, ...]]]:
-    """`adjust` of algorithms that keep these slots whatever their arguments are."""
-    return lambda arguments, present: ({}, slots)
 
 
 def kept_with_momentum(config: Config, generation: str) -> str | None:
@@ -205,12 +196,12 @@ class Algorithm:
       slots: in `optim`'s order.
       unread: those of them that sources keep and no step reads, so that `optim` has none.
       blocks: (generation, config) -> the possible sequences of slot blocks in that generation's flat list, and of
-        scalars that stand among them.
+        scalars among them; None if these are all slots in each order of the generation.
       arguments: (config, generation) -> keyword arguments of the class, its own only; config has the
         defaults in.
       defaults: generation -> the constructor's own defaults, for configs that do not spell them out.
       adjust: (arguments, names of the slots found) -> further arguments, and the slots that these arguments
-        call for.
+        call for; None if these are always all slots that a step reads.
       counts: generations whose flat list holds iterations; others lose them.
       uses_count: whether the update itself depends on iterations, besides schedules.
       scalars: names of hyperparameters that TF2 object checkpoints keep as variables, besides learning_rate
@@ -238,11 +229,11 @@ class Algorithm:
 
     name: str
     slots: tuple[SlotSpec, ...]
-    blocks: Callable[[str, Config], tuple[Blocks, ...]]
     arguments: Callable[[Config, str], dict[str, Any]]
     defaults: Callable[[str], dict[str, Any]]
-    adjust: Callable[[Config, frozenset[str]], tuple[dict[str, Any], tuple[str, ...]]]
-    counts: frozenset[str]
+    blocks: Callable[[str, Config], tuple[Blocks, ...]] | None = None
+    adjust: Callable[[Config, frozenset[str]], Adjusted] | None = None
+    counts: frozenset[str] = ALWAYS_COUNTED
     scalars: tuple[str, ...] = ()
     in_float32: Callable[[Config, str], dict[str, Any]] = _not_rounded
     uses_count: bool = False
@@ -257,6 +248,18 @@ class Algorithm:
     keras3_since: str = ""
     check: Callable[[Config, str, Versions], str | None] = _no_check
     by_release: Callable[[Config, Releases], ByRelease] = _same_in_all
+
+    def orders(self, generation: str, config: Config) -> tuple[Blocks, ...]:
+        """See `blocks`."""
+        if self.blocks is not None:
+            return self.blocks(generation, config)
+        return in_list_orders(generation, *(slot.name for slot in self.slots))
+
+    def wanted(self, arguments: Config, present: frozenset[str] = frozenset()) -> Adjusted:
+        """See `adjust`."""
+        if self.adjust is not None:
+            return self.adjust(arguments, present)
+        return {}, tuple(slot.name for slot in self.slots if slot.name not in self.unread)
 
     @cached_property
     def generations(self) -> frozenset[str]:
@@ -322,6 +325,20 @@ def whole(config: Config, key: str) -> int:
     if not value.is_integer():
         raise UnsupportedError(f"the optimizer has {key} = {value!r}, which is no whole number")
     return int(value)
+
+
+def numbers(*keys: str) -> Callable[[Config, str], dict[str, Any]]:
+    """`arguments` of algorithms that have these numbers; `epsilon` with the backend's default put in."""
+
+    def read(config: Config, generation: str) -> dict[str, Any]:
+        return {key: epsilon(config, generation) if key == "epsilon" else number(config, key) for key in keys}
+
+    return read
+
+
+def constants(**values: Any) -> Callable[[str], dict[str, Any]]:
+    """`defaults` of algorithms with the same in every generation."""
+    return lambda generation: dict(values)
 
 
 def default_epsilon(generation: str) -> dict[str, float]:

@@ -8,70 +8,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from migrate.algorithms.spec import (
-    COUNTED,
-    Algorithm,
-    Block,
-    Blocks,
-    Config,
-    Versions,
-    always,
-    apart,
-    number,
-    rounded,
-    slots_of,
-)
+from migrate.algorithms import spec
 from migrate.generations import traits
 from optim.rules.yogi import YogiRule
 
-NUMBERS = ("beta_1", "beta_2", "epsilon", "l1_regularization_strength", "l2_regularization_strength")
+STRENGTHS = {"l1_regularization_strength": 0.0, "l2_regularization_strength": 0.0}
+NUMBERS = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-3, **STRENGTHS}
 
 
-def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
+def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
     if traits(generation).is_native:
-        return ((Block(("m",)), Block(("v",)), Block(("v",), placeholder=True)),)
-    return ((Block(("v", "m")),),)
+        return ((spec.Block(("m",)), spec.Block(("v",)), spec.Block(("v",), placeholder=True)),)
+    return ((spec.Block(("v", "m")),),)
 
 
-def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    start = number(config, "initial_accumulator_value")
-    given = {key: number(config, key) for key in NUMBERS}
+def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
+    start = spec.number(config, "initial_accumulator_value")
+    given = {key: spec.number(config, key) for key in NUMBERS}
     return {**given, "initial_accumulator_value": start, "activation": str(config["activation"])}
 
 
-def _defaults(generation: str) -> dict[str, Any]:
-    return {
-        "learning_rate": 0.01,
-        "beta_1": 0.9,
-        "beta_2": 0.999,
-        "epsilon": 1e-3,
-        "l1_regularization_strength": 0.0,
-        "l2_regularization_strength": 0.0,
-        "initial_accumulator_value": 1e-6,
-        "activation": "sign",
-    }
-
-
-def _check(config: Config, generation: str, versions: Versions) -> str | None:
+def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str | None:
     if config["beta_1"]:
         return None
     return "Yogi with beta1 = 0 keeps no slot m, and optim's keeps one always: start it anew from the weights"
 
 
-def _lazy(config: Config, generation: str) -> str | None:
-    return apart(config, generation) if traits(generation).has_sparse_kernels else None
+def _lazy(config: spec.Config, generation: str) -> str | None:
+    return spec.apart(config, generation) if traits(generation).has_sparse_kernels else None
 
 
-ALGORITHM = Algorithm(
+ALGORITHM = spec.Algorithm(
     name="Yogi",
-    slots=slots_of(YogiRule(), v=("v",), m=("m",)),
+    slots=spec.slots_of(YogiRule(), v=("v",), m=("m",)),
     blocks=_blocks,
     arguments=_arguments,
-    defaults=_defaults,
-    adjust=always("v", "m"),
-    counts=COUNTED,
-    scalars=NUMBERS,
-    in_float32=rounded("beta_1", "beta_2"),
+    defaults=spec.constants(learning_rate=0.01, **NUMBERS, initial_accumulator_value=1e-6, activation="sign"),
+    counts=spec.COUNTED,
+    scalars=tuple(NUMBERS),
+    in_float32=spec.rounded("beta_1", "beta_2"),
     uses_count=True,
     lazy=_lazy,
     check=_check,

@@ -17,7 +17,7 @@ from migrate.matching.strategies import is_statistic
 from migrate.models import missing_settings
 from migrate.releases import modules
 from migrate.releases.versions import UNKNOWN
-from migrate.state import OptimizerState, Stored, StoredVariable
+from migrate.state import Effects, OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.bytes import files
 from optim.errors import HyperparameterError, UnsupportedError
@@ -82,7 +82,9 @@ def _with_optimizer(path: str, given: Hints) -> OptimizerState:
     stored = found if isinstance(found, Stored) else found.source
     assert stored is not None
     with_generation(stored, given.get("generation"), {})
-    bare = replace(stored, slots={}, scalars={}, matched={}, unmapped={}, twins=None, outside={}, graph_config=None)
+    bare = replace(
+        stored, slots={}, scalars={}, matched={}, unmapped={}, twins=None, effects=Effects(), graph_config=None
+    )
     bare = replace(bare, weights=None, variables=tuple(map(_flagged, stored.variables)))
     if _names_new_optimizer(given):
         bare = replace(

@@ -24,7 +24,7 @@ from migrate.evidence.user_input import exclusive
 from migrate.generations import traits
 from migrate.matching.slot_table import COUNTERS
 from migrate.rules.comparison import same
-from migrate.state import MOVING, ON_THEIR_WAY, Stored
+from migrate.state import Stored
 from optim.errors import HyperparameterError, UnsupportedError
 
 CLASS, GENERATION = "class_name", "generation"
@@ -313,9 +313,9 @@ def _default(key: str, config: Mapping[str, Any], algorithm: Algorithm, stored: 
     if why:
         return Origin(key, value, RELEASE, why)
     where = f"the default of {algorithm.name} in generation {generation}"
-    if key in stored.outside:
-        doubt = f"{key}: {stored.outside[key]}, which dtopt does not understand; it assumes {value!r}, {where}"
-        return Origin(key, value, DEFAULT, where, doubt=doubt, confirm=confirms(key, MOVING + key in stored.outside))
+    if key in stored.effects.settings:
+        doubt = f"{key}: {stored.effects.settings[key]}, which dtopt does not understand; it assumes {value!r}, {where}"
+        return Origin(key, value, DEFAULT, where, doubt=doubt, confirm=confirms(key, key in stored.effects.moving))
     return Origin(key, value, DEFAULT, where, confirm=confirming(key, value))
 
 
@@ -332,7 +332,7 @@ def _open(
     said = {*config, *origins}
     every = all if traits(generation).has_averages else any  # configs from 2.9 on name all three
     named = (said - set(LIMITS)) | ({LIMITS[0]} if every(k in said for k in LIMITS) or _decided(origins) else set())
-    named |= set() if stored.outside.keys().isdisjoint(ON_THEIR_WAY) else {LIMITS[0]}  # said there
+    named |= {LIMITS[0]} if stored.effects.clipping or stored.effects.gradients else set()  # said there
     known = [n for n in traits(generation).options if n != "decay" or algorithm.time_decay]
     missing = [name for name in known if name not in named]
     whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)

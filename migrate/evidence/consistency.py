@@ -195,7 +195,7 @@ def _idle(stored: Stored, configuration: Configuration, arrays: Sequence[LazyArr
     if moved and known.kind == HINT:
         doubt = "momentum is 0 in the hint, and the source has slots of momentum, as TF 2.11 and later always have"
         return configuration.with_origin(replace(known, doubt=doubt, confirm=confirming("momentum", 0.0)))
-    unknown = stored.outside.get("momentum")
+    unknown = stored.effects.settings.get("momentum")
     if known.kind == DEFAULT:
         keeps = ", as that release does also without momentum, and" if moved else ", and"
         why = f"{unknown}, which dtopt does not understand" if unknown else "nothing shows how much momentum there is"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from migrate.algorithms import keras_packages, nadam, tf_train, wrappers
 from migrate.algorithms.clipping import LIMITS
@@ -17,15 +18,15 @@ from migrate.releases.narrowing import candidates
 from migrate.rules.comparison import same
 from migrate.state import (
     CHANGED,
+    CLIPPING,
     GATHERED,
     LATE_READ,
     LOST,
-    MOVING,
     NO_KERNEL,
-    ON_THEIR_WAY,
     OTHER_COMPILE,
     OTHERS_GRAPH,
     SPARSE_CLIPPING,
+    Effects,
     Stored,
 )
 from optim.errors import HyperparameterError
@@ -37,7 +38,7 @@ CONFIRMS = {
     "learning_rate": "--set learning_rate=VALUE",
     GATHERED: confirming(GATHERED, None),
     CHANGED: _OF_PROGRAM,
-    "clipping": "--set clipnorm=VALUE, if it limits the norm of each gradient by that and does nothing more, or"
+    CLIPPING: "--set clipnorm=VALUE, if it limits the norm of each gradient by that and does nothing more, or"
     f" --set global_clipnorm=VALUE, if one norm over all gradients, or {_OF_PROGRAM}",
 }
 
@@ -56,18 +57,21 @@ def origins(
         than none.
     """
     _check_words(configuration.overrides)
-    outside = {**_of_model(stored), **stored.outside}
-    effects = {what: how for what, how in outside.items() if what != NO_KERNEL or _is_known_rule(stored, configuration)}
-    found = (_doubt(what, effects, configuration, known) for what in effects)
+    effects = stored.effects
+    effects = replace(effects, gradients=effects.gradients or _of_model(stored))
+    if effects.no_kernel and not _is_known_rule(stored, configuration):
+        effects = replace(effects, no_kernel="")
+    moving = [_moving(key, how, known) for key, how in effects.moving.items()]
+    found = (*(_doubt(what, how, effects, configuration, known) for what, how in effects.by_subject().items()), *moving)
     beside = (*_scaled(stored, configuration, unmapped), *_of_rates(stored, known))
     return [*(origin for origin in found if origin is not None), *beside, *stored.doubts]
 
 
-def _of_model(stored: Stored) -> dict[str, str]:
+def _of_model(stored: Stored) -> str:
     """A doubt where the compiled model is of a class that a program made of Sequential or of a graph of layers. Keras
     needs none for layers in a row or in a graph: such a class is there for its `train_step`."""
     name = None if stored.model is None else normalized_config.own_class(stored.model.config)
-    return {} if name is None else {CHANGED: f"the train_step of the model's class {name!r} may change them"}
+    return "" if name is None else f"the train_step of the model's class {name!r} may change them"
 
 
 def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:
@@ -120,15 +124,12 @@ def _is_known_rule(stored: Stored, configuration: Configuration) -> bool:
 
 
 def _doubt(
-    what: str, outside: Mapping[str, str], configuration: Configuration, known: Mapping[str, Origin]
+    what: str, how: str, effects: Effects, configuration: Configuration, known: Mapping[str, Origin]
 ) -> Origin | None:
     """None if the user or the source has resolved it."""
-    how = outside[what]
-    if what.startswith(MOVING):
-        return _moving(what.removeprefix(MOVING), how, known)
     own = known.get(what)
     limit = next((known[key] for key in LIMITS if key in known and known[key].value), None)
-    said_there = MOVING + what in outside and own is not None and own.kind != DEFAULT
+    said_there = what in effects.moving and own is not None and own.kind != DEFAULT
     if said_there or _is_settled(what, configuration, own, limit):
         return None
     doubt = how if what in WHOLE else f"{what}: {how}, which dtopt does not understand"
@@ -156,11 +157,11 @@ def _moving(key: str, how: str, known: Mapping[str, Origin]) -> Origin | None:
 
 def _is_settled(what: str, configuration: Configuration, own: Origin | None, limit: Origin | None) -> bool:
     """Whether the user or the source shows it after all, or another doubt does, or it does not come into play."""
-    if what == "clipping" and limit is not None and limit.kind in (SET, GRAPH, FILE):
+    if what == CLIPPING and limit is not None and limit.kind in (SET, GRAPH, FILE):
         return True
     if what == SPARSE_CLIPPING and (limit is None or limit.kind == SET):
         return True
-    if (CHANGED if what in ON_THEIR_WAY else what) in {CHANGED, GATHERED} & configuration.overrides.keys():
+    if (CHANGED if what == CLIPPING else what) in {CHANGED, GATHERED} & configuration.overrides.keys():
         return True
     if own is None:
         return False

@@ -59,7 +59,7 @@ def select(
         switches on.
     """
     algorithm = configuration.algorithm
-    more, wanted = algorithm.adjust(arguments, frozenset(slot for slot, _ in table.pairs))
+    more, wanted = algorithm.wanted(arguments, frozenset(slot for slot, _ in table.pairs))
     values = {**arguments, **more}
     if values.get("use_ema") or values.get("stochastic_average"):
         wanted = (*wanted, AVERAGE.name)

@@ -16,7 +16,7 @@ from migrate.facts.steps import CONTINUES, FROZEN
 from migrate.matching import strategies
 from migrate.matching.slot_table import SlotTable, slot_table
 from migrate.releases.narrowing import candidates
-from migrate.state import LOST, NamedVariables, Stored
+from migrate.state import NamedVariables, Stored
 from optim.errors import DtoptError, HyperparameterError
 
 TWINS, IN_SOURCE, AS_NAMED = "slot_order", "source", "variables"
@@ -113,7 +113,7 @@ def of_late(stored: Stored, table: SlotTable, configuration: Configuration, hint
             " trained. Remove them from it"
         )
     late = [v.name for v in stored.variables if v.trainable and v.name not in owned]
-    if hinted or not owned or not late or untrained.issuperset(late) or LOST in stored.outside:
+    if hinted or not owned or not late or untrained.issuperset(late) or stored.effects.lost:
         return []
     text = f"{some(late)}: can be trained and have no slots, although others have: lost, or not trained yet"
     confirm = patterns.naming(patterns.UNTRAINED, late, [v.name for v in stored.variables])

@@ -85,7 +85,7 @@ def _with_shared(algorithm: Algorithm, generation: str, config: Config, average:
     counter: tuple[str, ...] = (ITERATIONS,) if generation in algorithm.counts else ()
     orders: list[FlatOrder] = []
     of = traits(generation)
-    for blocks in algorithm.blocks(generation, config):
+    for blocks in algorithm.orders(generation, config):
         if of.shows_release_in_list:
             orders.append((*average, *blocks))  # 2.10: slots only
             orders.append((*counter, *average, *blocks))  # 2.11 and 2.12, whose modules are called so, too

@@ -18,7 +18,7 @@ def owners(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], wher
     Raises:
       AmbiguousError: names do not show it, or show it of an order that the source does not show.
     """
-    blocks = [b for blocks in algorithm.blocks(stored.generation or "", config) for b in blocks]
+    blocks = [b for blocks in algorithm.orders(stored.generation or "", config) for b in blocks]
     slot = next((b.slots[-1] for b in blocks if not isinstance(b, str) and b.last_of_some), None)
     if slot is None:
         return None

@@ -11,7 +11,6 @@ from typing import Any
 from migrate.bytes.arrays import LazyArray
 from migrate.models.normalized_config import Layer, leaves
 from migrate.state import OptimizerState
-from optim import slot_layout
 
 DEFAULT_SCALE, DEFAULT_GROWTH = 2.0**15, 2000
 MIXED = "mixed_float16"
@@ -105,9 +104,8 @@ def of_state(state: OptimizerState) -> Scaling | None:
     own, source = of_arguments(state.hyperparameters), state.source
     if own is not None or source is None:
         return own
-    if noted := source.outside.get(slot_layout.LOSS_SCALE):
-        growth, now = json.loads(noted)
-        return Scaling(growth, now)
+    if source.loss_scaling is not None:
+        return Scaling(*source.loss_scaling)
     found = find(state, None)
     if found is not None:
         is_known = found.growth is None or kept(state.unmapped) is not None

@@ -38,7 +38,7 @@ from migrate.readers.keras.model import (
 from migrate.releases.narrowing import candidates
 from migrate.releases.recognition import from_hdf5
 from migrate.releases.versions import Versions, version_tuple
-from migrate.state import Stored, StoredModel, StoredVariable
+from migrate.state import Effects, Stored, StoredModel, StoredVariable
 from optim.errors import UnsupportedError
 
 NAME = "h5"
@@ -112,9 +112,9 @@ def read(path: str, generation: str | None = None) -> Stored:
         else None,
         doubts=doubts,
         no_state=no_state,
-        outside={}
+        effects=Effects()
         if unwrapped(optimizer)[1] or traits(generation).is_native
-        else on_condition(name for name, _ in weights),
+        else Effects.of(on_condition(name for name, _ in weights)),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from migrate.bytes import checkpoint_paths
@@ -116,23 +115,21 @@ def _number(array: LazyArray) -> float:
 
 
 def _source(metadata: slot_layout.Metadata, variables: tuple[StoredVariable, ...], path: str) -> Stored:
-    keys = ("generation", slot_layout.CONSTRAINTS, slot_layout.LOSS_SCALE)
-    generation, tied, scaling = map(metadata.provenance.get, keys)
+    generation, tied = map(metadata.provenance.get, ("generation", slot_layout.CONSTRAINTS))
     return Stored(
         format=NAME,
         generation=generation if isinstance(generation, str) else None,
         evidence=(f"{path} has the format {slot_layout.FORMAT}, version {slot_layout.VERSION}",),
         optimizer_config={"class_name": metadata.class_name, "config": dict(metadata.config)},
         variables=variables,
-        outside={slot_layout.LOSS_SCALE: json.dumps(scaling)} if _is_scaling(scaling) else {},
+        loss_scaling=_scaling(metadata.provenance.get(slot_layout.LOSS_SCALE)),
         constrained={str(name): str(tie) for name, tie in tied.items()} if isinstance(tied, dict) else {},
     )
 
 
-def _is_scaling(noted: Any) -> bool:
-    """Whether it is `[steps until a loss scale grows, the scale]`, each a number or None."""
-    return (
-        isinstance(noted, list)
-        and len(noted) == 2
-        and all(each is None or (isinstance(each, (int, float)) and not isinstance(each, bool)) for each in noted)
-    )
+def _scaling(noted: Any) -> tuple[int | None, float | None] | None:
+    """`[steps until a loss scale grows, the scale]`, each a number or None; None if it is something else."""
+    if not isinstance(noted, list) or len(noted) != 2:
+        return None
+    is_known = all(each is None or (isinstance(each, (int, float)) and not isinstance(each, bool)) for each in noted)
+    return (noted[0], noted[1]) if is_known else None

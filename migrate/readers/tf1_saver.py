@@ -41,7 +41,19 @@ from migrate.readers.savers.parts import Parts, give_values, in_order, stored_va
 from migrate.releases.narrowing import candidates
 from migrate.releases.recognition import NOTHING_NAMED
 from migrate.releases.versions import Versions
-from migrate.state import GATHERED, GLOBAL_STEP, LOST, NO_KERNEL, ON_THEIR_WAY, OTHERS_GRAPH, Stored
+from migrate.state import (
+    CHANGED,
+    CLIPPING,
+    GATHERED,
+    GLOBAL_STEP,
+    LOST,
+    NO_KERNEL,
+    OPTIMIZER,
+    OTHERS_GRAPH,
+    UPDATES,
+    Effects,
+    Stored,
+)
 from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
@@ -110,6 +122,7 @@ def read_bundle(
     details = _program(graph, choice.scopes, stored, arrays, plain) if traits(stored.generation).has_slot_table else {}
     if graph is not None and graph.nodes is not None and traits(stored.generation).is_native:
         details = _native_keras_optimizer(graph, graph.nodes, stored, choice)
+    outside = details.pop("outside", {})
     versions = Versions(tensorflow=graph.version if graph is not None else "")
     return Stored(
         format_name,
@@ -127,10 +140,8 @@ def read_bundle(
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
         optimizers=choice.names,
         layers=stored.layers,
-        **{
-            **details,
-            "outside": {**details.get("outside", {}), **_changed_settings(arrays, graph), **choice.outside, **strange},
-        },
+        effects=Effects.of({**outside, **_changed_settings(arrays, graph), **choice.outside, **strange}),
+        **details,
     )
 
 
@@ -257,7 +268,7 @@ def _program(
     except (LookupError, ValueError):  # an op lacks inputs: the graph is damaged
         return {"graph_seen": False}
     # If it shows all changes of gradients, there is no other limit on them.
-    is_known = details.class_name is not None and details.outside.keys().isdisjoint({"optimizer", *ON_THEIR_WAY})
+    is_known = details.class_name is not None and details.outside.keys().isdisjoint({OPTIMIZER, CHANGED, CLIPPING})
     followed = details.seen or is_known
     config = {**(dict.fromkeys(clipping.LIMITS) if followed else {}), **details.config}
     return {
@@ -274,7 +285,7 @@ def _program(
                 if details.class_name or details.outside
                 else _without_kernels(stored, graph, details.sparse or (), scopes)
             ),
-            **({"updates": graph.doubt} if graph.doubt else {}),
+            **({UPDATES: graph.doubt} if graph.doubt else {}),
             **_lost(stored, graph, scopes),
             **_gathered(details.gathered, graph, arrays),
         },

@@ -24,7 +24,7 @@ from migrate.readers.objects import variables as object_variables
 from migrate.readers.objects import writers as object_writers
 from migrate.readers.objects.optimizers import GraphOptimizer
 from migrate.readers.objects.slots import Found
-from migrate.state import Stored
+from migrate.state import Effects, Stored
 from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from optim.errors import UnsupportedError
 from optim.slot_layout import METADATA_KEY
@@ -118,10 +118,12 @@ def stored(
         doubts=doubts(bundle),
         matched=found.matched,
         unmapped=unmapped,
-        outside={
-            **({} if scales else branches.on_condition(object_writers.called(graph, optimizer.node))),
-            **object_variables.gathering(owners, variables, unmapped, every),
-        },
+        effects=Effects.of(
+            {
+                **({} if scales else branches.on_condition(object_writers.called(graph, optimizer.node))),
+                **object_variables.gathering(owners, variables, unmapped, every),
+            }
+        ),
         optimizers=tuple(paths),
         optimizer_name=object_writers.name(graph, optimizer.node),
     )

@@ -208,7 +208,7 @@ def test_every_algorithm_is_complete() -> None:
             config = {**algorithm.defaults(generation), "epsilon": 1e-7}
             arguments = algorithm.arguments(config, generation)
             assert set(arguments) <= set(accepted), algorithm.name
-            assert set(algorithm.adjust(arguments, frozenset(slots))[1]) <= set(slots)
+            assert set(algorithm.wanted(arguments, frozenset(slots))[1]) <= set(slots)
             for order in orders.candidates(algorithm, generation, config):
                 assert {s for item in order if isinstance(item, Block) for s in item.slots} <= set(slots)
 

@@ -96,7 +96,7 @@ def _state(
     if generation == "keras2" and any("epsilon" in algorithm.defaults(each) for each in algorithm.generations):
         config["epsilon"] = 1e-7  # in which releases of that generation differ
     told = keras_config.arguments(config, {}, algorithm, generation, UNKNOWN, {"float32"})
-    more, slots = algorithm.adjust(told.values, frozenset())
+    more, slots = algorithm.wanted(told.values, frozenset())
     rng = np.random.default_rng(iterations)
     names = [f"layer_{i}/kernel" for i in range(len(shapes))]
     owners = list(zip(names, shapes, strict=True))

@@ -17,7 +17,7 @@ from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import class_candidates
 from migrate.evidence.user_input.hints import CONFIG_FORM, Variables
 from migrate.matching import choosing, strategies
-from migrate.state import OTHERS_GRAPH, NamedVariables, Stored, StoredVariable
+from migrate.state import NamedVariables, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 
@@ -68,7 +68,7 @@ def with_hints(
     has_class = any(document is not None and document.get("class_name") for document in documents)
     missing = _missing(stored, has_class or "class_name" in overrides, optimizer_config)
     if missing:
-        why = f", as {stored.outside[OTHERS_GRAPH]}" if OTHERS_GRAPH in stored.outside else ""
+        why = f", as {stored.effects.other_graph}" if stored.effects.other_graph else ""
         text = f"the source ({stored.format}) does not contain everything{why}; add {'; '.join(missing)}"
         fitting = class_candidates.named(stored) or class_candidates.classes(stored)[:SHOWN]
         fitting = fitting if len(missing) == 1 and CLASS in missing[0] else []
@@ -157,7 +157,7 @@ CLASS = "--set class_name=CLASS"
 
 def _is_bare(stored: Stored) -> bool:
     """Whether a source holds nothing of an optimizer."""
-    return not (stored.slots or stored.scalars or stored.optimizer_name or stored.outside) and stored.weights is None
+    return not (stored.slots or stored.scalars or stored.optimizer_name or stored.effects) and stored.weights is None
 
 
 def _refuse_bare(stored: Stored) -> NoReturn:

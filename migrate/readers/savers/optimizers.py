@@ -35,7 +35,7 @@ class Choice:
     chosen: str | None = None
     warnings: tuple[str, ...] = ()
     outside: Mapping[str, str] = field(default_factory=dict)
-    """As `Stored.outside`."""
+    """By what reports call it, see `Effects`."""
     scopes: tuple[str, ...] = ()
     """The scopes of the chosen one's updates, if it is of tf.train."""
     keras1: Keras1Optimizer | None = None
