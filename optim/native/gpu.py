@@ -126,10 +126,6 @@ def why_not(program: Program, dtype: str) -> str:
     """Why no kernel updates variables of a dtype on a GPU; empty if one does. A missing one is compiled."""
     if not is_on():
         return f"dtopt's kernels for GPUs have not been run on a device yet; {VARIABLE}=on uses them"
-    if not cuda.has_kernel(program):
-        return (
-            "its rule adds up, and needs the squares of gradients that name a row twice, for which there is no kernel"
-        )
     return _why_no_module(cuda.source(program, dtype), lambda gpus, image: gpus.add(program, dtype, image))
 
 
