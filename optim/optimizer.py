@@ -30,7 +30,7 @@ from optim.state import copies, object_graph
 from optim.state.state import State
 from optim.state.tracked import unwrap
 from optim.step import reports
-from optim.step.building import Builder
+from optim.step.building import Builder, begin
 from optim.step.execution import Execution
 from optim.step.stepping import Stepper, check_not_tf1, not_converted
 
@@ -96,16 +96,9 @@ class Optimizer(tf.Module):
         self._builder = Builder(self._algorithm, self._state, self._settings)
         self._stepper = Stepper(self._algorithm, self._state, self._settings, self.build)
 
-    def _begin(self, name: str, mesh: dtensor.Mesh | None) -> State:
-        """Take a name, and return the state of an optimizer that is being made."""
-        check_not_tf1()
-        tf.Module.__init__(self)
-        self._name = name
-        return State(self, name, mesh)
-
     __signature__ = settings.with_options(inspect.signature(__init__))
-
     _written_out = staticmethod(settings.with_options)
+    _begin = begin
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Write `**options` out in the signature of a subclass, for people and for tools."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from optim import lazy
-from optim.errors import HyperparameterError, UnsupportedError
+from optim.errors import UnsupportedError
+from optim.groups.proportion import factor_between
 from optim.options import rate
 from optim.options.part import Part
 from optim.options.rate import Rate
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from optim.groups import joint_view
 else:
     joint_view = lazy.modules("optim.groups.joint_view")
-
-IS_ZERO = "learning_rate is 0, so that the rates of the other groups cannot follow it: set that of each of `members`"
 
 
 class JointRate(Part):
@@ -73,10 +72,3 @@ class JointRate(Part):
                 " follow a number; set optimizer.members[i].learning_rate of each group instead"
             )
         return [part.source for part in self._others]
-
-
-def factor_between(before: float, after: float) -> float:
-    """What the rates of other groups are multiplied with. Raises HyperparameterError: `before` is 0."""
-    if before == 0.0:
-        raise HyperparameterError(IS_ZERO)
-    return after / before

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from optim.float32_view import Float32View
-from optim.groups.joint_rate import IS_ZERO, factor_between
+from optim.groups.proportion import IS_ZERO, factor_between
 
 
 class JointView(Float32View):

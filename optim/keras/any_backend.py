@@ -17,7 +17,7 @@ import numpy as np
 from optim import schedules, slot_layout
 from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnknownVariableError, UnsupportedError
 from optim.groups.algorithm import Composite
-from optim.groups.joint_rate import factor_between
+from optim.groups.proportion import factor_between
 from optim.hyperparameters import to_number
 from optim.keras import listing
 from optim.keras.backend_options import OTHER_NAMES, check, check_rate, parts_of
