@@ -101,6 +101,18 @@ def test_fit(check: str, backend: str) -> None:
     assert not results(backend)[check]
 
 
+@functools.cache
+def group_results(backend: str) -> dict[str, str]:
+    return {each["check"]: each["error"] for each in program(backend, "group_checks")}
+
+
+@pytest.mark.parametrize("backend", ["jax", broad("torch")])
+@pytest.mark.parametrize("check", checks_of("group_checks"))
+def test_groups(check: str, backend: str) -> None:
+    """Each check of `group_checks.py`."""
+    assert not group_results(backend)[check]
+
+
 @pytest.mark.parametrize("backend", ["jax", broad("torch")])
 def test_a_file_of_another_backend_goes_on_here(backend: str) -> None:
     """On TensorFlow, with the losses that the other backend had next."""
