@@ -68,6 +68,8 @@ def check(settings: Settings, algorithm: Algorithm, optimizer: Any, backend: Bac
 
 
 def check_rate(rate: Any, backend: Backend) -> None:
+    if isinstance(rate, schedules.LinearWarmup):
+        check_rate(rate.schedule, backend)
     if isinstance(rate, schedules.Formula) and backend.name == "jax":
         raise UnsupportedError(
             "a schedules.Formula is computed by TensorFlow or NumPy; on JAX, give a schedule of Keras"
