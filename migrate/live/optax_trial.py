@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.algorithms import nadam
+from migrate.algorithms import nadam, rates
 from migrate.algorithms.clipping import LIMITS
 from migrate.live import optax_sizes, optax_state, step_answers
 from migrate.live.mapped import Target
@@ -238,6 +238,7 @@ def _counts(count: int, rate: Any) -> list[int]:
     """Step counts after one, densest at the start and where a schedule may change."""
     config = rate.get("config", {}) if isinstance(rate, Mapping) else {}
     turns = [*(config.get("boundaries") or ()), *(config.get(key) for key in ("decay_steps", "first_decay_steps"))]
+    turns += rates.ends_of_phases(rate)
     turns += [inputs[1] for op, *inputs in config.get("operations", ()) if op == "Const" and np.ndim(inputs[1]) == 0]
     near = [int(turn) + i for turn in turns if isinstance(turn, (int, float)) for i in (-1, 0, 1)]
     wanted = {*near, *(count + 2**power + i for power in range(31) for i in (0, 1))}

@@ -95,7 +95,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     """
     model, source = stored_model(state), state.source
     assert source is not None
-    rate = state.hyperparameters["learning_rate"]
+    rate = rates.in_keras(state.hyperparameters["learning_rate"])
     if isinstance(rate, Mapping) and rate["class_name"] not in rates.SCHEDULES:
         raise UnsupportedError(
             f"the learning rate is {rate['class_name']}, no schedule of Keras's, which no file can hold; {ADVICE}"

@@ -390,7 +390,7 @@ class AnyBackend(Configured):
         if xp.is_known(count):
             return schedule.at(int(count))
         with xp.float64():
-            return schedule.on(xp, count) if isinstance(schedule, schedules.Stock) else schedule(count)
+            return schedule.on(xp, count) if isinstance(schedule, schedules.Computed) else schedule(count)
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """At the end of `fit`: model variables become their averages, once there are any."""

@@ -108,6 +108,8 @@ def _check_options(settings: Settings, owner: str, backend: Backend) -> None:
 
 
 def check_rate(rate: Any, backend: Backend) -> None:
+    if isinstance(rate, schedules.LinearWarmup):
+        check_rate(rate.schedule, backend)
     if isinstance(rate, schedules.Formula) and backend.name == "jax":
         raise UnsupportedError(
             "a schedules.Formula is computed by TensorFlow or NumPy; on JAX, give a schedule of Keras"
