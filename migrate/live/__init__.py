@@ -9,7 +9,9 @@ from typing import Any
 from migrate.errors import ArgumentError
 from migrate.live.base import Live
 from migrate.rules import step_factors as factors
+from optim.checkpoints.live import has_slots_of_keras
 from optim.errors import UnsupportedError
+from optim.lazy import uses_tensorflow
 
 KERAS3, TF_KERAS = "keras.src.optimizers.", "tf_keras.src.optimizers."
 
@@ -32,15 +34,15 @@ def adapt(optimizer: Any) -> tuple[Live, str]:
 
 def _adapted(optimizer: Any, inner: Any) -> Live:
     homes = [cls.__module__ for cls in type(inner).__mro__]
+    if any(home.startswith("optim.") for home in homes) and _is_ours(inner):
+        from migrate.live.ours import Ours
+
+        return Ours(inner)
     if any(h.startswith((KERAS3, TF_KERAS)) for h in homes) and find_spec("tensorflow") is None:
         raise UnsupportedError(
             f"{type(inner).__name__} is of Keras, into whose live optimizers restoring needs TensorFlow (pip install"
             " tensorflow); dtopt migrate checkpoint --to keras writes a file that Keras loads on JAX and PyTorch too"
         )
-    if any(home.startswith("optim.") for home in homes) and _is_ours(inner):
-        from migrate.live.ours import Ours
-
-        return Ours(inner)
     if any(home.startswith(f"{TF_KERAS}legacy.") for home in homes):
         from migrate.live.legacy import Legacy
 
@@ -66,20 +68,20 @@ def _adapted(optimizer: Any, inner: Any) -> Live:
 
 
 def _is_ours(optimizer: Any) -> bool:
-    from optim.optimizer import Optimizer
+    import optim
 
-    return isinstance(optimizer, Optimizer)
+    is_plain = isinstance(optimizer, optim.Optimizer)
+    if is_plain and not uses_tensorflow():
+        raise UnsupportedError(f"{type(optimizer).__name__} has no state here; give what optim.for_keras made of it")
+    return is_plain or has_slots_of_keras(optimizer)
 
 
 def _unwrapped(optimizer: Any) -> tuple[Any, Any]:
     """The optimizer inside a LossScaleOptimizer or `for_keras`, and the former, None without one."""
     is_scaled = type(optimizer).__name__.startswith("LossScaleOptimizer")
     found = optimizer.inner_optimizer if is_scaled else optimizer
-    if getattr(found, "has_slots_of_keras", False):
-        raise UnsupportedError(
-            "restore fills optimizers of optim on TensorFlow only. For JAX and PyTorch write a file that Keras loads:\n"
-            "dtopt migrate checkpoint SOURCE model.keras --to keras"
-        )
+    if has_slots_of_keras(found):
+        return found, optimizer if is_scaled else None
     if type(found).__module__.startswith("optim.keras."):
         found = found.inner
     return found, optimizer if is_scaled else None

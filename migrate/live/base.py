@@ -37,10 +37,10 @@ class Live(Protocol):
         """Create the slots as the first step would, if they are missing."""
 
     def slots(self, variable: Any) -> Mapping[str, Any]:
-        """Slot variables (`tf.Variable`) of one model variable by name."""
+        """Slot variables of one model variable by name."""
 
     def scalars(self, values: Mapping[str, float]) -> list[tuple[str, Any, float]]:
-        """(name, `tf.Variable`, its new value) of the state besides slots.
+        """(name, variable, its new value) of the state besides slots.
 
         Args:
           values: `iterations`, and those of `u_product` and `accumulated_steps` that there are.

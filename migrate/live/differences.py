@@ -17,6 +17,7 @@ from migrate.models import rounding
 from migrate.rules import comparison
 from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
+from optim.checkpoints.variables import handle
 from optim.errors import MismatchError
 
 GATHERING = (slot_layout.ACCUMULATED_GRADIENT, slot_layout.GATHERED)
@@ -46,13 +47,11 @@ class Differences:
         pairs: Sequence[Pair],
         denied: Sequence[str] = (),
     ):
-        from optim.state.tracked import unwrap
-
         self._state, self._live, self._pairs, self._denied = state, live, pairs, denied
         self._trainable = trainable
         self._trained = [p for p in pairs if p.live.trainable]
         self.source_rule = comparison.rule_of(state.algorithm, state.hyperparameters)
-        self.rule = live.rule(sorted({unwrap(g.variable).dtype.name for g in trainable}))
+        self.rule = live.rule(sorted({handle(g.variable).dtype for g in trainable}))
         found = comparison.compare(self.source_rule, self.rule)
         self.plan = conversions.plan(self.source_rule, self.rule, found, state.iterations, frozenset(state.slots))
         self.origins = tuple(self._origins())
@@ -114,11 +113,9 @@ class Differences:
         yield from step_answers.of_whole(self._state, framework, self.source_rule, self.rule, live.scaling)
 
     def _dtype_reasons(self) -> Iterator[str]:
-        from optim.state.tracked import unwrap
-
         wider, other = [], []
         for pair in self._trained:
-            want = unwrap(pair.live.variable).dtype.name
+            want = handle(pair.live.variable).dtype
             if pair.stored.array is not None and pair.stored.dtype != want:
                 other.append(pair.live.name)
             if self.rule.values.get("master_copies") and values.holds("float32", want):
@@ -138,7 +135,7 @@ class Differences:
         elif other:
             yield f"{some(other)}: of another dtype than in the source"
         have = {v.dtype for v in self._state.variables if v.trainable and v.array is not None}
-        get = {unwrap(g.variable).dtype.name for g in self._trainable}
+        get = {handle(g.variable).dtype for g in self._trainable}
         if have and not self._pairs and have != get:
             yield f"the live variables are {some(sorted(get))}, and {some(sorted(have))} in the source"
 

@@ -39,6 +39,9 @@ from migrate.matching import choosing
 from migrate.rules import comparison
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
+from optim.checkpoints import assigning
+from optim.checkpoints.assigning import Assignment
+from optim.checkpoints.variables import handle
 from optim.errors import MismatchError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ def restore(
 
     Args:
       source: a file, a folder, or the prefix of a TensorFlow checkpoint, as for `read`.
-      optimizer: of `optim`, or the result of `optim.for_keras`, of Keras 3 on the TensorFlow backend, or of tf_keras
+      optimizer: of `optim`, or the result of `optim.for_keras` anywhere, of Keras 3 on TensorFlow, or of tf_keras
         (`optimizers` or `optimizers.legacy`), in a LossScaleOptimizer or not. New slots are created for the trainable
         ones of `variables`, in their order. Or of torch.optim, with a mapping name in the source -> parameter; or
         `migrate.Optax(tx, params)`, with a mapping name in the source -> name in the pytree, `Dense_0/kernel`. If
@@ -300,8 +303,6 @@ class _Restoring:
 
     def run(self, progress: Progress | None) -> None:
         """Create missing slots, and assign everything or nothing."""
-        from optim.checkpoints import assigning
-
         self._live.build([g.variable for g in self._trainable])
         todo = [*self._slot_assignments(), *self._scalar_assignments(), *self._variable_assignments()]
         sizes = {id(a.value): values.size(a.value) for a in todo}
@@ -318,8 +319,6 @@ class _Restoring:
         self._live.settle(self._scalars)
 
     def _slot_assignments(self) -> Iterator[Any]:
-        from optim.checkpoints.assigning import Assignment
-
         stored = {id(p.live): p.stored for p in self._trained}
         for given in self._trainable:
             slots = self._live.slots(given.variable)
@@ -340,7 +339,9 @@ class _Restoring:
         initial = values.filled(what, variable, given.variable if start is None else start)
         if array is None and start is None and own is not None and self._restore_variables:
             array, change = own.array, None
-        return initial if array is None else values.grown(values.stored(what, array, variable.dtype, change), initial)
+        if array is None:
+            return initial
+        return values.grown(values.stored(what, array, handle(variable).dtype, change), initial)
 
     def _stored_slot(self, slot: str, own: StoredVariable | None) -> LazyArray | None:
         if own is None:
@@ -362,19 +363,14 @@ class _Restoring:
         return known
 
     def _scalar_assignments(self) -> Iterator[Any]:
-        from optim.checkpoints.assigning import Assignment
-
         for name, variable, number in self._live.scalars(self._scalars):
             yield Assignment(variable, values.filled(f"{name} of the optimizer", variable, number))
 
     def _variable_assignments(self) -> Iterator[Any]:
-        from optim.checkpoints.assigning import Assignment
-        from optim.state.tracked import unwrap
-
         for pair in self._pairs if self._restore_variables else ():
             assert pair.stored.array is not None
-            variable, what = unwrap(pair.live.variable), f"variable {pair.live.name!r}"
-            value = values.stored(what, pair.stored.array, variable.dtype, None)
+            variable, what = pair.live.variable, f"variable {pair.live.name!r}"
+            value = values.stored(what, pair.stored.array, handle(variable).dtype, None)
             yield Assignment(variable, values.grown(value, values.filled(what, variable, variable)))
 
     # Report.

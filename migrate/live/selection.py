@@ -17,6 +17,7 @@ from migrate.live.variable_matching import Given, LeftOverError, Pair
 from migrate.matching import choosing
 from migrate.rules.comparison import Rule
 from migrate.state import OptimizerState, Parts
+from optim.checkpoints.variables import handle, identity
 from optim.errors import DtoptError, HyperparameterError, MismatchError, UnsupportedError
 
 TRIES = 4
@@ -38,9 +39,7 @@ class Reset:
     """Replaces `differences.Differences` if the optimizer gets nothing from the source."""
 
     def __init__(self, state: OptimizerState, live: Live, trainable: Sequence[Given]):
-        from optim.state.tracked import unwrap
-
-        dtypes = sorted({unwrap(g.variable).dtype.name for g in trainable})
+        dtypes = sorted({handle(g.variable).dtype for g in trainable})
         try:
             self.rule = self.source_rule = live.rule(dtypes)
         except UnsupportedError:  # a custom schedule, which is not compared here
@@ -78,10 +77,8 @@ def select(
 
 def _known(live: Live, given: Sequence[Given], choice: Choice) -> list[Given]:
     """Other variables that the optimizer was built on, which start fresh by their own names."""
-    from optim.state.tracked import unwrap
-
-    there = {id(unwrap(g.variable)) for g in given}
-    others = variable_matching.given([v for v in live.known() if id(unwrap(v)) not in there]) if choice.fresh else []
+    there = {identity(g.variable) for g in given}
+    others = variable_matching.given([v for v in live.known() if identity(v) not in there]) if choice.fresh else []
     return [g for g in others if any(choosing.finds(pattern, g.name) for pattern in choice.fresh)]
 
 

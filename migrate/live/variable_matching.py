@@ -16,7 +16,9 @@ from migrate.live.mapped import Order
 from migrate.matching.strategies import is_statistic, plain
 from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
+from optim.checkpoints.variables import handle
 from optim.errors import MismatchError
+from optim.state.names import plain_name
 
 SHOWN = 8
 
@@ -74,14 +76,10 @@ class Pair:
 
 def given(variables: Sequence[Any] | Mapping[str, Any]) -> list[Given]:
     """Prepare live variables for matching. Raises GradientsError for other objects."""
-    from optim.state.tracked import plain_name, unwrap
-
     named = variables.items() if isinstance(variables, Mapping) else [(plain_name(v), v) for v in variables]
     found = []
     for name, variable in named:
-        inner = unwrap(variable)
-        shape = tuple(int(n) for n in inner.shape)
-        found.append(Given(str(name), variable, shape, bool(getattr(variable, "trainable", True))))
+        found.append(Given(str(name), variable, handle(variable).shape, bool(getattr(variable, "trainable", True))))
     return found
 
 
@@ -137,23 +135,18 @@ def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
 
 def assumed(pair: Pair) -> Assumed:
     """The current values of a pair's live variable."""
-    from optim.layouts import placement
-    from optim.state.tracked import unwrap
 
     def value() -> np.ndarray:
-        return np.asarray(placement.to_host(unwrap(pair.live.variable)), np.float64)
+        return np.asarray(handle(pair.live.variable).to_host(), np.float64)
 
     return Assumed(pair.stored, value, Order(tuple(range(len(pair.stored.shape)))))
 
 
 def _has_stored_value(live: Given, stored: StoredVariable) -> bool:
-    from optim.layouts import placement
-    from optim.state.tracked import unwrap
-
-    variable = unwrap(live.variable)
-    if stored.array is None or stored.dtype != variable.dtype.name or stored.shape != live.shape:
+    variable = handle(live.variable)
+    if stored.array is None or stored.dtype != variable.dtype or stored.shape != live.shape:
         return False
-    return bool(np.asarray(placement.to_host(variable)).tobytes() == np.asarray(stored.array.load()).tobytes())
+    return bool(variable.to_host().tobytes() == np.asarray(stored.array.load()).tobytes())
 
 
 def match(
