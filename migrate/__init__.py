@@ -1,5 +1,4 @@
-"""Carries optimizer state from any generation of Keras and TensorFlow into the slot-variable layout, and
-proves it."""
+"""Converts optimizer state from any generation of Keras and TensorFlow into the slot-variable layout, and proves it."""
 
 from __future__ import annotations
 

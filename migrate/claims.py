@@ -1,4 +1,4 @@
-"""Where each value came from that the next step depends on. Fidelity follows from this and from nothing else."""
+"""The source of each value that the next step depends on. Fidelity follows from this alone."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ MEANING = {
     UNINTERPRETED: "in the source, and not understood",
 }
 TRAINED = "trained variables"
-"""The subject of origins that tell which variables the optimizer trains."""
+"""The subject of origins about which variables the optimizer trains."""
 EXACT, APPROXIMATE = "exact", "approximate"
 CONFIRM, CHOOSE, SET_IT = "To confirm:", "Choose with", "Set it with"
 _OPEN = re.compile(r"=(VALUE|N)$|, if |{[.]{3}}")
-"""A value that the user has to put in."""
+"""A value that the user must fill in."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """One value and where it came from.
+    """One value and its source.
 
     Attributes:
       subject: `learning_rate`, `iterations`, `slot m`, `optimizer`, ...
-      value: as JSON; a few words where it is an array.
+      value: as JSON; a few words for an array.
       kind: one of MEANING.
-      where: in the source, or why it is as it is.
-      doubt: what may be wrong with it anyway; empty if nothing may.
-      confirm: the option that resolves it, `--set NAME=...`; several with ` or ` between where only the user knows
-        which, `VALUE` or `N` for what only the user knows; empty if none can.
+      where: the place in the source, or the reason for the value.
+      doubt: what may be wrong with it nevertheless; may be empty.
+      confirm: the option that resolves it, `--set NAME=...`; several, separated by ` or `, if only the user can
+        choose; `VALUE` or `N` for what only the user knows; may be empty.
     """
 
     subject: str
@@ -76,7 +76,7 @@ class Origin:
 
 
 def confirming(subject: str, value: Any) -> str:
-    """The option that confirms a value, as it is typed in a shell."""
+    """The option that confirms a value, as typed in a shell."""
     return f"--set {shlex.quote(f'{subject}={surfaces.shown(value)}')}"
 
 
@@ -92,11 +92,11 @@ def reasons(origins: Iterable[Origin]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Questions:
-    """What a source leaves open, as values to give with `--set` or in `overrides`.
+    """The open questions of a source, as values for `--set` or `overrides`.
 
     Attributes:
-      answers: confirm all that has one answer.
-      choices: one of these for a question with several, each with `answers`.
+      answers: confirm all questions with one answer.
+      choices: one of these for a question with several answers, each with `answers`.
     """
 
     answers: Mapping[str, Any]
@@ -124,7 +124,8 @@ ErrorT = TypeVar("ErrorT", bound=DtoptError)
 
 
 def asking(error: ErrorT, questions: Questions, confirm: str = "", choices: Iterable[str] = ()) -> ErrorT:
-    """An error with what is open and, for Python, the calls that answer it: the command line writes its own."""
+    """Add the open questions to an error and, for Python, the calls that answer them; the command line writes its
+    own."""
     error.questions = questions
     if surfaces.current.get() == surfaces.PYTHON:
         error.commands = tuple(command for command in (confirm, *choices) if command)
@@ -132,19 +133,19 @@ def asking(error: ErrorT, questions: Questions, confirm: str = "", choices: Iter
 
 
 def asked_by(error: DtoptError) -> Questions:
-    """What an error asks."""
+    """The questions in an error."""
     return error.questions if isinstance(error.questions, Questions) else NONE
 
 
 REMEMBERED = "dtopt_doubts"
-"""Where a target of Keras's own format keeps why it is not exact, for whom it is the source."""
+"""The place of a Keras target's reasons why it is not exact, in case it becomes a source."""
 
 
 MOST = 16  # reasons, each of some hundred characters
 
 
 def remembered(texts: object) -> tuple[Origin, ...]:
-    """What was not certain when dtopt wrote a file is not certain now, and only where it was read could be resolved.
+    """What was uncertain when dtopt wrote a file still is, and could only be resolved where it was read.
 
     Args:
       texts: a list of them; anything else is ignored.
@@ -154,10 +155,10 @@ def remembered(texts: object) -> tuple[Origin, ...]:
 
 
 def to_remember(origins: Iterable[Origin]) -> list[str]:
-    """What `remembered` reads; an attribute in HDF5 holds no more than some."""
+    """The input of `remembered`; an HDF5 attribute has limited space."""
     return list(dict.fromkeys(origin.open for origin in origins if not origin.certain))[:MOST]
 
 
 def doubts(subject: str, texts: Iterable[str]) -> tuple[Origin, ...]:
-    """What a conversion changes, as origins: the values are computed, and not those of the source."""
+    """The changes of a conversion as origins: the values are computed, and differ from the source's."""
     return tuple(Origin(subject, None, COMPUTED, doubt=text) for text in texts)

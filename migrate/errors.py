@@ -1,4 +1,4 @@
-"""Errors of `migrate`, all of the one DtoptError family; each says what, where and what to do next."""
+"""Errors of `migrate`, all DtoptError: each explains what is wrong, where, and what to do next."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from optim.errors import UnknownFormatError as UnknownFormatError
 
 
 class ArgumentError(DtoptError, TypeError):
-    """An argument is of another kind than it can be; the message names it. No file was opened."""
+    """An argument has the wrong type; the message names it. No file was opened."""
 
     exit_code = 2
 
 
 class AmbiguousError(DtoptError, ValueError):
-    """More than one reading of the source fits; the message lists them and the hint that decides."""
+    """More than one reading of the source fits; the message lists them and the hint that resolves it."""
 
 
 class ContradictionError(DtoptError, ValueError):
-    """Two sources of one fact say different things: the file, its graph, its numbers, or a hint. Both are shown."""
+    """Two sources of one fact contradict each other: the file, its graph, its numbers, or a hint. Both are shown."""
 
 
 class MissingHintError(DtoptError, ValueError):
-    """The source does not say something that is needed, and an option can: the message names that option."""
+    """The source does not contain something necessary; the message names the option that supplies it."""
 
 
 class TargetExistsError(DtoptError, FileExistsError):
@@ -32,6 +32,6 @@ class TargetExistsError(DtoptError, FileExistsError):
 
 
 class StrictError(DtoptError, ValueError):
-    """`strict` was asked for and the conversion is not exact."""
+    """`strict` was requested and the conversion is not exact."""
 
     exit_code = 1

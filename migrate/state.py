@@ -16,12 +16,12 @@ from migrate.releases.versions import UNKNOWN, Versions
 from optim.bytes.checks import Check
 
 GLOBAL_STEP = "global_step"
-"""What programs of TensorFlow 1 call their counter of steps, where they give it no other name."""
+"""The default name of the step counter in programs of TensorFlow 1."""
 
 CHANGED, CLIPPING, SPARSE_CLIPPING = "gradients", "clipping", "sparse clipping"
 UPDATES, OPTIMIZER, NO_KERNEL, LATE_READ = "updates", "optimizer", "kernel", "late read"
 GATHERED, LOST, OTHERS_GRAPH, OTHER_COMPILE = "gathered", "slots", "graph", "compile"
-"""What reports and `--set` call effects of a program, see `Effects`."""
+"""Names of a program's effects in reports and `--set`, see `Effects`."""
 MOVING = "moving "
 """Before a hyperparameter: steps change it, see `Effects.moving`."""
 
@@ -35,18 +35,18 @@ class Effects:
     """What a program does around the optimizer, as sentences; empty if it does nothing.
 
     Attributes:
-      clipping: to gradients, and it may be a limit and nothing else.
-      gradients: to gradients, and not by a limit alone.
-      sparse_clipping: it clips gradients of tables by their norm before rows that occur twice are added up.
-      optimizer, updates: to the optimizer or to variables, in its graph.
-      no_kernel: its graph trains variables with ops of its own, by no rule of tf.train's classes or Keras's.
-      late_read: gradients of one step may have been computed from variables that the step had moved already.
-      other_graph: the graph next to the source is not that of its program, or one of the two was altered.
+      clipping: it changes gradients, perhaps only by a limit.
+      gradients: it changes gradients, not only by a limit.
+      sparse_clipping: it clips gradients of tables by their norm before repeated rows are added up.
+      optimizer, updates: it changes the optimizer or variables, in its graph.
+      no_kernel: its graph trains variables with custom ops, by no rule of tf.train's classes or Keras's.
+      late_read: gradients of a step may have been computed from variables that it had changed already.
+      other_graph: the graph next to the source belongs to another program, or one of the two is altered.
       lost: trained variables have no slots, although others have.
-      gathered: a loop has added up gradients since the last step, which the next step would take.
-      other_compile: the optimizer was compiled several times, and steps of another one may count with its own.
-      settings: hyperparameter -> how the graph makes it, if dtopt does not understand that.
-      moving: hyperparameter -> how the graph makes it from what steps change, so that it is no number.
+      gathered: a loop has accumulated gradients since the last step, which the next step would use.
+      other_compile: the optimizer was compiled several times, and may also count the steps of another one.
+      settings: hyperparameter -> how the graph computes it, if dtopt does not understand that.
+      moving: hyperparameter -> how the graph computes it from values that steps change.
     """
 
     clipping: str = _effect(CLIPPING)
@@ -65,7 +65,7 @@ class Effects:
 
     @staticmethod
     def of(found: Mapping[str, str]) -> Effects:
-        """Effects by what reports call them; other keys are hyperparameters."""
+        """Effects by their names in reports; other keys are hyperparameters."""
         names = {each.metadata["subject"]: each.name for each in fields(Effects) if each.metadata}
         moving = {key.removeprefix(MOVING): text for key, text in found.items() if key.startswith(MOVING)}
         settings = {key: text for key, text in found.items() if key not in names and not key.startswith(MOVING)}
@@ -76,7 +76,7 @@ class Effects:
         return self != Effects()
 
     def by_subject(self) -> dict[str, str]:
-        """Those that there are, but `moving`, by what reports call them."""
+        """The effects that are set, without `moving`, by their names in reports."""
         known = {each.metadata["subject"]: getattr(self, each.name) for each in fields(self) if each.metadata}
         return {**self.settings, **{subject: text for subject, text in known.items() if text}}
 
@@ -90,8 +90,8 @@ class LayerVariable:
 
 @dataclass(frozen=True)
 class Layers:
-    """A layer or model: its own variables, then what is in it; members of one chain follow each other, while the
-    chains may be interleaved in any way. `own_last`: its own variables stand behind, None where nothing says it."""
+    """A layer or model: its own variables, then those inside. Members of a chain follow each other; chains may be
+    interleaved in any way. `own_last`: whether its own variables come last, None if unknown."""
 
     own: tuple[LayerVariable, ...] = ()
     chains: tuple[tuple[Layers, ...], ...] = ()
@@ -116,7 +116,7 @@ class Layers:
 
 @dataclass(frozen=True)
 class StoredVariable:
-    """A model variable of a source. `trainable` is None where the source does not say."""
+    """A model variable of a source. `trainable` is None if the source does not show it."""
 
     name: str
     array: LazyArray | None
@@ -127,13 +127,13 @@ class StoredVariable:
 
 @dataclass(frozen=True)
 class NamedVariables:
-    """The trained variables as a person named them, in the optimizer's order.
+    """The trained variables named by the user, in the optimizer's order.
 
     Attributes:
-      in_source: all variables in the order of the source, `trainable` as the person said.
-      left_out: those that the source calls trainable, and the person does not name.
-      denied: two of them that the source has the other way round, where its order is that of the optimizer.
-      unnamed: the source as it is without what the person said.
+      in_source: all variables in the order of the source, `trainable` set by the user.
+      left_out: those that are trainable in the source and not named by the user.
+      denied: two of them in the opposite order of the source, if that is the optimizer's.
+      unnamed: the source without the user's names.
     """
 
     order: tuple[str, ...]
@@ -145,13 +145,13 @@ class NamedVariables:
 
 @dataclass(frozen=True)
 class Twins:
-    """Variables that neither the names nor the shapes of their slots tell apart.
+    """Variables that neither names nor shapes of their slots distinguish.
 
     Attributes:
-      order: all variables with slots, in the order of the optimizer's lists, twins in that of the source; of a source
-        that keeps one list of weights, only the twins.
-      groups: those alike; more of them than `order` has where it is open which of them have slots.
-      denied: whether the variables that are known stand in another order in the lists than in the source.
+      order: all variables with slots, in the order of the optimizer's lists, twins in that of the source; for a
+        source with one list of weights, only the twins.
+      groups: those that are equal; they contain more than `order` if it is unknown which of them have slots.
+      denied: whether the identified variables are in another order in the lists than in the source.
     """
 
     order: tuple[str, ...]
@@ -161,15 +161,15 @@ class Twins:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """The model that a source describes, as JSON of the release that wrote it; nothing of it is built.
+    """The model in a source, as JSON of the release that wrote it; nothing of it is built.
 
     Attributes:
       config: `{"class_name", "config"}` of the model.
-      training: `training_config` or `compile_config`, None where the model was not compiled.
-      groups: top-level layer -> (stored weight name, name among `Stored.variables`) in the source's order, where the
-        source groups weights by layer; the one key "" where their names alone tell; None where their places in a tree
-        do (`.keras`).
-      assets: name of a file that its layers read besides, such as a vocabulary -> its bytes, in pieces.
+      training: `training_config` or `compile_config`, None if the model was not compiled.
+      groups: top-level layer -> (stored weight name, name among `Stored.variables`) in the source's order, if the
+        source groups weights by layer; the one key "" if only their names identify them; None if their places in a
+        tree do (`.keras`).
+      assets: name of a further file that its layers read, such as a vocabulary -> its bytes, in pieces.
     """
 
     config: Mapping[str, Any]
@@ -180,40 +180,40 @@ class StoredModel:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a reader found, in the source's own terms, before any interpretation.
+    """The result of a reader, in the source's own terms, before any interpretation.
 
-    A format keeps optimizer state in one of two ways, and a reader fills the one that its format has:
-    `slots` where state is keyed by slot and variable (TF2 object graphs, tf.train Savers), or `weights` where only
-    the order is known (HDF5, lists).
+    A format stores optimizer state in one of two ways, and its reader fills the matching field: `slots` if state has
+    keys of slot and variable (TF2 object graphs, tf.train Savers), or `weights` if only the order is known (HDF5,
+    lists).
     """
 
     format: str
-    """Name of the reader, as `--from` takes it."""
+    """Name of the reader, a value of `--from`."""
     generation: str | None
     """`keras1 keras2 keras2.3 optimizer_v1 optimizer_v2 experimental optimizer keras3 tf1`, None if unknown."""
     evidence: tuple[str, ...]
-    """Why the reader believes in format and generation, one short sentence each."""
+    """Evidence for format and generation, one short sentence each."""
     optimizer_config: Mapping[str, Any] | None
     """Keras JSON `{"class_name", "config"}` as stored, or None."""
     variables: tuple[StoredVariable, ...]
     slots: Mapping[str, Mapping[str, LazyArray]] = field(default_factory=dict)
     """The source's own slot name -> variable name -> array."""
     scalars: Mapping[str, LazyArray] = field(default_factory=dict)
-    """State of the whole optimizer under the source's own names: iter, learning_rate, momentum_cache, ..."""
+    """Optimizer-wide state under the source's own names: iter, learning_rate, momentum_cache, ..."""
     weights: tuple[tuple[str, LazyArray], ...] | None = None
-    """(stored name, array) in the source's order; names may mean nothing. None where `slots` is used."""
+    """(stored name, array) in the source's order; names may have no meaning. None if `slots` is used."""
     versions: Versions = UNKNOWN
     warnings: tuple[str, ...] = ()
     matched: Mapping[str, str] = field(default_factory=dict)
-    """`slot/variable`, in the source's own slot names -> how the reader found the variable, where it had to."""
+    """`slot/variable`, in the source's own slot names -> how the reader matched the variable, if it had to."""
     unmapped: Mapping[str, LazyArray] = field(default_factory=dict)
-    """What is no state of the optimizer and no variable of the model: counters of the checkpoint, a loss scale."""
+    """Values that are neither optimizer state nor model variables: counters of the checkpoint, a loss scale."""
     twins: Twins | None = None
-    """Which slots belong to their variables by assumption alone."""
+    """Slots whose variables are only assumed."""
     nameless: bool = False
-    """Whether `variables` are known by their positions alone, so that a person has to name them, in order."""
+    """Whether `variables` have only positions, so that the user must name them, in order."""
     layers: Layers | None = None
-    """What is known of the order of `variables` where the source does not say all of it; None where it does."""
+    """Partial knowledge of the order of `variables`; None if the source shows all of it."""
     optimizers: tuple[str, ...] = ()
     """Paths of all optimizers in a checkpoint that can hold several; the state is of one of them."""
     effects: Effects = Effects()
@@ -221,23 +221,23 @@ class Stored:
     loss_scaling: tuple[int | None, float | None] | None = None
     """Steps until a loss scale grows, and the scale, as dtopt itself noted them."""
     graph_config: Mapping[str, Any] | None = None
-    """`{"class_name", "config"}` as constants and ops of the source's graph say it; a part of the config, or None."""
+    """`{"class_name", "config"}` from constants and ops of the source's graph; a part of the config, or None."""
     graph_seen: bool | None = None
-    """Whether the graph shows all that happens to gradients and rate before they reach the optimizer; None where the
-    program is not in a graph, as in eager TensorFlow."""
+    """Whether the graph shows all changes of gradients and rate before the optimizer; None without a graph of the
+    program, as in eager TensorFlow."""
     sparse: frozenset[str] | None = None
-    """Variables with sparse gradients, where the source tells it of all that it trains."""
+    """Variables with sparse gradients, if the source shows it for all trained ones."""
     constrained: Mapping[str, str] = field(default_factory=dict)
-    """Variables on which a constraint acts after each step, as a graph or dtopt itself says: the constraint as
-    `models.constraints` shows it, empty where a graph does not show which of Keras's it is."""
+    """Variables with a constraint after each step, from a graph or dtopt itself: the constraint in the form of
+    `models.constraints`, empty if a graph does not identify it."""
     optimizer_name: str | None = None
-    """What the source's names call the optimizer, usually after its class."""
+    """The optimizer's name in the source, usually from its class."""
     model: StoredModel | None = None
-    """None where the source does not describe its model."""
+    """None if the source does not describe its model."""
     doubts: tuple[Origin, ...] = ()
-    """Of dtopt itself, where it wrote the source."""
+    """dtopt's own values, if it wrote the source."""
     no_state: str = ""
-    """Why there is nothing of an optimizer; empty where there is."""
+    """Why there is no optimizer state; empty if there is some."""
 
     @property
     def traits(self) -> Generation:
@@ -247,11 +247,11 @@ class Stored:
 
 @dataclass(frozen=True)
 class Parts:
-    """What of a model a partial state leaves to it: names of variables.
+    """The parts of a model that a partial state does not cover: names of variables.
 
     Attributes:
-      fresh: those of which the state has neither slots nor, for a live model, values.
-      grown: those that are larger in the live model, which has the rest.
+      fresh: those without slots and, for a live model, values in the state.
+      grown: those that are larger in the live model, which supplies the rest.
       dropped: those of the source that the state leaves out.
     """
 
@@ -262,23 +262,23 @@ class Parts:
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """Optimizer state in dtopt's own terms, whatever wrote it. Everything the source held is somewhere here.
+    """Optimizer state in dtopt's own terms, from any source. Everything of the source is somewhere here.
 
     Attributes:
       algorithm: name of a class of `optim`.
       hyperparameters: its keyword arguments, as JSON values.
-      iterations: steps taken.
-      iterations_source: where that number stands.
-      slots: {slot: {variable: array}} by `optim`'s names; arrays are read when they are asked for.
-      variables: the model's, in optimizer order, then the others; `trainable` says which have slots to come.
-      scalars: state of the whole optimizer, such as Nadam's `u_product`.
-      unmapped: what has no place elsewhere.
+      iterations: the step count.
+      iterations_source: the place of that number.
+      slots: {slot: {variable: array}} by `optim`'s names; arrays are read when they are used.
+      variables: the model's, in optimizer order, then the others; `trainable` shows which have or will have slots.
+      scalars: optimizer-wide state, such as Nadam's `u_product`.
+      unmapped: everything else.
       matched: {`slot/variable`: `name`, `object graph`, `shape` or `position`}.
-      source: what the reader found; None for a slot-variable checkpoint.
-      origins: where every value came from that the next step depends on.
-      warnings: what a person may like to know; none of it decides whether the state is exact.
-      opened: the files that it was read from, some of which are read later; None where it was not read from any.
-      parts: what is left to the live model, where that is another than the source's.
+      source: the reader's result; None for a slot-variable checkpoint.
+      origins: the source of every value that the next step depends on.
+      warnings: notes for the user that do not affect the fidelity.
+      opened: the files that it was read from, some of which are read later; None if there are none.
+      parts: what is left to the live model, if that differs from the source's.
     """
 
     algorithm: str
@@ -308,21 +308,21 @@ class OptimizerState:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not exact, with the answers as the surface writes them that asks."""
+        """Why it is not exact, with the answers in the style of the calling surface."""
         return tuple(map(surfaces.worded, self.kept_reasons))
 
     @property
     def kept_reasons(self) -> tuple[str, ...]:
-        """The same as the command line writes them, which is how files keep them."""
+        """The same in the style of the command line, in which files store them."""
         return tuple(map(line, claims.reasons(self.origins)))
 
     @property
     def questions(self) -> claims.Questions:
-        """What is open, and the answers that confirm it."""
+        """Open questions, and the answers that confirm them."""
         return claims.questions(self.origins)
 
     def check_unchanged(self) -> None:
-        """Raises DamagedFileError if a file is not what it was when the state was read."""
+        """Raise DamagedFileError if a file has changed since the state was read."""
         if self.opened is not None:
             self.opened.check()
 
@@ -333,7 +333,7 @@ class OptimizerState:
         yield from self.unmapped.values()
 
     def checks(self) -> list[Check]:
-        """The checks of the files around the arrays, which must have finished before the state is believed."""
+        """Checks of the files around the arrays, which must finish before the state is trusted."""
         found = (array.extent.check for array in self.arrays() if array.extent is not None)
         return list({id(check): check for check in found if check is not None}.values())
 

@@ -30,7 +30,7 @@ from optim.state import copies, object_graph
 from optim.state.state import State
 from optim.state.tracked import unwrap
 from optim.step import reports
-from optim.step.building import Builder
+from optim.step.building import Builder, begin
 from optim.step.execution import Execution
 from optim.step.stepping import Stepper, check_not_tf1, not_converted
 
@@ -87,11 +87,8 @@ class Optimizer(tf.Module):
         rule: Rule | None = None,
         **options: Unpack[settings.Options],
     ):
-        check_not_tf1()
-        super().__init__()
-        self._name = name or type(self).__name__
+        self._state = self._begin(name or type(self).__name__, mesh)
         self._hyper = self.__dict__.get("_hyper") or Values({} if rule is None else hyperparameters(type(rule)), {})
-        self._state = State(self, self._name, mesh)
         made = algorithm.of(self, rule, self._hyper.current, Optimizer)
         own = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": learning_rate}
         self._settings = settings.Settings(options, own, made, self._state, self.__dict__.pop("_explicit", None))
@@ -100,11 +97,13 @@ class Optimizer(tf.Module):
         self._stepper = Stepper(self._algorithm, self._state, self._settings, self.build)
 
     __signature__ = settings.with_options(inspect.signature(__init__))
+    _written_out = staticmethod(settings.with_options)
+    _begin = begin
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Write `**options` out in the signature of a subclass, for people and for tools."""
         super().__init_subclass__(**kwargs)
-        cls.__signature__ = settings.with_options(inspect.signature(cls.__init__))
+        cls.__signature__ = cls._written_out(inspect.signature(cls.__init__))
 
     def __repr__(self) -> str:
         return reports.summary(type(self).__name__, self.__signature__, self.get_config, self._state)

@@ -66,25 +66,31 @@ class Optimizer:
         rule: Rule | None = None,
         **options: Unpack[settings.Options],
     ):
-        if mesh is not None:
-            raise UnsupportedError(
-                "mesh= is for TensorFlow's DTensor; leave it out. On JAX, slots follow keras.distribution"
-            )
-        self.name = name or type(self).__name__
+        self._state = self._begin(name or type(self).__name__, mesh)
         self._hyper = self.__dict__.get("_hyper") or Values({} if rule is None else hyperparameters(type(rule)), {})
-        self._state = State()
         made = algorithm.of(self, rule, self._hyper.current, Optimizer)
         own = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": learning_rate}
         explicit = self.__dict__.pop("_explicit", None)
         self._settings = settings.Settings(options, own, made, self._state, explicit)  # type: ignore[arg-type]
         self._algorithm = self._settings.algorithm()
 
+    def _begin(self, name: str, mesh: Any) -> State:
+        """As that of `optim.optimizer.Optimizer`."""
+        if mesh is not None:
+            raise UnsupportedError(
+                "mesh= is for TensorFlow's DTensor; leave it out. On JAX, slots follow keras.distribution"
+            )
+        self.name = name
+        return State()
+
     __signature__ = settings.with_options(inspect.signature(__init__))
+
+    _written_out = staticmethod(settings.with_options)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Write `**options` out in the signature of a subclass, for people and for tools."""
         super().__init_subclass__(**kwargs)
-        cls.__signature__ = settings.with_options(inspect.signature(cls.__init__))
+        cls.__signature__ = cls._written_out(inspect.signature(cls.__init__))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

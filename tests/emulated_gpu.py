@@ -22,7 +22,7 @@ from optim.native.generate import Program, program_for
 from optim.native.gpu import Gpus
 
 SOURCES = Path(__file__).parent / "native"
-KERNELS = {program.name: program for program in generate.builtin_programs() if cuda.has_kernel(program)}
+KERNELS = {program.name: program for program in generate.builtin_programs()}
 SQUARED = {name: program for name, program in KERNELS.items() if program.powers}
 """Programs that take rows, and the sums of powers of these."""
 PROGRAMS = {n: p for n, p in KERNELS.items() if cuda.is_elementwise(p) and n not in SQUARED}
@@ -60,9 +60,9 @@ def emulated_path(*programs: Program, has_lanes: bool = False) -> Path:
 
 
 def modules(rule: Any) -> dict[Program, str]:
-    """The programs of a rule that have a kernel, whatever the rank of a variable, each with its library."""
+    """The programs of a rule, whatever the rank of a variable, each with its library."""
     programs = {program_for(rule, rank, each=each) for rank in range(5) for each in (False, True)}
-    return {program: _module(program) for program in programs if program is not None and cuda.has_kernel(program)}
+    return {program: _module(program) for program in programs if program is not None}
 
 
 def _module(program: Program) -> str:

@@ -6,6 +6,7 @@ Arguments and defaults: `keras/optimizers/schedules/learning_rate_schedule.py` 2
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from optim import schedules
 from optim.errors import HyperparameterError, UnsupportedError
 
 FORMULA = "Formula"
-"""A schedule of `optim` alone, of the ops that a graph of TensorFlow 1 has for its rate."""
+"""The schedule of `optim` with the ops that a graph of TensorFlow 1 has for its rate."""
 OPTIONAL: dict[str, dict[str, Any]] = {
     "ExponentialDecay": {"staircase": False},
     "PiecewiseConstantDecay": {},
@@ -28,6 +29,10 @@ OPTIONAL: dict[str, dict[str, Any]] = {
 WARM_UP = {"warmup_target": None, "warmup_steps": 0}
 """Of CosineDecay, since TF 2.13."""
 SCHEDULES = tuple(OPTIONAL)
+PHASES = tuple(name for name in schedules.OWN if name != FORMULA)
+"""Schedules of `optim` that Keras does not have."""
+PARTS = ("warmup_steps", "stable_steps", "decay_steps")
+"""Their lengths, in order."""
 
 
 def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
@@ -55,7 +60,7 @@ def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
     said = ", ".join(f"{key} = {default!r}" for key, default in added.items())
     assumed = f"the schedule {name} does not say all of its arguments, of which is assumed: {said}" if added else ""
     rate = {"class_name": name, "config": {**config, **added}}
-    if name in SCHEDULES:
+    if name in schedules.KNOWN:
         _check(rate)
     return rate, assumed
 
@@ -74,6 +79,10 @@ def _check(rate: Mapping[str, Any]) -> None:
 def _name(value: Mapping[str, Any]) -> str:
     """The class; with its package where it is not Keras's own, as it may be called like one of those."""
     name, module, registered = (value.get(key) for key in ("class_name", "module", "registered_name"))
+    if isinstance(module, str) and module.partition(".")[0] == "optim":
+        return str(name)
+    if name in PHASES:  # a program's own, as Keras has none of that name
+        return f"{module or 'own'}>{name}"
     if isinstance(registered, str) and registered:
         return registered if ">" in registered else f"{module or 'own'}>{registered}"
     if isinstance(module, str) and module.partition(".")[0] not in ("keras", "tf_keras", "tensorflow"):
@@ -93,9 +102,33 @@ def named(document: Any, plain: Any) -> Any:
     return {**made, "dtype": "float32"} if made["class_name"] in SCHEDULES else made  # as Keras computes it
 
 
+def in_keras(rate: Any) -> Any:
+    """A rate as Keras has it: a warm-up before CosineDecay is a CosineDecay with one; any other rate is as it was."""
+    if not isinstance(rate, Mapping) or rate.get("class_name") != "LinearWarmup":
+        return rate
+    around, inner = rate["config"], rate["config"]["schedule"]
+    if not isinstance(inner, Mapping) or inner.get("class_name") != "CosineDecay":
+        return rate
+    own = dict(inner["config"])
+    if own.get("warmup_target") is not None:
+        return rate
+    own |= {"warmup_target": own["initial_learning_rate"], "warmup_steps": around["warmup_steps"]}
+    own["initial_learning_rate"] = around.get("initial_learning_rate", 0.0)
+    return {**{key: value for key, value in inner.items() if key != "module"}, "config": own}
+
+
+def ends_of_phases(rate: Any) -> list[float]:
+    """The steps at which a schedule of `optim` turns, without those of one that it contains."""
+    config = rate["config"] if isinstance(rate, Mapping) and rate.get("class_name") in PHASES else {}
+    if "total_steps" in config:
+        up = config["pct_start"] * config["total_steps"] - 1
+        return [up, 2 * up, config["total_steps"] - 1]
+    return list(itertools.accumulate(config[key] for key in PARTS if key in config))
+
+
 def is_own(rate: Any) -> bool:
     """Whether a rate, as `read` gives it, is a schedule that neither Keras nor `optim` has."""
-    return isinstance(rate, Mapping) and rate.get("class_name") not in (*SCHEDULES, FORMULA)
+    return isinstance(rate, Mapping) and not schedules.is_known(rate)
 
 
 def shown(rate: Any) -> str | None:

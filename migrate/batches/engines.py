@@ -1,8 +1,8 @@
-"""A batch on machines of one's own: on any `concurrent.futures.Executor`, such as Dask's.
+"""Run a batch on your own machines: on any `concurrent.futures.Executor`, such as Dask's.
 
-Workers share the file system with the caller. An engine that loses a worker does that worker's tasks again, and may do
-so with a finished one whose result was lost on the way. So each item leaves a receipt next to the targets, and a task
-that finds the receipt of an item returns it.
+Workers share the file system with the caller. If an engine loses a worker, it repeats that worker's tasks, sometimes
+even a finished one whose result was lost. So each item writes a receipt next to the targets, and a task that finds an
+item's receipt returns it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from optim.bytes import files, urls
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 
 TASK_BYTES = 64 << 20
-"""Of the checkpoints of one task: small ones go together, as each task costs a message there and back."""
+"""Bytes of the checkpoints of one task: small ones are grouped, because each task costs two messages."""
 ITEM_BYTES = 4 << 20
-"""What migrating a small checkpoint costs other than its bytes, in bytes of a large one."""
+"""Fixed cost of migrating a small checkpoint, in bytes of a large one."""
 Do = Callable[[Job, bool], BatchItem]
 """Migrates one source; with True, one that may have been begun before."""
 
 
 @contextlib.contextmanager
 def connected(url: str) -> Iterator[Executor]:
-    """The executor that a URL names: `dask://HOST:PORT` is that of a Dask scheduler.
+    """The executor of a URL: `dask://HOST:PORT` is that of a Dask scheduler.
 
     Raises:
-      HyperparameterError: no such engine. UnsupportedError: distributed is not installed, or nothing answers there.
+      HyperparameterError: an unknown engine. UnsupportedError: distributed is not installed, or nothing answers
+        there.
     """
     scheme, _, address = url.partition("://")
     if scheme != "dask" or not address:
@@ -58,15 +59,15 @@ def connected(url: str) -> Iterator[Executor]:
 def in_executor(
     executor: Executor, do: Do, jobs: Sequence[Job], sizes: Sequence[int], into: str | None
 ) -> Generator[tuple[int, BatchItem], None, None]:
-    """`(index, result)` of every job, as they are done, the largest first.
+    """Yield `(index, result)` of every job as it finishes, largest first.
 
-    Closing the iterator takes back what has not begun.
+    Closing the iterator cancels jobs that have not begun.
 
     Args:
       executor: its processes have this version of dtopt, and `into` and the sources under the same names.
-      do: what can be pickled.
+      do: can be pickled.
       sizes: bytes of the source of each job.
-      into: folder of the targets, where receipts are kept meanwhile; None if nothing is written, or behind a URL.
+      into: folder of the targets and temporary receipts; None if nothing is written, or for a URL.
     """
     jobs = [replace(job, source=files.absolute(job.source), dest=files.absolute(job.dest)) for job in jobs]
     with contextlib.nullcontext() if into is None else scratch_folder(os.path.join(into, "batch")) as receipts:
@@ -77,7 +78,7 @@ def in_executor(
                 task = futures[future]
                 try:
                     results = future.result()
-                except Exception as error:  # of the engine: what goes wrong with an item is in its result
+                except Exception as error:  # an engine's error: those of items are in their results
                     results = [_given_up(jobs[i], error, _receipt(receipts, i)) for i in task]
                 yield from zip(task, results, strict=True)
         finally:
@@ -86,7 +87,7 @@ def in_executor(
 
 
 def size_of(job: Job) -> int:
-    """Bytes of a source's files; 0 where there is nothing to read."""
+    """Bytes of a source's files; 0 if nothing can be read."""
     try:
         return sum(identity[2] for identity in open_source(job.source).files.values())
     except (DtoptError, OSError):
@@ -94,7 +95,7 @@ def size_of(job: Job) -> int:
 
 
 def divided(sizes: Sequence[int]) -> list[list[int]]:
-    """Indices in tasks of about TASK_BYTES, the largest first, so that none of them is alone at the end."""
+    """Group indices into tasks of about TASK_BYTES, largest first, so that no large one runs alone at the end."""
     tasks: list[list[int]] = []
     room = 0
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -108,7 +109,7 @@ def divided(sizes: Sequence[int]) -> list[list[int]]:
 
 
 def do_task(do: Do, jobs: Sequence[Job], indices: Sequence[int], receipts: str | None, version: str) -> list[BatchItem]:
-    """In a worker: what became of each job of a task."""
+    """Run in a worker: return the result of each job of a task."""
     here = release.version()
     if here != version:
         raise UnsupportedError(f"the worker has dtopt {here} and the caller {version}; install the same one on both")
@@ -116,7 +117,7 @@ def do_task(do: Do, jobs: Sequence[Job], indices: Sequence[int], receipts: str |
 
 
 def _once(do: Do, job: Job, receipt: str) -> BatchItem:
-    """Do a job unless its receipt is there. One that was begun before may have a target, which stays if it is whole."""
+    """Do a job unless its receipt exists. A job that was begun before may have a target, which stays if complete."""
     if not receipt:
         return do(job, urls.is_url(job.dest))
     if (done := _read(receipt)) is not None:
@@ -126,7 +127,7 @@ def _once(do: Do, job: Job, receipt: str) -> BatchItem:
         pass
     result = do(job, begun)
     if result.status == FAILED and (done := _read(receipt)) is not None:
-        return done  # another worker, taken for lost, was quicker
+        return done  # another worker, assumed lost, was faster
     part = f"{receipt}.{secrets.token_hex(4)}"
     with open(part, "wb") as file:
         file.write(msgspec.json.encode(result))

@@ -1,4 +1,4 @@
-"""Whether a target that Keras loads is what migrating its source would write: each tensor in its place."""
+"""Whether a target for Keras equals a new migration of its source: each tensor in its place."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def writer_of(format_name: str) -> ModuleType:
 
 
 def differences(state: OptimizerState, target: OptimizerState, writer: ModuleType) -> Iterator[str]:
-    """What of a target is not as the source shows.
+    """Yield the differences between a target and its source.
 
     Args:
-      state: of the source. target: of what was written, by its reader.
+      state: of the source. target: of the written file, by its reader.
       writer: the module that wrote it.
     """
     _, plan = writer.converted(state)
@@ -69,7 +69,7 @@ def _slots(plan: ModelPlan, target: OptimizerState, places: Mapping[str, str]) -
 
 
 def difference(array: LazyArray, other: LazyArray) -> str:
-    """How two arrays differ in shape, dtype or any bit; empty if they do not."""
+    """Describe how two arrays differ in shape, dtype or any bit; empty if they do not."""
     if (array.shape, array.dtype) != (other.shape, other.dtype):
         return f"is {other.dtype}{list(other.shape)}, not {array.dtype}{list(array.shape)}"
     want, got = (np.ascontiguousarray(a.load()) for a in (array, other))
@@ -90,7 +90,7 @@ def _hyperparameters(wanted: Mapping[str, object], got: Mapping[str, object]) ->
 
 
 def _settings(schedule: Mapping[str, object]) -> dict[str, object]:
-    """A schedule without its name, which shows nothing of it."""
+    """A schedule without its name, which does not matter."""
     config = schedule.get("config")
     kept = {k: v for k, v in config.items() if k != "name"} if isinstance(config, Mapping) else {}
     return {"class_name": schedule.get("class_name"), "config": kept}

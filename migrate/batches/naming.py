@@ -1,4 +1,4 @@
-"""Which checkpoints a batch has, and where each goes: names that are distinct and depend on nothing but the sources."""
+"""Find the checkpoints of a batch, and name their targets: distinctly, by the sources alone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from optim.errors import DtoptError
 
 SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".pickle", ".index")
 MODELS = (".h5", ".hdf5", ".keras")
-"""Suffixes of what Keras saves; other programs keep data in files with the first two."""
+"""Suffixes of Keras's files; other programs store data in files with the first two."""
 POINTED = ("tf_object", "tf1_saver", "tf_dtensor_names")
-"""Formats of which a folder is one checkpoint, the newest, whatever else is in it."""
+"""Formats for which a folder is one checkpoint, the newest, regardless of other content."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One source and its target, or `problem`: why there is nothing to migrate."""
+    """One source and its target, or `problem`: why it cannot be migrated."""
 
     source: str
     dest: str
@@ -34,24 +34,24 @@ class Job:
 
 
 def jobs(sources: Sequence[str | os.PathLike[str]], into: str, suffix: str = "", *, every: bool = False) -> list[Job]:
-    """What to migrate, in the order given; folders of checkpoints stand for what they hold; nothing comes twice.
+    """Return what to migrate, in the given order; folders are replaced by their checkpoints; duplicates are removed.
 
     Args:
-      into: folder of the targets, which are no sources of a folder that it is in.
+      into: folder of the targets; inside a source folder it is skipped.
       suffix: end of every target's name.
-      every: take all checkpoints of a folder and of the folders in it.
+      every: use all checkpoints of a folder and its subfolders.
     """
     found: dict[str, tuple[str, DtoptError | None]] = {}
     for source in (os.fspath(s) for s in sources):
         try:
-            held = expand(source, every=every, targets=into)
+            checkpoints = expand(source, every=every, targets=into)
         except DtoptError as error:
             found.setdefault(files.canonical(source), (source, error))
             continue
         except OSError as error:
             found.setdefault(files.canonical(source), (source, UnknownFormatError(f"{source}: {error}")))
             continue
-        for path in held:
+        for path in checkpoints:
             found.setdefault(files.canonical(path), (path, None))
     names = distinct_names([path for path, _ in found.values()])
     todo = []
@@ -66,12 +66,12 @@ def jobs(sources: Sequence[str | os.PathLike[str]], into: str, suffix: str = "",
 
 
 def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
-    """The source itself, or the checkpoints in a folder that is none; folders in it are searched with `every` alone,
-    and one of `targets` never.
+    """The source itself, or the checkpoints in a folder that is not one itself; subfolders are only searched with
+    `every`, and never `targets`.
 
     Raises:
-      AmbiguousError: the folder has a newest TensorFlow checkpoint and holds others, too, and not `every`.
-      UnknownFormatError: the folder is no checkpoint and holds none.
+      AmbiguousError: the folder has a newest TensorFlow checkpoint and others too, and not `every`.
+      UnknownFormatError: the folder is not a checkpoint and contains none.
     """
     if not files.is_folder(source):
         return [source]
@@ -82,19 +82,19 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
     except AmbiguousError:  # several states and no file that names the newest: each of them is one
         return _held(source)
     except UnknownFormatError:
-        held = _held(source)
-        if not held:
+        direct = _held(source)
+        if not direct:
             raise UnknownFormatError(
                 unknown.of_orbax(source)
                 or f"{source} is not a checkpoint, and contains no checkpoint (--all also searches its folders)"
             ) from None
-        if len(held) == 1 and (others := _outside(held[0], _tree(source, targets))):
+        if len(direct) == 1 and (others := _outside_of_folder(direct[0], _tree(source, targets))):
             raise AmbiguousError(
-                f"{source} holds {held[0]}, and others in folders in it ({some(others, 3)}): --all takes all of them,"
+                f"{source} holds {direct[0]}, and others in folders in it ({some(others, 3)}): --all takes all of them,"
                 " or name one"
             ) from None
-        return [path for each in held for path in (expand(each) if files.is_folder(each) else [each])]
-    found = [*_prefixes(source), *_without_index(source), *_files(source)] if kind in POINTED else []
+        return [path for each in direct for path in (expand(each) if files.is_folder(each) else [each])]
+    found = [*_prefixes(source), *_incomplete(source), *_single_file_checkpoints(source)] if kind in POINTED else []
     if len(found) > 1:
         raise AmbiguousError(
             f"{source} holds {len(found)} checkpoints ({some(found)}): --all takes all of them, or name one"
@@ -102,31 +102,33 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
     return [source]
 
 
-def _outside(folder: str, paths: Sequence[str]) -> list[str]:
-    """Those of some paths that do not are in a folder, and are not it."""
+def _outside_of_folder(folder: str, paths: Sequence[str]) -> list[str]:
     return [path for path in paths if not f"{path}{os.sep}".startswith(f"{folder}{os.sep}")]
 
 
 def _tree(folder: str, targets: str) -> list[str]:
-    """Every checkpoint in a folder and the folders in it, links to folders and what an earlier batch wrote left alone.
-    Raises UnknownFormatError."""
+    """Every checkpoint in a folder and its subfolders, except linked folders and targets of earlier batches. Raises
+    UnknownFormatError."""
     found: list[str] = []
     written = files.canonical(targets) if targets else ""
     within = written.startswith(os.path.join(files.canonical(folder), ""))
-    for here in files.walk(folder, stop=_is_one):
-        if within and not _outside(written, [files.canonical(here)]):
+    for here in files.walk(folder, stop=_is_one_checkpoint):
+        if within and not _outside_of_folder(written, [files.canonical(here)]):
             continue
-        found += [here] if _is_one(here) else sorted([*_prefixes(here), *_without_index(here), *_files(here)])
+        found += (
+            [here]
+            if _is_one_checkpoint(here)
+            else sorted([*_prefixes(here), *_incomplete(here), *_single_file_checkpoints(here)])
+        )
     if not found:
         raise UnknownFormatError(
             unknown.of_orbax(folder)
-            or (f"{folder} is not a checkpoint, and contains no checkpoint, also not in its folders")
+            or (f"{folder} is not a checkpoint, and contains no checkpoint, nor do its subfolders")
         )
     return found
 
 
-def _is_one(folder: str) -> bool:
-    """Whether a folder as a whole is one checkpoint, as a SavedModel is."""
+def _is_one_checkpoint(folder: str) -> bool:
     try:
         return readers.detect(folder).name not in POINTED
     except DtoptError:
@@ -134,7 +136,6 @@ def _is_one(folder: str) -> bool:
 
 
 def _prefixes(folder: str) -> list[str]:
-    """TensorFlow checkpoints in a folder."""
     names = sorted(name for name in files.names(folder) if name.endswith(".index"))
     return [os.path.join(folder, name).removesuffix(".index") for name in names]
 
@@ -142,16 +143,14 @@ def _prefixes(folder: str) -> list[str]:
 def _held(folder: str) -> list[str]:
     entries = [os.path.join(folder, name) for name in sorted(files.names(folder))]
     folders = [path for path in entries if files.is_folder(path) and _is_checkpoint(path)]
-    return sorted([*_prefixes(folder), *_without_index(folder), *folders, *_files(folder)])
+    return sorted([*_prefixes(folder), *_incomplete(folder), *folders, *_single_file_checkpoints(folder)])
 
 
-def _without_index(folder: str) -> list[str]:
-    """Checkpoints of which only a part is there: each is one that the report names."""
+def _incomplete(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in without_index(files.names(folder))]
 
 
-def _files(folder: str) -> list[str]:
-    """Checkpoints of one file, by their content."""
+def _single_file_checkpoints(folder: str) -> list[str]:
     paths = [os.path.join(folder, name) for name in sorted(files.names(folder)) if name != "checkpoint"]
     return [p for p in paths if not files.is_folder(p) and not _of_bundle(p) and _is_checkpoint(p)]
 
@@ -165,20 +164,20 @@ def _is_checkpoint(path: str) -> bool:
         readers.detect(path)
     except UnknownFormatError:
         return _is_spoiled(path)
-    except (DtoptError, OSError):  # a damaged or ambiguous one, or one that changes: that is for the migration to say
+    except (DtoptError, OSError):  # damaged, ambiguous or changing: the migration reports it
         return True
     return True
 
 
 def _is_spoiled(path: str) -> bool:
-    """Whether a file has the suffix of a model, and is none nor data: empty, overwritten, a link that leads nowhere."""
+    """Whether a file has a model's suffix, but is neither a model nor data: empty, overwritten, a broken link."""
     return path.endswith(MODELS) and not files.is_folder(path) and not hdf5.is_hdf5(path)
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """A name for each of some different paths: its last part, with as many folders before it as distinguish it.
+    """A name for each of several different paths: its last part, with as many parent folders as needed.
 
-    Names that differ in upper and lower case only count as the same, as on some file systems they are.
+    Names that differ only in case count as the same, as on some file systems.
     """
     absolute = [files.absolute(path) for path in paths]
     plain = Counter((os.path.dirname(p), _stem(p)) for p in absolute)

@@ -1,4 +1,4 @@
-"""What became of each source of a batch, and of all of them by reason."""
+"""The result of each source of a batch, and of all of them by reason."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ BROKEN_EXIT, REFUSED_EXIT = 3, 1
 
 @dataclass(frozen=True)
 class BatchItem:
-    """What became of one source.
+    """The result of one source.
 
     Attributes:
       source: what was read.
       dest: its target.
-      status: `migrated`; `planned`, with `dry_run`; `skipped`, with `resume` and the target whole; `refused`, by
-        `strict`; `failed`; or `not reached`, when the run was interrupted.
-      problem: why, where it is `refused` or `failed`.
-      report: of the migration, where there was one.
-      questions: what is open, and the values that answer it.
-      confirm_command, choice_commands: what answers it, as in `migrate.Report`.
+      status: `migrated`; `planned`, with `dry_run`; `skipped`, with `resume` and a complete target; `refused`, by
+        `strict`; `failed`; or `not reached`, after an interrupt.
+      problem: the reason, if it is `refused` or `failed`.
+      report: of the migration, if there was one.
+      questions: open questions, and the values that answer them.
+      confirm_command, choice_commands: the commands that answer them, as in `migrate.Report`.
     """
 
     source: str
@@ -43,7 +43,7 @@ class BatchItem:
 
     @property
     def outcome(self) -> str:
-        """`exact` or `approximate` where it is or can be migrated, else the status."""
+        """`exact` or `approximate` if it is or can be migrated, else the status."""
         return self.status if self.report is None else self.report.fidelity
 
     @property
@@ -54,7 +54,7 @@ class BatchItem:
 
 @dataclass(frozen=True)
 class Group:
-    """Sources with one outcome for one reason, names and numbers aside. `example` is the first of them."""
+    """Sources with the same outcome and reason, apart from names and numbers. `example` is the first of them."""
 
     outcome: str
     reason: str
@@ -64,7 +64,7 @@ class Group:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What became of every source.
+    """The result of every source.
 
     Attributes:
       items: one for each source, in the order given.
@@ -74,7 +74,7 @@ class BatchReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many items have each status; those that none has are left out."""
+        """How many items have each status, without zeros."""
         found = {status: sum(item.status == status for item in self.items) for status in STATUSES}
         return {status: count for status, count in found.items() if count}
 
@@ -102,7 +102,7 @@ class BatchReport:
 
 
 def _general(reason: str, item: BatchItem) -> str:
-    """A reason without what is of this source alone: its paths, and numbers."""
+    """A reason without its source's paths and numbers."""
     for path in (item.source, files.absolute(item.source), item.dest):
         reason = reason.replace(path, "PATH")
     return re.sub(r"(?<![A-Za-z])-?\d[\d.]*(?:e[+-]?\d+)?", "N", reason)

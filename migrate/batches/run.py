@@ -1,4 +1,4 @@
-"""Many checkpoints at once: one that is broken stops no other, and a run that was interrupted is taken up again."""
+"""Migrate many checkpoints: a broken one does not stop the others, and an interrupted run can be continued."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OPTIONS = {*HINTS, *PARTIAL, "strict", "overwrite", "dry_run"}
 
 
 class BatchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a batch. What was migrated is kept; `report` says what, and `resume` continues from there."""
+    """Ctrl-C during a batch. Finished targets are kept; `report` lists them, and `resume` continues."""
 
     def __init__(self, report: BatchReport):
         super().__init__("interrupted: finished targets are kept; --resume continues from there")
@@ -47,21 +47,21 @@ def batch(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> BatchReport:
-    """Migrate every source to a target of its own in the folder `into`.
+    """Migrate every source to its own target in the folder `into`.
 
-    A target is called as its source without suffix; sources of one name get their folders in front (`a/model.h5` and
-    `b/model.h5` become `a-model` and `b-model`). Names depend on the list of sources alone, so that the same list gives
-    the same names in every run and every shard. A folder that is no checkpoint stands for those directly in it; one
-    with several TensorFlow checkpoints is refused without `every`.
+    A target is named like its source without suffix; sources with equal names get their folders in front (`a/model.h5`
+    and `b/model.h5` become `a-model` and `b-model`). Names depend only on the list of sources, so the same list gives
+    the same names in every run and every shard. A folder that is not a checkpoint means those directly in it; one with
+    several TensorFlow checkpoints is refused without `every`.
 
     Args:
       jobs: processes at a time. With more than one, a script that calls this needs `if __name__ == "__main__":`, as
         every use of `multiprocessing` does.
       executor: does the work instead, in processes that have the sources and `into` under the same names; it is not
-        shut down. What is done again where a worker is lost is the executor's own matter: Dask's does.
-      resume: leave targets that are there and equal to what their source gives, bit for bit; migrate the others.
+        shut down. Repeating the work of a lost worker is the executor's task: Dask does it.
+      resume: skip targets that exist and equal a new migration of their source, bit for bit; migrate the others.
       shard: (i, n), the i-th of n parts of the sources, from 1: for n machines with one list.
-      every: take each checkpoint of a folder and of the folders in it: all epochs of a run, whole trees.
+      every: use each checkpoint of a folder and its subfolders: all epochs of a run, whole trees.
       to, order: the target format, as for `migrate_checkpoint`.
       progress: called with (sources done, sources in all).
       options: as for `migrate_checkpoint`, the same for all sources.
@@ -97,7 +97,7 @@ def _collected(
     todo: Sequence[naming.Job],
     progress: Callable[[int, int], None] | None,
 ) -> BatchReport:
-    """The report of all, as results come; of an interrupted batch inside BatchInterrupted."""
+    """Build the report as results arrive; after an interrupt inside BatchInterrupted."""
     items = [BatchItem(job.source, job.dest, NOT_REACHED) for job in todo]
     done = 0
     try:
@@ -136,7 +136,7 @@ def _results(
 
 
 def migrate_again(do: partial[BatchItem], job: naming.Job, begun: bool) -> BatchItem:
-    """One that was begun before by a worker that is lost may be done: then it is as good as migrated."""
+    """Migrate a source that a lost worker may have begun, or even finished."""
     if not begun:
         return do(job)
     item = do(job, resume=True)
@@ -144,7 +144,7 @@ def migrate_again(do: partial[BatchItem], job: naming.Job, begun: bool) -> Batch
 
 
 def migrate_one(job: naming.Job, *, surface: str = surfaces.PYTHON, **options: Any) -> BatchItem:
-    """One source of a batch; whatever goes wrong with it is in the result, worded for a surface."""
+    """Migrate one source of a batch; any error is in the result, worded for a surface."""
     with surfaces.speaking(surface):
         return _migrated(job, **options)
 
@@ -160,7 +160,7 @@ def _migrated(job: naming.Job, *, resume: bool, **options: Any) -> BatchItem:
         return BatchItem(job.source, job.dest, status, "", report, report.questions, *asked)
     except StrictError as error:
         return BatchItem(job.source, job.dest, REFUSED, error.text, questions=asked_by(error))
-    except Exception as error:  # the edge of one source: even a defect in a reader must not stop the others
+    except Exception as error:  # even a defect in a reader must not stop the other sources
         if (stop := interruption(error)) is not None:
             raise stop from error
         if isinstance(error, DtoptError):

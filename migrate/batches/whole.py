@@ -1,4 +1,4 @@
-"""Whether a target is what its source gives: what `resume` may leave alone."""
+"""Whether a target equals a new migration of its source, so that `resume` can skip it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from optim.slot_layout import SAVE_COUNTER_KEY
 
 HINTS = tuple(Hints.__annotations__)
 PARTIAL = ("fresh", "grown", "weights_only")
-"""Options of `migrate_checkpoint` that choose a part of the source."""
+"""Options of `migrate_checkpoint` that select a part of the source."""
 
 
 def is_whole(source: str, dest: str, options: Mapping[str, Any]) -> bool:
-    """Whether `dest` is what migrating the source would write. A strict run asks for more than a whole target."""
+    """Whether `dest` is what migrating the source would write. A strict run requires more than a complete target."""
     hints = Hints(**{key: options[key] for key in HINTS if key in options})  # type: ignore[typeddict-item]
     state = convert.read_part(source, options["to"], Choice.of(*(options.get(key, ()) for key in PARTIAL)), hints)
     if options["to"] == "list":
@@ -47,11 +47,11 @@ def is_whole(source: str, dest: str, options: Mapping[str, Any]) -> bool:
 
 
 def _has_graph(dest: str) -> bool:
-    """Whether a slot-variable checkpoint has the object graph of its keys and the counter that TensorFlow restores, and
-    names no other state.
+    """Whether a slot-variable checkpoint has the object graph of its keys and TensorFlow's counter, and names no other
+    state.
 
     Raises:
-      DtoptError, OSError: it is damaged, or that of others.
+      DtoptError, OSError: it is damaged, or not dtopt's.
     """
     bundle = BundleReader(find_prefix(dest) or dest)
     if GRAPH_KEY not in bundle or not documents.names_state(dest, bundle.prefix):
@@ -63,16 +63,16 @@ def _has_graph(dest: str) -> bool:
 
 def _is_whole_model(dest: str, state: OptimizerState, options: Mapping[str, Any]) -> bool:
     writer = model_target.writer_of("keras" if options["to"] == "keras" else "h5")
-    told = writer.converted(state)[0]
-    if options.get("strict") and told.fidelity != "exact":
+    in_target = writer.converted(state)[0]
+    if options.get("strict") and in_target.fidelity != "exact":
         return False
     try:
         target = convert.read(dest)
-        doubts = remembered(to_remember(told.origins))
+        doubts = remembered(to_remember(in_target.origins))
         same_words = target.source is not None and target.source.doubts == doubts
         same_words = same_words and documents.are_same(dest, writer.described(state))
         return same_words and not any(model_target.differences(state, target, writer))
-    except (DtoptError, OSError, ValueError):  # JSON that is none
+    except (DtoptError, OSError, ValueError):  # invalid JSON
         return False
 
 
@@ -89,11 +89,10 @@ def _is_whole_list(dest: str, state: OptimizerState, options: Mapping[str, Any])
 
 
 def _same_state(a: OptimizerState, b: OptimizerState) -> bool:
-    return _described(a) == _described(b) and all(map(_same_array, _arrays(a), _arrays(b)))
+    return _text_without_values(a) == _text_without_values(b) and all(map(_same_array, _arrays(a), _arrays(b)))
 
 
-def _described(state: OptimizerState) -> str:
-    """Everything but the arrays' values, as text."""
+def _text_without_values(state: OptimizerState) -> str:
     arrays = [(a.shape, a.dtype) for a in _arrays(state)]
     variables = [(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None) for v in state.variables]
     slots = sorted((slot, sorted(owners)) for slot, owners in state.slots.items())

@@ -1,4 +1,4 @@
-"""Processes that do one task after another; one that dies takes nothing but its own task with it."""
+"""Processes that do one task after another; if one dies, only its task is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS_TO_TIDY_UP = 10.0
 
 
 class WorkerDiedError(Exception):
-    """A process ended in the middle of a task: killed, out of memory, or by a fault in a library."""
+    """A process ended during a task: killed, out of memory, or by a fault in a library."""
 
 
 class _Worker:
@@ -39,10 +39,10 @@ class _Worker:
 def in_processes(
     do: Callable[[Any], Any], tasks: Sequence[Any], processes: int
 ) -> Generator[tuple[int, Any], None, None]:
-    """`(index, do(task))` for every task, as they are done; a `WorkerDiedError` where the process ended instead.
+    """Yield `(index, do(task))` for every task as it finishes; a `WorkerDiedError` if the process ended instead.
 
-    `do` and the tasks are pickled, `do` must not raise. Closing the iterator ends the processes, each after it has
-    removed its scratch files.
+    `do` and the tasks are pickled, `do` must not raise. Closing the iterator ends the processes after they have removed
+    their scratch files.
     """
     left = deque(range(len(tasks)))
     workers: list[_Worker] = []
@@ -52,7 +52,7 @@ def in_processes(
             for worker in workers:
                 if worker.task is None and left:
                     worker.task = left.popleft()
-                    with contextlib.suppress(OSError):  # it died at once: found out below
+                    with contextlib.suppress(OSError):  # it died at once: detected below
                         worker.pipe.send(tasks[worker.task])
             busy = {w.pipe: w for w in workers if w.task is not None}
             for pipe in connection.wait(list(busy)):
@@ -86,7 +86,7 @@ def _received(worker: _Worker) -> Any:
 
 
 def _serve(pipe: connection.Connection, do: Callable[[Any], Any]) -> None:
-    """In the process: SIGTERM unwinds, so that scratch files are removed; Ctrl-C is the parent's to handle."""
+    """Run in the process: SIGTERM raises, so that scratch files are removed; the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _unwind)
     with contextlib.suppress(EOFError, OSError):  # the parent closed the pipe: no more tasks
@@ -95,13 +95,13 @@ def _serve(pipe: connection.Connection, do: Callable[[Any], Any]) -> None:
 
 
 def _unwind(number: int, frame: Any) -> None:
-    signal.signal(number, signal.SIG_IGN)  # of the whole group it comes twice, once from the parent
+    signal.signal(number, signal.SIG_IGN)  # for the whole group it arrives twice, once from the parent
     raise SystemExit(128 + number)
 
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """A process that starts under this ignores Ctrl-C from its first moment. Only the main thread can set it."""
+    """Start processes that ignore Ctrl-C from their first moment. Only the main thread can set this."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""An array that still is in its file: shape and dtype are known, the bytes come when they are asked for."""
+"""An array that is still in its file: shape and dtype are known, the bytes are read when they are used."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from optim.bytes.ranges import Extent
 class LazyArray:
     """An array in a file: shape and dtype are known, the bytes are read by `load()`, each time again.
 
-    `dtype` is TensorFlow's name (`"float32"`, `"bfloat16"`, `"int64"`, ...); `load` gives a numpy array, and for
-    bfloat16 a `uint16` array of the same bits, in this machine's order of bytes.
+    `dtype` is TensorFlow's name (`"float32"`, `"bfloat16"`, `"int64"`, ...). `load` returns a numpy array; for bfloat16
+    a `uint16` array of the same bits, in this machine's byte order.
     """
 
     shape: tuple[int, ...]
     dtype: str
     load: Callable[[], np.ndarray]
     stored_as: str
-    """Where it is in the source: a key, a dataset path, or `weights[3]`."""
+    """Its place in the source: a key, a dataset path, or `weights[3]`."""
     extent: Extent | None = None
-    """Its bytes in the source where they are just those that `load` gives, so that they can be copied unseen."""
+    """Its bytes in the source, if they equal those of `load`, so that they can be copied without decoding."""
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
     def number(self) -> float:
-        """The only number that it holds."""
+        """Its only number."""
         return float(widened(self.load(), self.dtype).item())
 
 
 def loaded_dtype(name: str) -> np.dtype:
-    """numpy's dtype of what `load` gives of a TensorFlow dtype."""
+    """numpy's dtype of `load` for a TensorFlow dtype."""
     return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
 def native(values: np.ndarray) -> np.ndarray:
-    """The same numbers in this machine's order of bytes: IBM's mainframes, for one, write the other."""
+    """The same numbers in this machine's byte order: IBM's mainframes, for example, write the other."""
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def narrowed(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Floats rounded to a dtype, as `load` gives it; numpy's own rounding is to the nearest, ties to even, too."""
+    """Round floats to a dtype, in the form of `load`; numpy also rounds to nearest, ties to even."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     bits = values.astype(np.float32).view(np.uint32)
@@ -55,8 +55,8 @@ def narrowed(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def widened(values: np.ndarray, dtype: str) -> np.ndarray:
-    """As flat float64; `dtype` bfloat16 comes as uint16 bits, which are the upper half of a float32."""
+    """Convert to flat float64; bfloat16 comes as uint16 bits, which are the upper half of a float32."""
     if dtype == "bfloat16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
-    with np.errstate(invalid="ignore"):  # of NaNs that signal, which damaged files hold
+    with np.errstate(invalid="ignore"):  # damaged files contain signalling NaNs
         return np.ravel(values).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, also when the process is killed: by rename, fsync and locks."""
+"""Write folders completely or not at all, even if the process is killed: by rename, fsync and locks."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ import secrets
 import shutil
 from collections.abc import Iterator
 
-from migrate.bytes.source import still_the_same
+from migrate.bytes.source import check_unchanged
 from migrate.errors import TargetExistsError
 from optim.bytes import system
 from optim.errors import CheckpointError, DtoptError
 
 LONGEST_NAME = 200
-"""Bytes, with which a scratch folder's own name has room for the rest."""
+"""Longest name of a scratch folder in bytes, which leaves room for suffixes."""
 ATTEMPTS = 100
 """At a folder that other runs take away before it is locked."""
 
 
 @contextlib.contextmanager
 def scratch_folder(dest: str) -> Iterator[str]:
-    """A temporary folder next to `dest`, removed at the end whatever happened unless it was renamed meanwhile.
+    """Yield a temporary folder next to `dest`, and remove it at the end unless it was renamed.
 
-    Folders above that were made for it are removed with it unless they hold the target.
+    Parent folders created for it are removed too unless they contain the target.
 
-    Scratch folders that killed runs left for the same `dest` are removed, too: a living run holds a lock on
-    its own.
+    Scratch folders that killed runs left for the same `dest` are removed too: a running one locks its own.
 
     Raises:
       CheckpointError: the system refused a file operation (permission, no space, ...).
     """
     dest = os.path.abspath(dest)
     parent, name = os.path.split(dest)
-    above = _missing(parent)
+    above = _missing_folders(parent)
     try:
         _remove_abandoned(parent, _scratch_prefix(name))
         folder, lock = _locked_folder(parent, _scratch_prefix(name))
@@ -50,12 +49,11 @@ def scratch_folder(dest: str) -> Iterator[str]:
         raise CheckpointError(f"writing {dest} failed: {error}; nothing was changed there") from error
     finally:
         for folder in above:
-            with contextlib.suppress(OSError):  # it holds the target, or those of other runs
+            with contextlib.suppress(OSError):  # it contains the target, or folders of other runs
                 os.rmdir(folder)
 
 
-def _missing(folder: str) -> list[str]:
-    """The folder and those above it that are not there, the deepest first."""
+def _missing_folders(folder: str) -> list[str]:
     found = []
     while not os.path.lexists(folder):
         found.append(folder)
@@ -64,7 +62,7 @@ def _missing(folder: str) -> list[str]:
 
 
 def _scratch_prefix(name: str) -> str:
-    """Of a long name a digest, as nothing in a folder may be called by more than 255 bytes."""
+    """The prefix; a digest for a long name, because no name may exceed 255 bytes."""
     short = name if len(os.fsencode(name)) <= LONGEST_NAME else hashlib.sha256(os.fsencode(name)).hexdigest()
     return f".{short}.dtopt-"
 
@@ -79,9 +77,9 @@ def _locked_folder(parent: str, prefix: str) -> tuple[str, int]:
             os.mkdir(folder)
             lock = system.lock(folder)
         except FileNotFoundError:
-            if attempt == ATTEMPTS:  # as in /proc, where nothing can be made
+            if attempt == ATTEMPTS:  # proc, where nothing can be made/proc, where nothing can be made
                 raise
-            continue  # another run removed the folder above, or took this one for abandoned before it was locked
+            continue  # another run removed the parent folder, or this one before it was locked
         except (KeyboardInterrupt, SystemExit):
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -101,7 +99,7 @@ def _remove_abandoned(parent: str, prefix: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str, *, wait: bool = True) -> Iterator[None]:
-    """Hold a folder against other runs of dtopt; with `wait=False` BlockingIOError if one holds it."""
+    """Lock a folder against other runs of dtopt; with `wait=False` raise BlockingIOError if it is locked."""
     descriptor = system.lock(folder, wait=wait)
     try:
         yield
@@ -117,9 +115,9 @@ def write_synced(path: str, text: str) -> None:
 
 
 def place_folder(scratch: str, dest: str) -> None:
-    """Give a finished scratch folder its name. Raises TargetExistsError if something took it meanwhile."""
+    """Give a finished scratch folder its name. Raises TargetExistsError if that name was taken meanwhile."""
     dest = os.path.abspath(dest)
-    still_the_same()
+    check_unchanged()
     system.sync_folder(scratch)
     try:
         os.rename(scratch, dest)

@@ -1,4 +1,4 @@
-"""From what a user names to the prefix of a TensorFlow checkpoint."""
+"""Find the prefix of a TensorFlow checkpoint from a user's path."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from optim.bytes import files, sstable, urls
 
 _POINTER = re.compile(r'^model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 POINTER = "checkpoint"
-"""The file in which TensorFlow names the newest state of a folder."""
+"""The file with which TensorFlow names the newest state of a folder."""
 CHIEF = "chief"
-"""Where `BackupAndRestore` of Keras keeps the one checkpoint of its folder."""
+"""The folder of Keras's `BackupAndRestore` for its one checkpoint."""
 _SHARD = re.compile(r"\.data-\d{5}-of-\d{5}$")
 _PART = re.compile(r"\.(data-\d{5}-of-\d{5}|meta)$")
 
 
 def find_prefix(path: str) -> str | None:
-    """The prefix `P` with a file `P.index`, or None if `path` is no TensorFlow checkpoint.
+    """Return the prefix `P` with a file `P.index`, or None if `path` is not a TensorFlow checkpoint.
 
     Args:
-      path: a prefix, its `.index`, `.meta` or one of its data files; a folder, or the file `checkpoint` in it: then
+      path: a prefix, its `.index`, `.meta` or one of its data files; or a folder, or the file `checkpoint` in it, for
         the state that this file names, or else the only one there.
 
     Raises:
@@ -41,18 +41,20 @@ def find_prefix(path: str) -> str | None:
 
 
 def require_prefix(path: str) -> str:
-    """As find_prefix. Raises UnknownFormatError where there is none."""
+    """Do the same as `find_prefix`. Raises UnknownFormatError if there is no prefix."""
     prefix = find_prefix(path)
     if prefix is None:
-        raise UnknownFormatError(f"{path} is no TensorFlow checkpoint: there is no {path}.index, nor one that it names")
+        raise UnknownFormatError(
+            f"{path} is not a TensorFlow checkpoint: there is no {path}.index, nor one that it names"
+        )
     return prefix
 
 
 def files_of(prefix: str) -> list[str]:
     """The index and the data files of a checkpoint."""
     folder, name = os.path.split(prefix)
-    if urls.is_url(prefix):  # a web server lists nothing
-        from optim.bytes.bundle import BundleReader, shard_name  # protocol buffers, which others need not load
+    if urls.is_url(prefix):  # a web server does not list folders
+        from optim.bytes.bundle import BundleReader, shard_name  # protocol buffers, loaded only here
 
         shards = BundleReader(prefix).shards if files.is_file(prefix + ".index") else 0
         names = [shard_name(name, i, shards) for i in range(shards)]
@@ -62,7 +64,7 @@ def files_of(prefix: str) -> list[str]:
 
 
 def without_index(names: Iterable[str]) -> list[str]:
-    """Of the names in a folder, prefixes of TensorFlow checkpoints that have data or a graph, and no index."""
+    """Prefixes of TensorFlow checkpoints with data or a graph but no index, among the names in a folder."""
     known = set(names)
     found = {_PART.sub("", name) for name in known if _PART.search(name)}
     return sorted(prefix for prefix in found if prefix and f"{prefix}.index" not in known)
@@ -87,7 +89,7 @@ def _of_folder(folder: str) -> str | None:
     if found:
         named = _unquote(found.group(1))
         moved = os.path.join(folder, os.path.basename(named))
-        # A folder that was moved still holds an absolute path of its old place.
+        # After a folder was moved, the file still has the absolute path of the old place.
         exact = os.path.join(folder, named)
         for prefix in (moved, exact) if os.path.isabs(named) else (exact, moved):
             if files.is_file(prefix + ".index"):
@@ -99,7 +101,7 @@ def _of_folder(folder: str) -> str | None:
     states = sorted(n.removesuffix(".index") for n in files.names(folder) if n.endswith(".index"))
     if found and states:
         raise AmbiguousError(
-            f"{os.path.join(folder, POINTER)} names {named}, which is not there; name the one that is meant:"
+            f"{os.path.join(folder, POINTER)} names {named}, which is missing; name one of:"
             f" {', '.join(os.path.join(folder, name) for name in states[:10])}"
         )
     if len(states) > 1:
@@ -114,7 +116,7 @@ def _of_folder(folder: str) -> str | None:
 
 
 def _unquote(text: str) -> str:
-    """Undo the escapes of protocol buffers' text form, in which bytes outside ASCII are octal."""
+    """Undo the escapes of protocol buffers' text format, in which bytes outside ASCII are octal."""
 
     def byte(match: re.Match[str]) -> bytes:
         code = match.group(1)

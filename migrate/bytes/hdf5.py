@@ -1,5 +1,4 @@
-"""Careful access to HDF5 files that somebody else wrote: nothing outside the file is followed, sizes are
-checked.
+"""Access untrusted HDF5 files carefully: nothing outside the file is followed, and sizes are checked.
 
 Imports h5py and numpy only. Upstream layout: `keras/engine/saving.py` (Keras 2.2.4) and
 `keras/utils/io_utils.py::H5Dict`, which splits attributes over 64 kB into `name0`, `name1`, ...
@@ -29,11 +28,11 @@ MAX_RANK = 32
 
 @dataclass(frozen=True)
 class Embedded:
-    """An HDF5 file that is part of another file. `str()` of it names it in messages.
+    """An HDF5 file inside another file. `str()` of it names it in messages.
 
-    It has `size` bytes, which are in the file `path` from `start` on; `path` is None if they are compressed there.
-    `open` gives a seekable file of them, which the caller closes. `check` compares all of them with their checksum and
-    has finished before a tensor is trusted, or what is written of it placed.
+    Its `size` bytes are in the file `path` from `start` on; `path` is None if they are compressed there. `open` returns
+    a seekable file of them, which the caller closes. `check` compares all of them with their checksum, and must finish
+    before a tensor is trusted or a target is placed.
     """
 
     name: str
@@ -52,7 +51,7 @@ Source = str | Embedded
 
 
 def is_hdf5(path: str) -> bool:
-    """Whether the file starts as HDF5 does, at offset 0 or, behind a user block, at 512, 1024, ... bytes."""
+    """Whether the file begins like HDF5, at offset 0 or, after a user block, at 512, 1024, ... bytes."""
     if not files.is_file(path):
         return False
     with files.opened(path) as file:
@@ -77,9 +76,9 @@ def _file(path: Source) -> Iterator[h5py.File]:
 
 @contextmanager
 def opened(path: Source, *, attributes: bool = False) -> Iterator[h5py.File]:
-    """The file, opened for reading; whatever h5py says about a broken one becomes DamagedFileError.
+    """Open the file for reading; errors of h5py for a broken one become DamagedFileError.
 
-    `attributes`: whether attributes are to be read, whose damage must be looked for before.
+    `attributes`: whether attributes will be read; their damage is checked first.
     """
     try:
         with _file(path) as file:
@@ -107,7 +106,7 @@ def text_attribute(node: h5py.Group, name: str) -> str | None:
 
 
 def name_list(node: h5py.Group, name: str) -> list[str] | None:
-    """A list attribute, joined from `name0`, `name1`, ... where Keras had to split it; None if absent."""
+    """A list attribute, joined from `name0`, `name1`, ... if Keras had to split it; None if absent."""
     if name in node.attrs:
         return [text(x) for x in np.ravel(node.attrs[name])]
     chunks: list[str] = []
@@ -121,12 +120,12 @@ def name_list(node: h5py.Group, name: str) -> list[str] | None:
 def member(
     group: h5py.Group, name: str, where: str, known: dict[bytes, h5py.h5g.GroupID] | None = None
 ) -> h5py.Group | h5py.Dataset | h5py.Datatype:
-    """A member by path, every step of which must be a hard link inside the same file.
+    """Return a member by path. Every step must be a hard link inside the same file.
 
-    A path that begins with a slash begins at the root, as in HDF5: Keras 2.0 on Theano wrote `/iterations` so.
+    A path that begins with a slash begins at the root, as in HDF5; Keras 2.0 on Theano wrote `/iterations`.
 
     Args:
-      known: groups on the way to other members, which need not be looked up again; those on this way are put in.
+      known: groups on the way to other members, which are not looked up again; those on this way are added.
     """
     known = {} if known is None else known
     is_absolute = name.startswith("/")
@@ -142,10 +141,10 @@ def member(
 
 
 def _step(node: Any, part: bytes, name: str, where: str) -> Any:
-    """What a hard link of a group leads to.
+    """Follow a hard link of a group.
 
     Raises:
-      DamagedFileError: there is no such link, or another kind of link.
+      DamagedFileError: the link is missing or of another kind.
     """
     if not isinstance(node, h5py.h5g.GroupID) or not node.links.exists(part):
         raise DamagedFileError(f"{where}: it lists {name!r}, which is not in it; the file is incomplete")
@@ -167,7 +166,7 @@ def dataset_names(group: h5py.Group) -> list[str]:
 
 
 def lazy_datasets(group: h5py.Group, names: Iterable[str], path: Source) -> list[LazyArray]:
-    """Numeric datasets, each of which is read again from the file by each `load()`.
+    """Return numeric datasets; each `load()` reads the file again.
 
     Raises:
       DamagedFileError: one is missing, a link, not numeric, stored outside the file, or larger than the file.
@@ -179,7 +178,7 @@ def lazy_datasets(group: h5py.Group, names: Iterable[str], path: Source) -> list
 
 @dataclass(frozen=True)
 class _Checked:
-    """A dataset, and what h5py asks the library for each time. `stored`: bytes in the file."""
+    """A dataset, with values that h5py would ask the library for each time. `stored`: bytes in the file."""
 
     id: h5py.h5d.DatasetID
     name: str
@@ -196,7 +195,7 @@ def _lazy(dataset: _Checked, path: Source, size: int) -> LazyArray:
     stored = np.dtype(np.uint16) if bfloat16 and dtype.itemsize == 2 else dtype
 
     def load() -> np.ndarray:
-        if isinstance(path, Embedded) and shape:  # a number alone is but shown, or written with the rest
+        if isinstance(path, Embedded) and shape:  # a scalar is only shown, or written with the rest
             path.check.finish()
         if extent is not None:
             return extent.read().view(stored).reshape(shape)
@@ -208,29 +207,29 @@ def _lazy(dataset: _Checked, path: Source, size: int) -> LazyArray:
 
 
 def _extent(dataset: _Checked, path: Source, size: int) -> Extent | None:
-    """Where the bytes of a dataset lie, None unless they are in one piece and just those of a little-endian array."""
+    """The place of a dataset's bytes, None unless they are contiguous and equal to those of a little-endian array."""
     offset, dtype = dataset.id.get_offset(), dataset.dtype
     plain = dtype.kind in "iufc" and dtype.newbyteorder("<") == dtype
     if offset is None or not plain or not dataset.id.get_type().equal(h5py.h5t.py_create(dtype)):
         return None
     length = math.prod(dataset.shape) * dtype.itemsize
     if length != dataset.stored or offset + length > size:
-        return None  # the HDF5 library says what is wrong with it
+        return None  # the HDF5 library reports the error
     if isinstance(path, str):
         return Extent(path, offset, length, dataset.name)
     return None if path.path is None else Extent(path.path, path.start + offset, length, dataset.name, check=path.check)
 
 
 def _checked(dataset: Any, path: Source, size: int) -> _Checked:
-    """Only shape and storage are looked at: refusing must not read what is refused."""
+    """Check shape and storage only, so that refused data is never read."""
     name = getattr(dataset, "name", "?")
     where = f"{path}: {name!r}"
     shape = dataset.shape if isinstance(dataset, h5py.Dataset) else None
     if shape is None:
         raise DamagedFileError(f"{where} is not a tensor; the file is damaged or of another kind")
-    made = dataset.id.get_create_plist()
-    layout = made.get_layout()
-    if made.get_external_count() or layout == h5py.h5d.VIRTUAL:
+    properties = dataset.id.get_create_plist()
+    layout = properties.get_layout()
+    if properties.get_external_count() or layout == h5py.h5d.VIRTUAL:
         raise DamagedFileError(f"{where} keeps its data in another file; such files are refused")
     try:
         dtype = dataset.dtype
@@ -251,7 +250,7 @@ def _checked(dataset: Any, path: Source, size: int) -> _Checked:
         raise DamagedFileError(
             f"{where} declares {declared} bytes and {found.stored} are stored; the file is incomplete or damaged"
         )
-    if declared > max(found.stored, 1) * 1100:  # deflate cannot do better than about 1030 to 1
+    if declared > max(found.stored, 1) * 1100:  # deflate compresses at most about 1030 to 1
         raise DamagedFileError(f"{where} declares {declared} bytes and {found.stored} are stored; refused")
     if is_chunked and declared:
         _check_chunks(dataset, where)

@@ -1,8 +1,8 @@
-"""A look at the attributes of an HDF5 object before the HDF5 library reads them.
+"""Check the attributes of an HDF5 object before the HDF5 library reads them.
 
-A text in an attribute is a reference: its length, and where in a global heap it lies. The library (1.14) allocates the
-length before it looks there, and a damaged one makes that gigabytes; where the values are of variable length and
-neither texts nor sequences, it calls a function that is not there. Layout: HDF5 File Format Specification 3.0, IV.A.1
+A string in an attribute is a reference: its length, and its place in a global heap. The library (1.14) allocates the
+length before it looks there, and damage can make that gigabytes. For values of variable length that are neither strings
+nor sequences, it calls a missing function. Layout: HDF5 File Format Specification 3.0, IV.A.1
 (object headers), IV.A.2.d (datatypes), IV.A.2.m (attributes).
 """
 
@@ -21,21 +21,21 @@ REFERENCE = 16
 UNDEFINED = 0xFFFFFFFFFFFFFFFF
 MAX_BLOCKS = 10_000
 LONGEST = 64 << 20
-"""Bytes of a text: far more than any config, far less than any memory."""
+"""Most bytes of a string: far more than any config, far less than any memory."""
 Block = tuple[int, int]
 
 
 def check_attributes(raw: BinaryIO, address: int, base: int, size: int, where: str) -> None:
-    """Raise DamagedFileError where a text of an attribute is longer than the file, or than any text of Keras, or what
-    is of variable length is no text.
+    """Raise DamagedFileError if an attribute has a string longer than the file or than any string of Keras, or a value
+    of variable length that is no string.
 
     Args:
-      raw: the file as bytes, `size` of them. address: of the object's header. base: where addresses count from.
+      raw: the file as bytes, `size` of them. address: of the object's header. base: the origin of addresses.
     """
     for kind, data in _messages(raw, address, base, size):
         lengths = _lengths(data) if kind == ATTRIBUTE else []
         if (kind == ATTRIBUTE_INFO and _is_dense(data)) or lengths is None:
-            raise DamagedFileError(f"{where} keeps attributes in a way that no Keras does; such files are refused")
+            raise DamagedFileError(f"{where} stores attributes in a way that Keras never uses; such files are refused")
         if any(length > min(size, LONGEST) for length in lengths):
             raise DamagedFileError(
                 f"{where} is a damaged HDF5 file (a text in it is longer than the file); copy it again from where it"
@@ -44,7 +44,7 @@ def check_attributes(raw: BinaryIO, address: int, base: int, size: int, where: s
 
 
 def _messages(raw: BinaryIO, address: int, base: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """(type, data) of each header message. What cannot be parsed is left to the library, which refuses it."""
+    """Yield (type, data) of each header message. The library refuses what cannot be parsed here."""
     address += base
     start = _read(raw, address, 16)
     if start[:4] == b"OHDR" and len(start) == 16:
@@ -65,7 +65,7 @@ def _messages(raw: BinaryIO, address: int, base: int, size: int) -> Iterator[tup
         for kind, data in _block(_read(raw, offset, min(length, size)), shape):
             if kind == CONTINUATION and len(data) >= 16:
                 at, more = struct.unpack_from("<QQ", data)
-                blocks.append((base + at + padding[0], max(more - padding[1], 0)))  # OCHK before, a checksum behind
+                blocks.append((base + at + padding[0], max(more - padding[1], 0)))  # OCHK before, a checksum after
             yield kind, data
 
 
@@ -84,7 +84,7 @@ def _read(raw: BinaryIO, offset: int, count: int) -> bytes:
 
 
 def _is_dense(data: bytes) -> bool:
-    """Whether an attribute info message names a heap in which the attributes lie."""
+    """Whether an attribute info message names a heap of attributes."""
     if len(data) < 2:
         return False
     at = 4 if data[1] & 1 else 2
@@ -92,7 +92,7 @@ def _is_dense(data: bytes) -> bool:
 
 
 def _lengths(data: bytes) -> list[int] | None:
-    """The lengths of all texts of an attribute message; None if what is of variable length is no text."""
+    """The lengths of all strings of an attribute message; None if a value of variable length is no string."""
     if len(data) < 8 or data[0] not in (1, 2, 3):
         return []
     name, datatype, dataspace = struct.unpack_from("<HHH", data, 2)

@@ -1,8 +1,7 @@
-"""A look at the links and global heaps of an HDF5 file before the HDF5 library reads what they lead to.
+"""Check the links and global heaps of an HDF5 file before the HDF5 library follows them.
 
-Texts of attributes are in global heaps, and an object in one whose size is damaged to zero sends the library
-(H5HGcache.c up to 1.14.6) round and round without end, which nothing in this process could stop. Layout: HDF5 File
-Format Specification 3.0, III.E.
+Strings of attributes are in global heaps. An object there whose size was damaged to zero sends the library (H5HGcache.c
+up to 1.14.6) into an endless loop that this process cannot stop. Layout: HDF5 File Format Specification 3.0, III.E.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ ALIGNMENT = 8
 
 
 def check_heaps(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
-    """Raise DamagedFileError where an attribute or a global heap would lead the library astray.
+    """Raise DamagedFileError if an attribute or a global heap would mislead the library.
 
-    Heaps are looked for everywhere but in tensors that are in one piece.
+    Heaps are searched everywhere except in contiguous tensors.
 
     Args:
-      file: the file as h5py sees it; its attributes are not read. raw: the same as bytes. size: how many these are.
+      file: the file as h5py sees it; its attributes are not read. raw: the same file as bytes. size: their number.
     """
     if file.id.get_create_plist().get_sizes() != (8, 8):
-        raise DamagedFileError(f"{where} has offsets or lengths of other than 8 bytes, which no Keras writes")
+        raise DamagedFileError(f"{where} has offsets or lengths that are not 8 bytes long, which Keras never writes")
     start = 0
     for first, last in [*_tensors(file, raw, size, where), (size, size)]:
         for offset in _signatures(raw, start, min(first, size)):
@@ -40,7 +39,7 @@ def check_heaps(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
 
 
 def _tensors(file: h5py.File, raw: BinaryIO, size: int, where: str) -> list[tuple[int, int]]:
-    """(first byte, end) of all datasets in one piece, in order, after the attributes of all objects were checked."""
+    """Check the attributes of all objects; return (first byte, end) of all contiguous datasets in order."""
     found: list[tuple[int, int]] = []
     base = file.userblock_size
 
@@ -53,18 +52,18 @@ def _tensors(file: h5py.File, raw: BinaryIO, size: int, where: str) -> list[tupl
                 found.append((offset, offset + dataset.get_storage_size()))
 
     _check_links(file, where)
-    look(b".", h5py.h5o.get_info(file.id))  # which `visit` leaves out
+    look(b".", h5py.h5o.get_info(file.id))  # `visit` leaves it out
     h5py.h5o.visit(file.id, look, info=True)
     return sorted(found)
 
 
 def _check_links(file: h5py.File, where: str) -> None:
-    """Refuse two names of one object: a damaged link shows another's array under a name whose own is lost."""
+    """Refuse two names of one object: a damaged link shows another's array, and its own is lost."""
     names: dict[int, bytes] = {}
 
     def look(name: bytes, info: h5py.h5l.LinkInfo) -> tuple[bytes, bytes] | None:
         again = info.type == h5py.h5l.TYPE_HARD and names.setdefault(info.u, name) != name
-        return (names[info.u], name) if again else None  # an error raised here would be lost
+        return (names[info.u], name) if again else None  # h5py would lose an error raised here
 
     twice = file.id.links.visit(look, info=True)
     if twice is not None:
@@ -93,7 +92,7 @@ def _check_heap(raw: BinaryIO, offset: int, size: int, where: str) -> None:
     raw.seek(offset)
     _, version, length = struct.unpack("<4sB3xQ", raw.read(HEADER).ljust(HEADER, b"\0"))
     if version != 1 or not HEADER <= length <= size - offset:
-        return  # these four letters in something else; the library refuses such a heap at once
+        return  # these four letters are in other data; the library refuses such a heap at once
     data = raw.read(length - HEADER)
     position = 0
     while position + HEADER <= len(data):

@@ -1,4 +1,4 @@
-"""Files that the user gives next to a source: small regular ones, which are read at once."""
+"""Files that the user gives next to a source: small regular files, which are read at once."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import os
 import stat
 
 LARGEST = 64 << 20
-"""Bytes of a hint."""
+"""Most bytes of a hint."""
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """All bytes of a hint file. Raises as `check`."""
+    """Read a hint file. Raises as `check`."""
     check(path)
     with open(path, "rb") as file:
         return file.read(LARGEST)
 
 
 def check(path: str | os.PathLike[str]) -> None:
-    """Look at a hint file before it is read.
+    """Check a hint file before it is read.
 
     Raises:
-      OSError: the system refuses to. ValueError: it is no regular file, or larger than any hint.
+      OSError: the system refuses access. ValueError: it is not a regular file, or larger than any hint.
     """
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):

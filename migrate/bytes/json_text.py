@@ -1,4 +1,4 @@
-"""JSON that says each thing once: of two values of one key, readers would take one and ignore the other."""
+"""Parse JSON and refuse repeated keys: readers would use one value and ignore the other."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class SaidTwiceError(ValueError):
 
 
 def parsed(text: str | bytes) -> Any:
-    """What a text, of any UTF, says. Raises ValueError where it is no JSON, or says one thing in two ways."""
+    """Parse a text in any UTF. Raises ValueError if it is not JSON, or has two values for one key."""
     return json.loads(text, object_pairs_hook=once)
 
 
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """A mapping of pairs. Raises SaidTwiceError."""
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        shown, first = json.dumps(value), json.dumps(said.setdefault(name, value))
+        shown, first = json.dumps(value), json.dumps(values.setdefault(name, value))
         if first != shown:
             raise SaidTwiceError(f"{name} is there twice, as {first[:80]} and {shown[:80]}; leave the wrong one out")
-    return said
+    return values

@@ -1,4 +1,4 @@
-"""What the user is told, as a terminal may show it: texts hold names and values of files, which may be anything."""
+"""Make messages safe for a terminal: they contain names and values of files, which may be anything."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from migrate import surfaces
 from optim.bytes import urls
 
 LONGEST = 500
-"""Characters of a message."""
+"""Most characters of a message."""
 BRIEF = 120
-"""Characters of a value in a message."""
+"""Most characters of a value in a message."""
 CUT = " ... (--debug shows all of it) ... "
 IN_JSON = " ... (--json has all of it) ... "
 WORD = 24
-"""Characters of the longest word that is not cut."""
+"""Most characters of a word that is not cut."""
 END = " ..."
-"""After the beginning of a text that has little room."""
+"""Fills the end of a text with little room."""
 
 
 def line(text: str, longest: int = LONGEST, cut: str = CUT) -> str:
-    """A message in one line: without credentials, control characters of damaged names as a terminal may show them, and
-    of a long one the beginning and the end. An option to type, `--set NAME=VALUE`, is left whole.
+    """Put a message on one line: remove credentials, escape control characters, and cut the middle of a long one. An
+    option to type, `--set NAME=VALUE`, stays whole.
 
     Args:
-      longest: characters of what is no option.
-      cut: stands for what is left out.
+      longest: characters outside of options.
+      cut: replaces the removed part.
     """
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in urls.shown(text))
     options = surfaces.spans(shown)
@@ -39,7 +39,7 @@ def line(text: str, longest: int = LONGEST, cut: str = CUT) -> str:
 
 
 def _without(text: str, options: Sequence[tuple[int, int]], first: int, last: int, cut: str) -> str:
-    """A text without its prose from `first` to `last`, places in the text without its options."""
+    """Remove the prose from `first` to `last`, places in the text without its options."""
     parts, place, end = [], 0, 0
     for start, stop in (*options, (len(text), len(text))):
         piece = text[end:start]
@@ -53,21 +53,21 @@ def _without(text: str, options: Sequence[tuple[int, int]], first: int, last: in
 
 
 def _whole_words(text: str, last: bool = False) -> str:
-    """A part of a text without the word that its end, or with `last` its beginning, may cut; of a long name a part."""
+    """Remove the word that the end (with `last` the beginning) of a text may cut; of a long name only a part."""
     rest, word = text.partition(" ")[::-2] if last else text.rpartition(" ")[::2]
     return rest if rest and len(word) <= WORD else text
 
 
 def worded(text: str) -> str:
-    """A message in one line, its options as the surface writes them that asks."""
+    """Put a message on one line, with options in the style of the calling surface."""
     return surfaces.worded(line(text))
 
 
 def brief(value: object) -> str:
-    """A value next to another in one message: of one that is long, as a schedule may be, its beginning and its end."""
+    """Shorten a value for a message, to its beginning and its end."""
     return line(repr(value), BRIEF, END)
 
 
 def some(items: Sequence[str], most: int = 5, between: str = ", ") -> str:
-    """The first items of a list that may be long, and how many more there are."""
+    """The first items of a list, and the number of the others."""
     return between.join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")

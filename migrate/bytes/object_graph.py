@@ -18,12 +18,12 @@ _SLOT = "/.OPTIMIZER_SLOT/"
 
 
 def _name(value: Any) -> str:
-    """Of a variable; what ParameterServerStrategy has in parts is called as its key, and so has none."""
+    """A variable's name. Variables that ParameterServerStrategy splits are named like their key, and so have none."""
     return "" if value.full_name == value.checkpoint_key else value.full_name.removesuffix(":0")
 
 
 class ObjectGraph:
-    """A checkpoint's objects by number, the root is 0; every reference was checked when it was parsed."""
+    """A checkpoint's objects by number; the root is 0. All references are checked at parsing."""
 
     def __init__(self, bundle: BundleReader) -> None:
         where = f"{bundle.prefix}: its object graph"
@@ -34,7 +34,7 @@ class ObjectGraph:
             raise DamagedFileError(f"{where} cannot be parsed; copy or save the checkpoint again") from error
         count = len(graph.nodes)
         self.tells_values = any(node.HasField("has_checkpoint_values") for node in graph.nodes)
-        """Whether objects say that they have values, as they do in 2.9, and not in 2.4."""
+        """Whether objects show that they have values, as in 2.9 but not in 2.4."""
         self.children: list[dict[str, int]] = []
         self.keys: list[str | None] = []
         """Key of each object's value, None for an object that is no variable."""
@@ -63,7 +63,7 @@ class ObjectGraph:
         self._check_keys(bundle)
 
     def _check_keys(self, bundle: BundleReader) -> None:
-        """Compare the key of each value with where the graph has it, as TensorFlow made the one from the other.
+        """Compare the key of each value with its place in the graph, from which TensorFlow made the key.
 
         A key is the path from the root, that of a slot `VARIABLE/.OPTIMIZER_SLOT/OPTIMIZER/SLOT` (`checkpoint_key` and
         `serialize_slot_variables` in tensorflow/python/checkpoint).
@@ -82,17 +82,17 @@ class ObjectGraph:
             raise DamagedFileError(f"{bundle.prefix}: its object graph does not list {lost}; copy or save it again")
 
     def _path(self, node: int) -> str:
-        """Where an object is, in words."""
+        """The place of an object, in words."""
         return next(("/".join(path) or "the root" for each, path in self.walk() if each == node), "out of reach")
 
     def _named(self, key: str) -> int | tuple[int | None, int | None, str] | None:
-        """What a key names: an object, or the slot of a variable and an optimizer, as the table has it."""
+        """The object of a key: an object, or the slot of a variable and an optimizer, as in the table."""
         owner, is_slot, path = key.removesuffix(ATTRIBUTES + VALUE).partition(_SLOT)
         optimizer, _, slot = path.rpartition("/")
         return (self._at(owner), self._at(optimizer), unescape(slot)) if is_slot else self._at(owner)
 
     def _at(self, path: str) -> int | None:
-        """The object at the end of a path of escaped names from the root, None if it leads nowhere."""
+        """The object at the end of a path of escaped names from the root, None if the path leads nowhere."""
         node: int | None = 0
         for part in path.split("/") if path else ():
             node = None if node is None else self.children[node].get(unescape(part))
@@ -102,7 +102,7 @@ class ObjectGraph:
         return len(self.keys)
 
     def walk(self, start: int = 0, without: frozenset[int] = frozenset()) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Every object reachable from `start`, once, depth first in the stored order, with its path."""
+        """Yield every object reachable from `start` with its path, once, depth first in the stored order."""
         seen = set(without)
         stack: list[tuple[int, tuple[str, ...]]] = [(start, ())]
         while stack:
@@ -114,7 +114,7 @@ class ObjectGraph:
             stack.extend((child, (*path, name)) for name, child in reversed(self.children[node].items()))
 
     def list_of(self, node: int) -> dict[int, int]:
-        """Object by position where `node` is a list of variables, else empty. Positions may be missing."""
+        """Objects by position if `node` is a list of variables, else empty. Positions may be missing."""
         children = self.children[node]
         if not children or not all(name.isdecimal() and self.keys[i] is not None for name, i in children.items()):
             return {}

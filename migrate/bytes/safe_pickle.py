@@ -1,8 +1,8 @@
-"""Pickles of numpy arrays, read without running anything that the file names.
+"""Read pickles of numpy arrays without running anything that the file names.
 
-A pickle is a program. This one may name the few constructors by which numpy arrays and scalars are written,
-and none of these is numpy's own: stand-ins below take the parts and check them, since numpy's C code trusts
-what it is told. Python 2 wrote str where bytes are meant, hence latin1.
+A pickle is a program. Here it may name the few constructors with which numpy arrays and scalars are written, and none
+of these is numpy's own: replacements below get the parts and check them, because numpy's C code does not. Python 2
+wrote str for bytes, hence latin1.
 """
 
 from __future__ import annotations
@@ -76,21 +76,21 @@ def _scalar(dtype: Any, data: Any = b"") -> np.ndarray:
 
 
 def _frombuffer(buffer: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
-    """What protocol 5 calls for contiguous arrays."""
+    """The constructor that protocol 5 uses for contiguous arrays."""
     if not isinstance(dtype, _Dtype):
         raise UnsupportedError("it builds an array from something that is no dtype")
     return _from_bytes(buffer, dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
 def _encode(text: Any, encoding: Any = None) -> bytes:
-    """`_codecs.encode`, by which protocols up to 2 write bytes from Python 3."""
+    """`_codecs.encode`, with which protocols up to 2 write bytes from Python 3."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise UnsupportedError("it encodes text differently than numpy does")
     return text.encode("latin1")
 
 
 def _empty_bytes() -> bytes:
-    """`bytes()`, by which protocols up to 2 write b"" from Python 3."""
+    """`bytes()`, with which protocols up to 2 write b"" from Python 3."""
     return b""
 
 
@@ -113,7 +113,7 @@ ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _NumpyOnly(pickle.Unpickler):
-    """An unpickler in which no name leads out of this file."""
+    """An unpickler that resolves only names of this file."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
@@ -121,7 +121,7 @@ class _NumpyOnly(pickle.Unpickler):
             shown = called if called.isprintable() else repr(called)
             raise UnsupportedError(
                 f"it calls {shown}; only numpy arrays, numbers, lists and tuples are read, and nothing in a pickle is"
-                " ever run. Where the file is trusted, load it there and save the list with numpy.savez"
+                " ever run. If you trust the file, load it there and save the list with numpy.savez"
             )
         return ALLOWED[module, name]
 
@@ -130,17 +130,17 @@ class _NumpyOnly(pickle.Unpickler):
 
 
 def loads(data: bytes, where: str) -> Any:
-    """What a pickle holds: numpy arrays, words and numbers, in lists and in mappings of words. Tuples become lists.
+    """Load a pickle of numpy arrays, strings and numbers, in lists and in mappings by strings. Tuples become lists.
 
     Raises:
-      UnsupportedError: it calls anything but numpy's constructors, or holds something else.
-      DamagedFileError: it is truncated or no pickle.
+      UnsupportedError: it calls anything but numpy's constructors, or has other values.
+      DamagedFileError: it is truncated or not a pickle.
     """
     return _plain(_loaded(data, where), where, lambda array: array)
 
 
 def loads_config(data: bytes, where: str) -> dict[str, Any]:
-    """The mapping of words, numbers and the like in a pickle, as `get_config()` gives it, in JSON's types.
+    """Load a mapping of strings, numbers and the like from a pickle, as from `get_config()`, in JSON's types.
 
     Raises: as `loads`.
     """
@@ -151,7 +151,7 @@ def loads_config(data: bytes, where: str) -> dict[str, Any]:
 
 
 def is_pickle(data: bytes) -> bool:
-    """Whether bytes begin as a pickled mapping does, of any protocol, which no JSON does."""
+    """Whether bytes begin like a pickled mapping of any protocol, unlike any JSON."""
     return data.startswith((b"\x80", b"(d", b"}"))
 
 
@@ -161,8 +161,7 @@ def _loaded(data: bytes, where: str) -> Any:
         return _NumpyOnly(io.BytesIO(data), encoding="latin1").load()
     except UnsupportedError as error:
         raise UnsupportedError(f"{where} is a pickle that is refused: {error}") from None
-    # What a malformed pickle can raise is not documented; these are what its instructions and the stand-ins
-    # raise.
+    # The errors of a malformed pickle are not documented; these are those of its instructions and the replacements.
     except (
         pickle.UnpicklingError,
         EOFError,
@@ -189,9 +188,9 @@ _OPCODES = {opcode.code: opcode for opcode in pickletools.opcodes}
 
 
 def _instructions(data: bytes) -> Iterator[tuple[str, Any]]:
-    """Names of a pickle's instructions with their arguments, whose lengths are checked.
+    """Yield a pickle's instructions by name with their arguments, whose lengths are checked.
 
-    As `pickletools.genops`, which takes a text of Python 2 for ASCII although bytes of arrays stand in it, too.
+    Like `pickletools.genops`, but that reads Python 2's strings as ASCII although they may contain bytes of arrays.
     """
     stream = io.BytesIO(data)
     while code := stream.read(1):
@@ -208,7 +207,7 @@ def _instructions(data: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(found: Any, where: str, of_array: Callable[[np.ndarray], Any]) -> Any:
-    """What was unpickled, without the stand-ins. A list that is held twice is looked at once."""
+    """The unpickled value without the replacements. A list that occurs twice is converted once."""
     open_ = object()
     seen: dict[int, Any] = {}
 

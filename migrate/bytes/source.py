@@ -1,7 +1,7 @@
-"""A source as one thing: regular files, which must be at the end what they were at the beginning.
+"""The regular files of a source, which must not change while it is migrated.
 
-Readers open files by name, some of them late; a source that is rewritten meanwhile would be migrated half old and half
-new. Here its files are named once, and compared again before a target gets its name.
+Readers open files by name, some of them late. A source that is rewritten meanwhile would be migrated half old and half
+new. Its files are therefore listed once, and compared again before a target gets its name.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from migrate.errors import DamagedFileError, UnknownFormatError
 from optim.bytes import files, urls
 
 MEMBERS = ("saved_model.pb", "keras_metadata.pb", "variables/variables.index")
-"""Files in a folder that a reader opens, besides those that a checkpoint's prefix names."""
+"""Files in a folder that a reader opens, besides those of a checkpoint's prefix."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """`files`: path -> what shows whether it is still the same."""
+    """`files`: path -> a key that shows whether it is unchanged."""
 
     path: str
     files: dict[str, files.Identity]
 
     def check(self) -> None:
-        """Raises DamagedFileError if a file is not what it was."""
+        """Raise DamagedFileError if a file has changed."""
         for path, known in self.files.items():
             try:
                 now = files.identity(path)
@@ -37,7 +37,7 @@ class Source:
                 raise DamagedFileError(f"{path} went away while it was read; nothing was written") from error
             if now != known:
                 raise DamagedFileError(
-                    f"{path} was changed while it was read, so that nothing was written; migrate it again when the"
+                    f"{path} was changed while it was read, so nothing was written; migrate it again when the"
                     " training run does not write to it, or a copy of it"
                 )
 
@@ -46,17 +46,17 @@ _WATCHED: ContextVar[Source | None] = ContextVar("watched", default=None)
 
 
 def open_source(path: str) -> Source:
-    """Name the files of a source.
+    """List the files of a source.
 
     Raises:
-      UnknownFormatError: one of them is no regular file, such as a pipe or a device.
+      UnknownFormatError: one of them is not a regular file, such as a pipe or a device.
     """
     return Source(path, {each: _regular(each) for each in _files(path)})
 
 
 @contextmanager
 def watching(source: Source | None) -> Iterator[None]:
-    """Inside, `still_the_same` compares this source, if there is one."""
+    """Let `check_unchanged` compare this source, if there is one."""
     token = _WATCHED.set(source)
     try:
         yield
@@ -64,8 +64,8 @@ def watching(source: Source | None) -> Iterator[None]:
         _WATCHED.reset(token)
 
 
-def still_the_same() -> None:
-    """To be called before a target gets its name. Raises DamagedFileError if the source was changed meanwhile."""
+def check_unchanged() -> None:
+    """Call this before a target gets its name. Raises DamagedFileError if the source was changed meanwhile."""
     watched = _WATCHED.get()
     if watched is not None:
         watched.check()
@@ -97,7 +97,7 @@ def _regular(path: str) -> files.Identity:
     try:
         if not urls.is_url(path) and not stat.S_ISREG(os.stat(path).st_mode):
             raise UnknownFormatError(
-                f"{path} is no regular file (a pipe, a device, a folder?); copy its content to one"
+                f"{path} is not a regular file (a pipe, a device, a folder?); copy its content to one"
             )
         return files.identity(path)
     except OSError as error:

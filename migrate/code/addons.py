@@ -1,8 +1,8 @@
-"""Optimizers outside of Keras and tf.train that are an algorithm of `optim` with something around it.
+"""Translate optimizers outside of Keras and tf.train that wrap or are an algorithm of `optim`.
 
 Sources: `tensorflow_addons/optimizers/` 0.12 and 0.23 (weight_decay_optimizers.py, lamb.py, lazy_adam.py),
 `tensorflow/contrib/opt/python/training/` 1.15 (weight_decay_optimizers.py, lazy_adam_optimizer.py),
-`transformers/optimization_tf.py` 4.30, `official/nlp/optimization.py` 2.15; classes that are a rule of `optim` alone:
+`transformers/optimization_tf.py` 4.30, `official/nlp/optimization.py` 2.15; classes that are a rule of `optim`:
 `tensorflow_addons/optimizers/` 0.23 (rectified_adam.py, adabelief.py, yogi.py, novograd.py, lamb.py), contrib 1.15
 (lars_optimizer.py), `keras_contrib/optimizers/` 0.0.2 (yogi.py, lars.py).
 """
@@ -25,13 +25,13 @@ Given = Mapping[str, Value]
 ADVICE = {
     "NadamOptimizer": "its kernel is another Nadam than Keras's (keras#15710): choose optim.Nadam knowingly",
 }
-"""By class: what to do instead."""
+"""What to do instead, by class."""
 
 
 def meaning(name: str, given: Given, release: Release) -> Meaning:
-    """The meaning of a call of one of these classes, `name` canonical.
+    """Return the meaning of a call of one of these classes, `name` canonical.
 
-    Raises UnsupportedError, which says what to do, where `optim` has no such rule.
+    Raises UnsupportedError, with advice, if `optim` has no such rule.
     """
     cls = name.rpartition(".")[2]
     rule = RULES.get(name)
@@ -54,12 +54,11 @@ def _without(given: Given, *names: str) -> dict[str, Value]:
 
 
 def _per_step(inner: Meaning, given: Given, algorithm: str) -> Meaning:
-    """p <- p - decay * p, without the learning rate."""
     decay = given.get("weight_decay")
     if decay is None:
         raise UnsupportedError("weight_decay is not given")
     if _is_given(given, "exclude_from_weight_decay"):
-        raise UnsupportedError("exclude_from_weight_decay there matches otherwise: give optim's weight_decay_exclude")
+        raise UnsupportedError("exclude_from_weight_decay matches differently there: give optim's weight_decay_exclude")
     more = {"weight_decay": decay, targets.DECAY_PER_RATE: Value.of(False)}
     return meanings.combined(inner, algorithm, more, {"weight_decay": "weight_decay"})
 
@@ -103,7 +102,7 @@ def _weight_decay_exclude(given: Given) -> dict[str, Value]:
 
 
 def _weight_decay_rate(given: Given, inner: Meaning, more: dict[str, Value]) -> Meaning:
-    """p <- p - lr * rate * p before Adam's step, as AdamW."""
+    """Translate p <- p - lr * rate * p before Adam's step, as in AdamW."""
     rate = given.get("weight_decay_rate", Value("0.0", 0.0))
     arguments = {"weight_decay": rate, **_weight_decay_exclude(given), **more}
     origin = {"weight_decay": "weight_decay_rate", "weight_decay_exclude": "exclude_from_weight_decay"}
@@ -130,13 +129,13 @@ def _official(given: Given, release: Release) -> Meaning:
 
 
 BASE = ("learning_rate", "lr", "decay", "clipnorm", "clipvalue", "global_clipnorm", "name")
-"""Arguments that the base classes have."""
+"""Arguments of the base classes."""
 
 
 def _same_rule(
     old: str, algorithm: str, given: Given, release: Release, *, renamed: Mapping[str, str] | None = None
 ) -> Meaning:
-    """A class whose arguments and rule are those of a class of `optim`, but for names and defaults."""
+    """Translate a class with the arguments and rule of a class of `optim`, under other names and defaults."""
     module, _, cls = old.rpartition(".")
     known = signatures.of(module, cls, None)
     assert known is not None
@@ -165,20 +164,20 @@ def _base(module: str, given: Given, release: Release) -> Meaning:
 
 
 WORDS = ("exclude_from_weight_decay", "exclude_from_layer_adaptation", "activation", "rectify", "grad_averaging")
-"""Arguments that no number can stand for."""
+"""Arguments that are no numbers."""
 
 
 def _addons(cls: str, algorithm: str, given: Given, release: Release) -> Meaning:
-    """A class of TensorFlow Addons that is one of `optim`, by the table of its checkpoints."""
+    """Translate a class of TensorFlow Addons that is one of `optim`, by the table for its checkpoints."""
     unseen = [name for name in WORDS if name in given and not given[name].known]
     if unseen:
-        raise UnsupportedError(f"{', '.join(unseen)} is no literal: write it out")
+        raise UnsupportedError(f"{', '.join(unseen)} is not a literal: write it out")
     names = {**checkpoints.RENAMED.get(cls, {}), "exclude_from_weight_decay": checkpoints.EXCLUDED}
     renamed = {old: new for old, new in names.items() if old in given}
     own = {renamed.get(name, name): value for name, value in given.items()}
     largest = {"amsgrad": own.pop("amsgrad")} if cls == "NovoGrad" and "amsgrad" in own else {}
     found = meanings.of(Old(ADDONS, cls, algorithm, TENSORFLOW, modules.ALONE[ADDONS]), own, release)
-    found = meanings.combined(found, algorithm, largest, {key: key for key in largest})  # which configs do not say
+    found = meanings.combined(found, algorithm, largest, {key: key for key in largest})  # configs do not store it
     back = {new: old for old, new in renamed.items()}
     return replace(found, origin={key: back.get(name, name) for key, name in found.origin.items()})
 
@@ -196,7 +195,7 @@ def _contrib_lars(given: Given, release: Release) -> Meaning:
 
 
 def _keras_contrib_yogi(given: Given, release: Release) -> Meaning:
-    """Its second moment starts at 0; its epsilon, where None, is Keras's."""
+    """Translate Yogi: its second moment starts at 0, and an epsilon of None is Keras's."""
     renamed = {"epsilon": Value("1e-07", 1e-7)} if given.get("epsilon", Value.of(0.0)).literal is None else {}
     meaning = _same_rule(f"{KERAS_CONTRIB}.Yogi", "Yogi", {**given, **renamed}, release)
     arguments = {**meaning.arguments, "initial_accumulator_value": Value.of(0.0)}
@@ -204,11 +203,11 @@ def _keras_contrib_yogi(given: Given, release: Release) -> Meaning:
 
 
 def _keras_contrib_lars(given: Given, release: Release) -> Meaning:
-    """It reads the norm of its weights before it has any, so that all that it ever does is momentum."""
+    """Translate LARS: it reads the norm of its weights before it has any, so it is only momentum."""
     own = _without(given, "weight_decay", "eeta", "epsilon")
     own.setdefault("momentum", Value("0.9", 0.9))
     meaning = meanings.of(Old("keras.optimizers", "SGD", "SGD", KERAS, modules.ALONE[KERAS_CONTRIB]), own, release)
-    note = "LARS of keras-contrib finds no weights to take a norm of, so that it is momentum; the paper's is optim.LARS"
+    note = "LARS of keras-contrib finds no weights for its norm, so it is plain momentum; the paper's is optim.LARS"
     return Meaning("SGD", meaning.arguments, meaning.origin, meaning.reasons, (*meaning.notes, note))
 
 

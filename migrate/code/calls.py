@@ -1,4 +1,4 @@
-"""Constructor calls: which arguments they give, what they mean, and the call that takes their place."""
+"""Read constructor calls: their arguments, their meaning, and the call that replaces them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DoesNotFitError(UnsupportedError):
 
 @dataclass(frozen=True)
 class Place:
-    """What decides about one call besides the call itself. `by_name`: a string stands for it in `compile`."""
+    """The context of a call that affects its translation. `by_name`: it is a string in `compile`."""
 
     target: str
     rate_is_set: bool = False
@@ -42,21 +42,21 @@ class Place:
 
 @dataclass
 class Outcome:
-    """What becomes of a call under one release: `made`, or the `error` that says why not."""
+    """The result for a call under one release: `made`, or the `error` that explains why there is none."""
 
     name: str
     release: Release
-    made: Target | None = None
+    target: Target | None = None
     bound: Bound = field(default_factory=dict)
     error: DtoptError | None = None
 
     @property
     def text(self) -> str:
-        """The same for outcomes that are the same."""
-        if self.made is None:
+        """A text that is equal for equal outcomes."""
+        if self.target is None:
             return f"! {self.error}"
-        arguments = sorted((k, v.literal if v.known else v.text) for k, v in self.made.arguments.items())
-        return f"{self.made.module}.{self.made.name}({arguments})"
+        arguments = sorted((k, v.literal if v.known else v.text) for k, v in self.target.arguments.items())
+        return f"{self.target.module}.{self.target.name}({arguments})"
 
 
 def signature(name: str, old: Old | None, release: Release) -> Signature | None:
@@ -82,7 +82,7 @@ def signature(name: str, old: Old | None, release: Release) -> Signature | None:
 
 
 def bind(arguments: Sequence[cst.Arg], known: Signature) -> Bound:
-    """Places of the arguments by name. Raises DoesNotFitError."""
+    """The arguments by name. Raises DoesNotFitError."""
     bound: Bound = {}
     for index, argument in enumerate(arguments):
         if argument.star:
@@ -94,7 +94,7 @@ def bind(arguments: Sequence[cst.Arg], known: Signature) -> Bound:
         elif index < known.positional:
             name = known.names[index]
         else:
-            raise DoesNotFitError(f"it takes {known.positional} arguments without a name, and {index + 1} are given")
+            raise DoesNotFitError(f"it takes {known.positional} positional arguments, and {index + 1} are given")
         if not known.takes(name):
             raise DoesNotFitError(f"it had no argument {name}")
         bound[name] = index
@@ -104,7 +104,7 @@ def bind(arguments: Sequence[cst.Arg], known: Signature) -> Bound:
 def outcome(
     name: str, call: cst.Call, release: Release, known: Signature | None, place: Place, module: cst.Module
 ) -> Outcome:
-    """What becomes of a call if the program is for this release. `known`: the constructor that its class has there."""
+    """The result for a call if the program is for this release. `known`: its class's constructor there."""
     old = names.old_class(name)
     result = Outcome(name, replace(release, addons=known.since) if known is not None else release)
     try:
@@ -114,7 +114,7 @@ def outcome(
         given = {key: facts.literal(call.args[index].value, module) for key, index in result.bound.items()}
         _required(known, given)
         given = {**_old_defaults(name, known), **given}
-        result.made = made(name, old, given, release, place)
+        result.target = target_call(name, old, given, release, place)
     except DtoptError as error:
         result.error = error
     return result
@@ -123,7 +123,7 @@ def outcome(
 def outcomes(
     name: str, call: cst.Call, by_package: Mapping[str, Sequence[Release]], place: Place, module: cst.Module
 ) -> list[Outcome]:
-    """What becomes of a call under each release that fits it; those that refuse it count only if all do."""
+    """The results for a call under each release that fits it. Releases that refuse it count only if all do."""
     fitting = releases_of(name, by_package)
     if name.startswith(f"{signatures.ADDONS}."):
         fitting = [r for r in fitting if signatures.has_addons(r.version)] or fitting
@@ -136,7 +136,6 @@ def outcomes(
 
 
 def _constructors(name: str, release: Release) -> Sequence[Signature | None]:
-    """The constructors that a class may have next to a release."""
     module, _, cls = name.rpartition(".")
     if module == signatures.ADDONS:
         return signatures.of_addons(cls, release.version)
@@ -144,7 +143,6 @@ def _constructors(name: str, release: Release) -> Sequence[Signature | None]:
 
 
 def _old_defaults(name: str, known: Signature) -> dict[str, Value]:
-    """The defaults of a class of Addons that are no longer those of its last release."""
     module, _, cls = name.rpartition(".")
     if module != signatures.ADDONS:
         return {}
@@ -159,8 +157,8 @@ def _required(known: Signature, given: Mapping[str, Value]) -> None:
         raise DoesNotFitError(f"it needs {', '.join(missing)}")
 
 
-def made(name: str, old: Old | None, given: Mapping[str, Value], release: Release, place: Place) -> Target:
-    """The target's call. Raises DtoptError where there is none."""
+def target_call(name: str, old: Old | None, given: Mapping[str, Value], release: Release, place: Place) -> Target:
+    """The target's call. Raises DtoptError if there is none."""
     placed = {key: given[key] for key in MESH_ARGUMENTS if key in given}
     given = {key: value for key, value in given.items() if key not in placed}
     meaning = meanings.of(old, given, release) if old is not None else addons.meaning(name, given, release)
@@ -175,14 +173,16 @@ def made(name: str, old: Old | None, given: Mapping[str, Value], release: Releas
             each.arguments.update(differences.keywords(source))
     target = min(rendered, key=lambda each: len(each.reasons))
     if placed and place.target != targets.OPTIM:
-        raise UnsupportedError(f"{', '.join(placed)} is of DTensor's optimizers, which optim has and Keras has no more")
+        raise UnsupportedError(
+            f"{', '.join(placed)} is of DTensor's optimizers, which optim has and Keras has no longer"
+        )
     target.arguments.update(placed)
     target.origin = {**target.origin, **{key: key for key in placed}}
     return target
 
 
 def package_of(name: str) -> str:
-    """Whose release decides about a class."""
+    """The package whose release defines a class."""
     old = names.old_class(name)
     if old:
         return old.package
@@ -204,7 +204,7 @@ def _takes(name: str, old: Old, node: cst.Call, release: Release) -> bool:
 def narrowed(
     every: Sequence[cst.Call], known: names.Names, releases: Mapping[str, Sequence[Release]]
 ) -> dict[str, list[Release]]:
-    """The releases that take all calls in a program; an argument that one had not rules it out for the whole file."""
+    """The releases that accept all calls in a program. One unknown argument excludes a release for the whole file."""
     left = {package: list(fitting) for package, fitting in releases.items()}
     for node in every:
         found = known.of(node.func)
@@ -227,7 +227,7 @@ def releases_of(name: str, by_package: Mapping[str, Sequence[Release]]) -> Seque
 def replacement(
     call: cst.Call, target: Target, bound: Bound, callee: str, wrapped: Sequence[str] | None
 ) -> Callable[[cst.Call], cst.Call | cst.BaseExpression]:
-    """A function from the call as it is then, its inner parts rewritten, to the one that takes its place.
+    """Return a function from the call, after its inner parts are rewritten, to its replacement.
 
     Args:
       callee: the new function's text. wrapped: None, or the arguments after the optimizer of `optim.for_keras`.
@@ -266,7 +266,7 @@ _NO_SPACES = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 
 def expression(text: str) -> cst.BaseExpression:
-    """An expression from its text; dotted names are built, which is much faster than parsing them."""
+    """Parse an expression. Dotted names are built directly, which is much faster."""
     parts = text.split(".")
     if not all(part.isidentifier() and not keyword.iskeyword(part) for part in parts):
         return cst.parse_expression(text)
@@ -292,7 +292,7 @@ def _added(name: str, text: str, before: Sequence[cst.Arg]) -> cst.Arg:
 
 
 def _closed(new: list[cst.Arg], old: Sequence[cst.Arg]) -> list[cst.Arg]:
-    """Commas between all, and after the last one as it was."""
+    """Separate all by commas, and end as before."""
     if not new:
         return []
     between = next(

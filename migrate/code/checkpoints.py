@@ -1,4 +1,4 @@
-"""Which optimizer of a program wrote which checkpoint, and the command that migrates it."""
+"""Match the optimizers of programs with checkpoints, and show the commands that migrate them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from optim.errors import DtoptError, UnsupportedError
 
 SUFFIXES = (".h5", ".hdf5", ".keras", ".npz", ".npy", ".pkl", ".pickle", ".index")
 NOT_COMPARED = {"name", "learning_rate", "lr"}
-"""Training changes the learning rate, and names mean nothing."""
+"""Config keys that are not compared: training changes the learning rate, and names have no meaning."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """One checkpoint: what is said of it, and the command that migrates it, empty where there is none."""
+    """One checkpoint: its description, and the command that migrates it; may be empty."""
 
     path: Path
-    said: str
+    description: str
     command: str = ""
 
     def lines(self) -> list[str]:
-        return [f"{self.path}: {self.said}", *([f"    {self.command}"] if self.command else [])]
+        return [f"{self.path}: {self.description}", *([f"    {self.command}"] if self.command else [])]
 
 
 def survey(paths: Sequence[str | os.PathLike[str]], folder: str, source: str | None = None) -> list[str]:
-    """Lines for people: every checkpoint under a folder, its optimizer in the programs, and its command."""
-    said = releases.given(source) if source else None
+    """Return lines for the user: every checkpoint under a folder, its optimizer in the programs, and its command."""
+    release_hint = releases.given(source) if source else None
     known: list[CodeHint] = []
     for path in files.find(paths):
         try:
-            found_in = nesting.on_large_stack(partial(hints.hints_in, path, said))
+            found_in = nesting.on_large_stack(partial(hints.hints_in, path, release_hint))
         except DamagedFileError:
             continue
         known += [hint for hint in found_in if isinstance(hint, CodeHint)]
@@ -74,7 +74,7 @@ def _owner(path: Path, known: Sequence[CodeHint]) -> Owner:
     except DtoptError as error:
         return Owner(path, f"cannot be read: {error}")
     if not stored:
-        return Owner(path, "holds no optimizer's config", shlex.join(command))
+        return Owner(path, "contains no optimizer config", shlex.join(command))
     same_class = [hint for hint in known if hint.optimizer_config["class_name"] == _class(stored)]
     if not same_class:
         return Owner(path, f"written by {_class(stored)}, which the programs do not make", shlex.join(command))
@@ -85,19 +85,19 @@ def _owner(path: Path, known: Sequence[CodeHint]) -> Owner:
 
 
 def _hinted(path: Path, command: list[str], known: Sequence[CodeHint], error: MissingHintError) -> Owner:
-    """A checkpoint that does not say its optimizer: the programs' only one, if they make just one."""
+    """Describe a checkpoint without config by the programs' only optimizer, if there is just one."""
     different = {str(h.optimizer_config) + h.generation: h for h in known}
     if len(different) != 1:
-        return Owner(path, f"does not say its optimizer, and the programs make {len(different)}: {error}")
+        return Owner(path, f"does not name its optimizer, and the programs make {len(different)}: {error}")
     hint = next(iter(different.values()))
     try:
         hint.certain(bool(hint.name))
     except UnsupportedError as doubt:
-        return Owner(path, f"does not say its optimizer; {doubt}")
+        return Owner(path, f"does not name its optimizer; {doubt}")
     more = ["--variables", "FILE"] if "--variables" in str(error) else []
     return Owner(
         path,
-        f"does not say its optimizer; the programs make one, at {hint.where}",
+        f"does not name its optimizer; the programs make one, at {hint.where}",
         shlex.join([*command, "--optimizer-from", hint.where, *more]),
     )
 

@@ -1,7 +1,7 @@
-"""How a target's steps differ from the old release's where no argument of a call shows it, and what makes them equal.
+"""Explain how a target's steps differ from the old release's although no argument shows it, and how to make them equal.
 
-Sources: `optim.keras_differences`, `migrate.algorithms.repeated_rows`; `optimizer_v2.py` of TF 2.4 (`_decayed_lr` casts
-the step to the variables' dtype).
+Sources: `optim.keras_differences`, `migrate.algorithms.repeated_rows`; `optimizer_v2.py` of TF 2.4 (`_decayed_lr`
+casts the step to the variables' dtype).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from optim import keras_differences
 
 @dataclass(frozen=True)
 class Source:
-    """The old call: its meaning, the generation and versions of its release, and what the program does around it."""
+    """The old call: its meaning, the generation and versions of its release, and its context in the program."""
 
     meaning: Meaning
     generation: str
@@ -34,51 +34,51 @@ class Source:
 
 
 def reasons(source: Source, module: str) -> list[str]:
-    """Why the steps of the class in a target's module differ, with the line that makes them the same if there is one;
-    for `optim`, besides what `keywords` does."""
+    """Explain why the steps of the class in a target's module differ, and how to make them equal if possible; for
+    `optim`, without what `keywords` handles."""
     return [
         *_averages(source, module),
         *_integer_steps(source, module),
-        *(_rows(source, module) if source.has_embeddings else ()),
+        *(_row_differences(source, module) if source.has_embeddings else ()),
     ]
 
 
 def keywords(source: Source) -> dict[str, Value]:
-    """Arguments of `optim` with which it steps as the old release did, also in `for_keras`, whose defaults are those of
-    the Keras that is installed."""
+    """Arguments that make `optim` step like the old release, also in `for_keras`, whose defaults are those of the
+    installed Keras."""
     arguments, algorithm = source.meaning.arguments, _algorithm(source.meaning)
     rate = arguments.get("learning_rate")
     may_be_schedule = source.schedule is not None or (rate is not None and not rate.known)
     values = {**_values(source), "learning_rate": {} if may_be_schedule else None}
     keras, version = traits(source.generation).known_to_optim, source.versions.keras_number or ()
-    made = (
+    needed = (
         keras_differences.reproducing(keras, source.meaning.algorithm, values, backend="tensorflow", release=version)
         if keras
         else {}
     )
-    made = {key: value for key, value in made.items() if key not in (repeated_rows.REPEATED, *LIMITS, *arguments)}
+    needed = {key: value for key, value in needed.items() if key not in (repeated_rows.REPEATED, *LIMITS, *arguments)}
     if values.get("use_ema"):
-        made.setdefault("ema_start", "initial")
+        needed.setdefault("ema_start", "initial")
     if source.has_embeddings and algorithm is not None and repeated_rows.REPEATED not in arguments:
         before = _repeated(source, algorithm, source.generation)
         current = _repeated(source, algorithm, modules.GENERATION[modules.KERAS_3])
         if (before or current) and _can_be_said(before, values):
-            made[repeated_rows.REPEATED] = list(before)
-    return {key: Value.of(value) for key, value in made.items()}
+            needed[repeated_rows.REPEATED] = list(before)
+    return {key: Value.of(value) for key, value in needed.items()}
 
 
 def _values(source: Source) -> dict[str, Any]:
-    """The arguments' values, something above zero for expressions."""
+    """The arguments' values; for expressions a positive number."""
     return {key: value.literal if value.known else 2.0 for key, value in source.meaning.arguments.items()}
 
 
 def _can_be_said(rows: Collection[str], values: Mapping[str, Any]) -> bool:
-    """Whether `repeated_rows` does it: Keras may take the root of a negative number there."""
+    """Whether `repeated_rows` can do it: Keras may compute the root of a negative number there."""
     return repeated_rows.SQUARE not in rows or not (values.get("centered") or values.get("epsilon") == 0)
 
 
 def _averages(source: Source, module: str) -> Iterator[str]:
-    """Keras 3 begins its averages with the first step's result, and all others with the first values."""
+    """Averages begin with the first step's result in Keras 3, and with the initial values elsewhere."""
     before, now = (traits(each).averages_start for each in (source.generation, modules.BY_MODULE.get(module)))
     if _values(source).get("use_ema") and before != now and module != "optim":
         starts = {"first_step": "the first step's result", "initial": "the first values"}
@@ -102,8 +102,7 @@ def _passes_floats(generation: str | None) -> bool:
     return traits(generation).passes_float_steps
 
 
-def _rows(source: Source, module: str) -> Iterator[str]:
-    """Rows of tables: those without a gradient, and those that a batch has several times."""
+def _row_differences(source: Source, module: str) -> Iterator[str]:
     meaning, generation = source.meaning, modules.BY_MODULE.get(module)
     algorithm = _algorithm(meaning)
     if algorithm is None:
@@ -112,19 +111,18 @@ def _rows(source: Source, module: str) -> Iterator[str]:
     keeps = generation is not None and algorithm.lazy(values, generation) is not None
     if meaning.lazy and not keeps:
         yield (
-            "rows of embeddings without a gradient stayed as they were there, and move now: exact with optim's"
+            "rows of embeddings without a gradient did not change there, and change now: exact with optim's"
             " lazy_rows=[pattern of their names]"
         )
     elif keeps and not meaning.lazy:
-        yield "rows of embeddings without a gradient moved there, and stay as they are now: exact with optim"
+        yield "rows of embeddings without a gradient changed there, and do not change now: exact with optim"
     before, now = (_repeated(source, algorithm, each) for each in (source.generation, generation))
     is_written = module == "optim" and _can_be_said(before, values)
     if set(before) != set(now) and not is_written:
         then, there = (
-            f"{repeated_rows.words(each)} each of its gradients" if each else "takes their sum"
-            for each in (before, now)
+            f"{repeated_rows.words(each)} each of its gradients" if each else "adds them up" for each in (before, now)
         )
-        where = "where a batch has a row of an embedding several times"
+        where = "if a batch has a row of an embedding several times"
         yield f"{where}, the old release {then}, and {module} {there}"
 
 

@@ -1,4 +1,4 @@
-"""What the expressions of a program are: optimizers, models, strings; and how optimizers are used."""
+"""Classify the expressions of a program: optimizers, models, strings; and the uses of optimizers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Scope = tuple[str, ...]
 
 
 def literal(node: cst.BaseExpression, module: cst.Module) -> Value:
-    """The text of an expression, and its value where it is made of literals only."""
+    """The text of an expression, and its value if it consists of literals only."""
     text = module.code_for_node(node)
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         return Value(text, _evaluated(tree))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # too deep for Python's own parser, also
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # also if it is too deep for Python's own parser
         return Value(text)
 
 
@@ -74,12 +74,12 @@ class Facts:
     compiled: set[tuple[Scope, str]] = field(default_factory=set)
     callbacks: set[Scope] = field(default_factory=set)
     rules: set[Scope] = field(default_factory=set)
-    """Classes of the program that are optimizers themselves."""
+    """Classes of the program that are optimizers."""
     parameters: set[tuple[Scope, str]] = field(default_factory=set)
     _known: dict[tuple[Scope, str, int], frozenset[str | None]] = field(default_factory=dict)
 
     def kind(self, node: cst.BaseExpression, scope: Scope, depth: int = 0) -> str | None:
-        """OPTIMIZER, MODEL, STRING, CLASS, or None where that is not certain."""
+        """OPTIMIZER, MODEL, STRING, CLASS, or None if uncertain."""
         if depth > MAX_DEPTH:
             return None
         if isinstance(node, (cst.SimpleString, cst.ConcatenatedString)):
@@ -123,7 +123,7 @@ class Facts:
         return None
 
     def _kinds(self, bound: Scope, text: str, depth: int) -> frozenset[str | None]:
-        """The kinds of all values of a name. They are looked up once, since a name may have thousands."""
+        """The kinds of all values of a name. They are cached, because a name may have thousands."""
         key = (bound, text, depth)
         if key not in self._known:
             values = self.values[bound, text]
@@ -131,11 +131,11 @@ class Facts:
         return self._known[key]
 
     def in_rule(self, scope: Scope) -> bool:
-        """Whether a place is in a class that is an optimizer, which is rewritten as a whole or not at all."""
+        """Whether a place is in an optimizer class, which is rewritten as a whole or not at all."""
         return any(level in self.rules for level in _levels(scope))
 
     def bound(self, text: str, scope: Scope) -> Scope | None:
-        """The innermost scope in which a name, or an attribute of `self`, is bound to a value."""
+        """The innermost scope that binds a name, or an attribute of `self`, to a value."""
         for level in _levels(scope):
             if (level, text) in self.values:
                 return level
@@ -144,7 +144,7 @@ class Facts:
         return None
 
     def only_value(self, node: cst.BaseExpression, scope: Scope) -> cst.BaseExpression | None:
-        """The one value that a name is bound to, else None."""
+        """The value of a name with only one, else None."""
         text = names.dotted(node)
         bound = self.bound(text, scope) if text else None
         values = self.values.get((bound, text), []) if bound is not None else []
@@ -152,7 +152,7 @@ class Facts:
 
 
 def makes_optimizer(name: str) -> bool:
-    """Whether a call of this canonical name gives an optimizer."""
+    """Whether a call of this canonical name creates an optimizer."""
     return bool(names.old_class(name) or names.is_foreign(name) or names.LOOKUPS.match(name)) or bool(
         names.FRAMEWORK.match(name) and names.WRAPPERS.search(name)
     )
@@ -164,7 +164,7 @@ def _levels(scope: Scope) -> Iterable[Scope]:
 
 
 def collect(tree: Tree, found: Scopes, known: names.Names) -> Facts:
-    """The bindings of a program."""
+    """Collect the bindings of a program."""
     facts = Facts(known, tree.module, {node: scope.path for node, scope in found.of.items()})
     for node in tree.all(cst.Param):
         facts.parameters.add((facts.scopes[node], node.name.value))
@@ -199,7 +199,6 @@ def collect(tree: Tree, found: Scopes, known: names.Names) -> Facts:
 
 
 def _home(scope: Scope, text: str) -> Scope:
-    """Where a name is bound: an attribute of `self` in its class."""
     if not text.startswith("self."):
         return scope
     classes = [i for i, part in enumerate(scope) if not part.endswith("()")]
@@ -220,7 +219,7 @@ def _bind(facts: Facts, at: cst.CSTNode, target: cst.BaseExpression, value: cst.
 
 
 def compiled(node: cst.Call) -> cst.BaseExpression | None:
-    """What a call of `.compile` is given as its optimizer; None where it is no such call, or that is not told."""
+    """The optimizer argument of a call of `.compile`; None for other calls, or if it is unclear."""
     if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "compile":
         return None
     named = [a.value for a in node.args if a.keyword and a.keyword.value == "optimizer"]
@@ -232,7 +231,7 @@ COMPILE_WORDS = {"loss", "optimizer", "metrics", "loss_weights", "sample_weight_
 
 
 def is_keras_compile(node: cst.Call) -> bool:
-    """Whether the arguments of a `.compile` are those of a Keras model's."""
+    """Whether a `.compile` has the arguments of a Keras model's."""
     keywords = {argument.keyword.value for argument in node.args if argument.keyword}
     return bool(keywords & {"loss", "optimizer"}) and keywords <= {
         *COMPILE_WORDS,

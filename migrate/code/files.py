@@ -1,4 +1,4 @@
-"""Finding, decoding and replacing the files of a program."""
+"""Find, decode and replace the files of a program."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WORDS = re.compile(
     r"|piecewise_constant|_[sg]et_hyper|(?:adam|sgd|rmsprop|adagrad|adadelta|ftrl|lamb|lars|lion|novograd|yogi)\w*\s*\(",
     re.IGNORECASE,
 )
-"""A file without any of these has no place to look at, and is not parsed."""
+"""A file without any of these contains nothing to migrate, and is not parsed."""
 FRAMEWORK = re.compile(r"keras|tensorflow|\btf\b|transformers", re.IGNORECASE)
 OTHERS = re.compile(r"^\s*(?:import|from)\s+(?:torch|jax|optax|mxnet|paddle)\b", re.MULTILINE)
 
 
 def may_have_places(code: str) -> bool:
-    """Whether it is worth parsing; a program of another framework alone is not."""
+    """Whether it is worth parsing. A program that uses only another framework is not."""
     return bool(WORDS.search(code)) and not (OTHERS.search(code) and not FRAMEWORK.search(code))
 
 
@@ -40,7 +40,7 @@ class NoFilesError(DtoptError, FileNotFoundError):
 
 @dataclass(frozen=True)
 class Program:
-    """One file. `code` is its Python; a notebook's cells are joined."""
+    """One file. `code` is its Python; the cells of a notebook are joined."""
 
     path: Path
     code: str
@@ -52,18 +52,18 @@ class Program:
         return self.notebook.place(line) if self.notebook else (None, line)
 
     def shown(self, code: str) -> list[str]:
-        """The lines of its Python for a diff, as many as `code` has."""
+        """The lines of its Python for a diff, as many as in `code`."""
         return self.notebook.shown(code) if self.notebook else code.splitlines()
 
     def text_of(self, code: str) -> str:
-        """What the file holds when its Python is `code`."""
+        """The content of the file if its Python is `code`."""
         return self.notebook.with_code(code).to_text() if self.notebook else code
 
 
 def find(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Programs at and under these paths, in order, each once.
+    """Return the programs at and under these paths, in order, each once.
 
-    Raises NoFilesError: a path is not there or holds none.
+    Raises NoFilesError: a path is missing or has no program.
     """
     found: dict[Path, None] = {}
     for given in map(Path, paths):
@@ -86,7 +86,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def read(path: Path) -> Program:
-    """A program, its line endings kept. Raises DamagedFileError where it cannot be decoded."""
+    """Read a program, with its line endings. Raises DamagedFileError if it cannot be decoded."""
     try:
         data = path.read_bytes()
         if path.suffix == ".ipynb":

@@ -1,4 +1,4 @@
-"""What is said of one place in a program."""
+"""A finding: the result for one place in a program."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ REWRITTEN, SAME, DIFFERS, BY_HAND, UNSURE, UNREADABLE = (
 )
 VERDICTS = (REWRITTEN, SAME, DIFFERS, BY_HAND, UNSURE, UNREADABLE)
 OPEN = frozenset({DIFFERS, BY_HAND, UNSURE})
-"""Verdicts that leave something for a person to do."""
+"""Verdicts that leave work to the user."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One place and what becomes of it.
+    """One place and its result.
 
     Attributes:
       path: the file; line, column: from 1. cell: the notebook's cell, from 1, and `line` counts in that cell.
-      verdict: one of VERDICTS. old, new: the source before and after, `new` empty where nothing is written.
-      message: why, and what would be exact or what to do.
+      verdict: one of VERDICTS. old, new: the source before and after; `new` is empty if nothing is written.
+      message: the reason, and what would be exact or what to do.
     """
 
     path: str
@@ -47,6 +47,6 @@ class Finding:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0: everything is rewritten or the same; 1: something is left to a person; 3: a file cannot be read."""
+    """0: everything is rewritten or the same; 1: some places are left to the user; 3: a file cannot be read."""
     verdicts = {finding.verdict for finding in findings}
     return 3 if UNREADABLE in verdicts else 1 if verdicts & OPEN else 0

@@ -1,4 +1,4 @@
-"""The optimizer that a program makes, as the hint that a checkpoint may need: class, config and generation."""
+"""Derive from a program the hint that a checkpoint may need: class, config and generation of its optimizer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 
 @dataclass(frozen=True)
 class CodeHint:
-    """`optimizer_config` is as --optimizer-config takes it; `where` is the call, `name` what it is bound to.
+    """`optimizer_config` is a value for --optimizer-config; `where` is the call, `name` the name of its result.
 
-    `left_out`: values that the config lacks, as the program sets them later -> where it does.
-    `unread`: where the program changes the optimizer in another way. `others`: where it may make another one.
+    `left_out`: values that the program sets later, and where; the config lacks them.
+    `unread`: other changes of the optimizer. `others`: places that may create another one.
     """
 
     optimizer_config: dict[str, Any]
@@ -43,42 +43,42 @@ class CodeHint:
         return f"{self.where}: {json.dumps(self.optimizer_config)} of {self.generation}{lacking}"
 
     def certain(self, chosen: bool) -> CodeHint:
-        """Itself. Raises UnsupportedError where its call does not tell what steps were. `chosen`: by its name."""
+        """Return itself. Raises UnsupportedError if its call does not determine the steps. `chosen`: by its name."""
         doubts = [*self.unread, *(() if chosen else self.others)]
         if not doubts:
             return self
         more = f", and {len(doubts) - 1} more places" if len(doubts) > 1 else ""
         given = shlex.quote(json.dumps(self.optimizer_config))
         raise UnsupportedError(
-            f"what {self.where} makes is not all of it: {doubts[0]}{more}, which is not read. In place of"
-            f" --optimizer-from give --generation {self.generation} --optimizer-config {given} with the values that"
-            " were in force at the save"
+            f"the call at {self.where} does not show the whole optimizer: {doubts[0]}{more}, which is not read."
+            f" Instead of --optimizer-from give --generation {self.generation} --optimizer-config {given} with the"
+            " values that were used at the save"
         )
 
 
 @dataclass(frozen=True)
 class Unread:
-    """A call of which no hint is made; `where` and `name` as a hint's."""
+    """A call without a hint; `where` and `name` as in a hint."""
 
     error: DtoptError
     where: str
     name: str
 
 
-def from_code(source: str, said: str | None = None) -> CodeHint:
-    """The hint in `script.py`, `script.py:NAME` or `script.py:LINE`, which is read and not run.
+def from_code(source: str, release_hint: str | None = None) -> CodeHint:
+    """Return the hint in `script.py`, `script.py:NAME` or `script.py:LINE`, which is read and not run.
 
     Args:
-      source: NAME is what the optimizer is bound to, LINE where it is made; needed where the program makes several.
-      said: as `migrate_code`'s `source`.
+      source: NAME is the optimizer's name, LINE the line of its call; required if the program makes several.
+        said: like `migrate_code`'s `source`.
 
     Raises:
-      MissingHintError: no optimizer, or none of that name. AmbiguousError: several. UnsupportedError: an argument that
-        is no literal.
+      MissingHintError: no optimizer, or none with that name. AmbiguousError: several. UnsupportedError: an argument
+        that is not a literal.
     """
     path, wanted = (source, "") if Path(source).exists() else _CHOSEN.match(source).groups("")  # type: ignore[union-attr]
     _check_size(path)
-    given = releases.given(said) if said else None
+    given = releases.given(release_hint) if release_hint else None
     found = nesting.on_large_stack(lambda: hints_in(Path(path), given))
     if wanted:
         found = [hint for hint in found if hint.name == wanted or hint.where == f"{Path(path)}:{wanted}"]
@@ -88,7 +88,7 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
     if len(different) > 1:
         listed = "\n  ".join(str(hint) for hint in different.values())
         raise AmbiguousError(
-            f"{path} makes several optimizers, or fits several releases: say which as {path}:NAME or :LINE, or the"
+            f"{path} makes several optimizers, or fits several releases: choose one as {path}:NAME or :LINE, or the"
             f" release with --generation:\n  {listed}"
         )
     problems = [hint for hint in found if isinstance(hint, Unread)]
@@ -100,22 +100,21 @@ def from_code(source: str, said: str | None = None) -> CodeHint:
 
 
 def _check_size(path: str) -> None:
-    """Raises HyperparameterError for what is no regular file of a program's size."""
     try:
         hint_files.check(path)
     except OSError:
-        return  # said where it is read
+        return  # reported when it is read
     except ValueError as error:
         raise HyperparameterError(str(error)) from error
 
 
 _CHOSEN = re.compile(r"(.*?)(?::((?:cell \d+:)?\d+|[A-Za-z_][\w.]*))?$", re.DOTALL)
-"""FILE, and NAME or the end of `where`, if there is one."""
+"""FILE, and NAME or the last part of `where`, if there is one."""
 
 
-def hints_in(path: Path, said: Given | None) -> list[CodeHint | Unread]:
-    """A hint for each call of an optimizer class and each release that fits, or why there is none."""
-    reading = program.read(files.read(path), "optim", said)
+def hints_in(path: Path, release_hint: Given | None) -> list[CodeHint | Unread]:
+    """Return a hint, or the reason why there is none, for each optimizer call and each release that fits."""
+    reading = program.read(files.read(path), "optim", release_hint)
     found: list[tuple[cst.Call, CodeHint | Unread]] = []
     for node in reading.tree.all(cst.Call):
         for name in filter(names.old_class, reading.names.of(node.func)):
@@ -125,11 +124,11 @@ def hints_in(path: Path, said: Given | None) -> list[CodeHint | Unread]:
     if not any(isinstance(hint, CodeHint) for _, hint in found):
         return [hint for _, hint in found]
     where = Flow(reading)
-    done = tuple(changed.places(reading, where, said))
+    done = tuple(changed.places(reading, where, release_hint))
     unread = [node for node, hint in found if isinstance(hint, Unread)]
     elsewhere = tuple(changed.shown(reading, node) for node in (*others.others(reading, where), *unread))
     return [
-        _as_changed(reading, node, hint, where, done, elsewhere) if isinstance(hint, CodeHint) else hint
+        _without_later_changes(reading, node, hint, where, done, elsewhere) if isinstance(hint, CodeHint) else hint
         for node, hint in found
     ]
 
@@ -138,7 +137,7 @@ def _shown(reading: program.Reading, node: cst.CSTNode) -> str:
     return f"{reading.where(node)} has {' '.join(reading.text(node).split())[:80]}"
 
 
-def _as_changed(
+def _without_later_changes(
     reading: program.Reading,
     node: cst.Call,
     hint: CodeHint,
@@ -146,7 +145,6 @@ def _as_changed(
     done: Sequence[changed.Place],
     elsewhere: tuple[str, ...],
 ) -> CodeHint:
-    """Without the values that the program sets in other places than the call."""
     given = hint.optimizer_config["config"]
     config = dict(given)
     left_out: dict[str, str] = {}
@@ -158,7 +156,7 @@ def _as_changed(
                 continue  # given in the call, or without one
             key = "epsilon"
         if key == changed.GRADIENTS and traits(hint.generation).counts_in_program:
-            continue  # asked about in any case, where no graph tells
+            continue  # always asked for if no graph shows it
         if key in given:
             config.pop(key, None)
             left_out.setdefault(key, change.where)
@@ -173,7 +171,7 @@ def _as_changed(
 def _of_call(
     reading: program.Reading, name: str, node: cst.Call, arguments: Sequence[cst.Arg]
 ) -> Sequence[CodeHint | Unread]:
-    """`name`: the class, canonical. `arguments`: those of its call, none where `node` has it as a string."""
+    """`name`: the class, canonical. `arguments`: those of its call, empty if `node` is its name as a string."""
     old = names.old_class(name)
     if old is None:
         return []

@@ -1,4 +1,4 @@
-"""Imports of optimizers that current releases have no more, and of the Keras that a target's optimizers belong to."""
+"""Handle imports of optimizers that current releases no longer have, and of the Keras of a target's optimizers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ GONE = re.compile(
     rf"|schedules\.learning_rate_schedule|\w+_v[12]|{_OLD_NAMES})\b)"
     r"|^tensorflow\.python\.keras\.(?:api\.|optimizers?(?:_v[12])?\b)|^keras\.api\b"
 )
-"""Where old releases had optimizers and schedules, and neither Keras 3 nor tf_keras has; or has a second copy, as
-TensorFlow does, whose classes current Keras does not know. Tried with Keras 3.15 and TensorFlow 2.21."""
+"""Places of optimizers and schedules in old releases that Keras 3 and tf_keras do not have, or whose second copy in
+TensorFlow does not work with current Keras. Tested with Keras 3.15 and TensorFlow 2.21."""
 
 
 def is_gone(source: str) -> bool:
-    """Whether current releases have nothing under this full name that goes together with their Keras."""
+    """Whether current releases have nothing under this full name that works with their Keras."""
     return bool(GONE.match(source))
 
 
@@ -36,12 +36,12 @@ def of_keras(code: str) -> bool:
 
 
 def to_tf_keras(reading: Reading) -> None:
-    """`import keras` as `import tf_keras as keras`: a model takes only optimizers of its own Keras."""
+    """Rewrite `import keras` as `import tf_keras as keras`: a model accepts only optimizers of its own Keras."""
     changed = [(line, new) for line in _lines(reading.tree) if (new := _of_tf_keras(line)) is not line]
     for line, new in changed:
         reading.edits[line] = partial(_constant, new)
     for line, new in changed[:1]:
-        message = "every import of Keras: a model takes only optimizers of its own Keras"
+        message = "every import of Keras: a model accepts only optimizers of its own Keras"
         reading.add(line, REWRITTEN, message, reading.text(new))
 
 
@@ -68,7 +68,7 @@ def _alias_of_tf_keras(alias: cst.ImportAlias) -> cst.ImportAlias:
 
 
 def without_gone(reading: Reading, module: cst.Module) -> cst.Module:
-    """The new module without imports that fail now and that nothing uses; those that something uses are reported."""
+    """Remove imports that fail now and are unused; those in use are reported."""
     if not any(True for _ in _gone(reading.tree)):
         return module
     tree = Tree(module)
@@ -80,17 +80,14 @@ def without_gone(reading: Reading, module: cst.Module) -> cst.Module:
         if idle:
             edits[line] = partial(_without, idle)
     for _, alias, source in gone:
-        if bound_name(alias) in used and reading.has(alias) and not _is_said(reading, bound_name(alias)):
-            reading.add(
-                alias, BY_HAND, f"current releases have no {source}: use what takes its place in keras.optimizers"
-            )
+        if bound_name(alias) in used and reading.has(alias) and not _is_reported(reading, bound_name(alias)):
+            reading.add(alias, BY_HAND, f"current releases have no {source}: use its replacement in keras.optimizers")
     return tree.edited(edits) if edits else module
 
 
-def _is_said(reading: Reading, name: str) -> bool:
-    """Whether what uses a name is left by hand already."""
+def _is_reported(reading: Reading, name: str) -> bool:
     whole = re.compile(rf"\b{re.escape(name)}\b")
-    return any(finding.verdict == BY_HAND and whole.search(finding.old) for _, finding in reading.said)
+    return any(finding.verdict == BY_HAND and whole.search(finding.old) for _, finding in reading.entries)
 
 
 def _lines(tree: Tree) -> list[Line]:
@@ -98,7 +95,7 @@ def _lines(tree: Tree) -> list[Line]:
 
 
 def _gone(tree: Tree) -> Iterator[tuple[Line, cst.ImportAlias, str]]:
-    """Line, alias and full name of each import that fails now, and is not tried."""
+    """Line, alias and full name of each import that fails now, outside of `try`."""
     for line in _lines(tree):
         if isinstance(line.names, cst.ImportStar) or _is_tried(tree, line):
             continue
@@ -140,7 +137,6 @@ def used_names(tree: Tree) -> set[str]:
 
 
 def _in_import(tree: Tree, node: cst.CSTNode) -> bool:
-    """A name, or the first part of a dotted one, of an import."""
     parent = tree.parent(node)
     while isinstance(parent, cst.Attribute):
         node, parent = parent, tree.parent(parent)

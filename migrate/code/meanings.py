@@ -1,7 +1,7 @@
-"""What a constructor call of an old release means: keyword arguments of `optim`, by the tables that checkpoints use.
+"""Translate a constructor call of an old release into keyword arguments of `optim`, with the tables for checkpoints.
 
-An argument may be any expression. Such a value is carried through `migrate.algorithms.keras_config` as a number that
-stands for it, and found again in the result; where the result depends on the value itself, both cases are compared.
+An argument may be any expression. A number represents such a value in `migrate.algorithms.keras_config`, and is found
+again in the result. If the result depends on the value itself, both cases are compared.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from migrate.releases.versions import UNKNOWN, Versions
 from optim.errors import DtoptError, UnsupportedError
 
 OPAQUE = object()
-"""The value of an expression that is no literal."""
+"""The value of an expression that is not a literal."""
 FLAGS = ("nesterov", "centered", "amsgrad", "use_ema")
 ACCUMULATED = "gradient_accumulation_steps"
-EARLY_ACCUMULATION = "counted every batch as a step and clipped each gradient alone"
+EARLY_ACCUMULATION = "counted every batch as a step and clipped each gradient separately"
 FIRST_STAND_IN, STAND_IN_STEP = 0.31415926, 1e-7
 
 
 @dataclass(frozen=True)
 class Value:
-    """An argument's source text, and its value where it is a literal."""
+    """An argument's source text, and its value if it is a literal."""
 
     text: str
     literal: Any = OPAQUE
@@ -48,9 +48,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Old:
-    """An old optimizer class: where signatures have it, what algorithm it is, and whose release counts.
+    """An old optimizer class: its key in the signatures, its algorithm, and the package whose release counts.
 
-    `generation`: of classes whose rule does not follow the release, as those of `tf.train`.
+    `generation`: for classes whose rule does not depend on the release, such as those of `tf.train`.
     """
 
     module: str
@@ -66,10 +66,9 @@ class Old:
 
 @dataclass(frozen=True)
 class Meaning:
-    """`arguments` are those of the class `algorithm` of `optim`, defaults of the old release spelled out.
+    """`arguments` are those of the class `algorithm` of `optim`, with defaults of the old release written out.
 
-    `origin`: argument -> the name under which the program gives it. `reasons`: why it need not be exact.
-    `notes`: what is worth saying of it.
+    `origin`: argument -> its name in the program. `reasons`: why it may not be exact. `notes`: further remarks.
     """
 
     algorithm: str
@@ -78,12 +77,12 @@ class Meaning:
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lazy: bool = False
-    """Whether the old class leaves rows without a gradient alone."""
+    """Whether the old class does not change rows without a gradient."""
 
 
 @dataclass
 class _Config:
-    """The arguments by Keras's names; `names`: those names -> the program's. `ignored`: what had no effect."""
+    """The arguments by Keras's names. `names`: those names -> the program's. `ignored`: arguments without effect."""
 
     values: dict[str, Value] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -91,13 +90,13 @@ class _Config:
 
 
 def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
-    """The meaning of a call.
+    """Return the meaning of a call.
 
     Args:
       given: the arguments by their old names.
 
     Raises:
-      DtoptError: it has none; the message says why, in words for the person who wrote the call.
+      DtoptError: it has none; the message explains why in the program's terms.
     """
     generation = old.generation or release.generation
     algorithm = algorithms.find(old.algorithm)
@@ -112,7 +111,7 @@ def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
         _same_both_ways(config, "momentum", (0.0, FIRST_STAND_IN), algorithm, generation, old, release)
     values, reasons, notes, lazy = _evaluated(config, algorithm, generation, old, release)
     origin = {key: config.names[_source_key(key, config.names)] for key in values if _source_key(key, config.names)}
-    notes += [f"{name}={given[name].text} had no effect there, and is left out" for name in config.ignored]
+    notes += [f"{name}={given[name].text} had no effect there and is removed" for name in config.ignored]
     return Meaning(algorithm.name, values, origin, tuple(reasons), tuple(notes), lazy)
 
 
@@ -126,7 +125,7 @@ def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
         if old.is_tf_train:
             _, renamed = tf_train.keras_style(old.name, {name: None})
             if not renamed:
-                continue  # no effect on what is computed
+                continue  # no effect on the result
             key = next(iter(renamed))
         elif name == "lr":
             key = "learning_rate"
@@ -171,7 +170,7 @@ def _evaluated(
         given = config.values.get(source)
         if isinstance(number, float) and number in stand_ins:
             values[key] = config.values[stand_ins[number]]
-        elif given is not None and _says(given, key, number):
+        elif given is not None and _is_given_as_text(given, key, number):
             values[key] = given
         else:
             values[key] = Value.of(number)
@@ -186,13 +185,13 @@ def _evaluated(
 
 
 def _has(release: Release, generation: str) -> bool:
-    """Whether a TensorFlow has the optimizers of a generation. A file that was rewritten may name older ones, too."""
+    """Whether a TensorFlow has the optimizers of a generation. A rewritten file may name older ones too."""
     number = release.versions.tensorflow_number
     return number is not None and any(r.generation == generation and r.tensorflow == number[:2] for r in RELEASES)
 
 
 def _accumulated(full: dict[str, Any], config: _Config, versions: Versions) -> Value | None:
-    """How many calls make a step, taken out of the config: a new start can do what is refused of checkpoints."""
+    """Take the number of calls per step out of the config: unlike a checkpoint, a new start can do it."""
     given = config.values.get(ACCUMULATED)
     if given is None or (given.known and (given.literal or 1) <= 1):
         return None
@@ -202,15 +201,14 @@ def _accumulated(full: dict[str, Any], config: _Config, versions: Versions) -> V
     return given
 
 
-def _says(given: Value, key: str, result: Any) -> bool:
-    """Whether the program's own text gives this result."""
+def _is_given_as_text(given: Value, key: str, result: Any) -> bool:
     if not given.known:
         return key in FLAGS
     return given.literal is not None and bool(given.literal == result)
 
 
 def _plain(config: _Config) -> tuple[dict[str, Any], dict[float, str]]:
-    """The config as JSON values, and which number stands for which key."""
+    """The config as JSON values, and which number represents which key."""
     plain, stand_ins = {}, {}
     for index, (key, value) in enumerate(config.values.items()):
         if value.known:
@@ -228,7 +226,6 @@ def _plain(config: _Config) -> tuple[dict[str, Any], dict[float, str]]:
 
 
 def _fill_epsilon(plain: dict[str, Any], algorithm: Algorithm, generation: str, old: Old, release: Release) -> None:
-    """The default changed within these generations: the release's own."""
     if not traits(generation).epsilon_changed or "epsilon" in plain:
         return
     if not any(s.nonnegative for s in algorithm.slots):
@@ -249,7 +246,6 @@ def _same_both_ways(
     old: Old,
     release: Release,
 ) -> None:
-    """Raise where the other arguments depend on the value of an expression."""
     results = []
     for case in cases:
         values = {**config.values, key: Value(config.values[key].text, case)}
@@ -259,14 +255,14 @@ def _same_both_ways(
         changed = sorted(k for k in {*results[0], *results[1]} if results[0].get(k) != results[1].get(k))
         raise UnsupportedError(
             f"what it computes depends on the value of {key} ({config.values[key].text}): {', '.join(changed)} differ;"
-            f" write {key} as a literal, or both cases apart"
+            f" write {key} as a literal, or write a call for each case"
         )
 
 
 def old_config(old: Old, given: Mapping[str, Value], release: Release) -> dict[str, Any]:
-    """The optimizer's config as its release would have stored it, defaults spelled out.
+    """Return the optimizer's config as its release would have stored it, with defaults written out.
 
-    Raises UnsupportedError where an argument is no literal.
+    Raises UnsupportedError if an argument is not a literal.
     """
     generation = old.generation or release.generation
     algorithm = algorithms.find(old.algorithm)
@@ -274,7 +270,7 @@ def old_config(old: Old, given: Mapping[str, Value], release: Release) -> dict[s
     open_ends = [f"{config.names[k]}={v.text}" for k, v in config.values.items() if not v.known and k != "name"]
     if open_ends:
         raise UnsupportedError(
-            f"{', '.join(open_ends)} is no literal: its value is not in the code, so give --optimizer-config"
+            f"{', '.join(open_ends)} is not a literal, so its value is not in the code: give --optimizer-config"
         )
     plain, _ = _plain(config)
     _fill_epsilon(plain, algorithm, generation, old, release)
@@ -282,7 +278,7 @@ def old_config(old: Old, given: Mapping[str, Value], release: Release) -> dict[s
 
 
 def combined(meaning: Meaning, algorithm: str, more: Mapping[str, Value], origin: Mapping[str, str]) -> Meaning:
-    """The same with another class and further arguments."""
+    """Return the meaning with another class and further arguments."""
     return replace(
         meaning,
         algorithm=algorithm,

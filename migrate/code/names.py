@@ -1,4 +1,4 @@
-"""Which optimizer class, or other thing of Keras and TensorFlow, a name in a program is."""
+"""Resolve a name in a program to an optimizer class, or another object of Keras or TensorFlow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ONE_NAME = (
     (r"^transformers\.(?:\w+\.)+AdamWeightDecay$", "transformers.AdamWeightDecay"),
     (r"^official\.(?:\w+\.)+AdamWeightDecay$", "official.nlp.optimization.AdamWeightDecay"),
 )
-"""The many places where one thing can be imported from -> the one that is used here."""
+"""The import paths of one object -> its canonical path."""
 BY_RELEASE = ("keras.optimizers", "tensorflow.keras.optimizers")
 """Modules whose classes depend on the release."""
 
@@ -49,7 +49,7 @@ OTHERS = frozenset(
     {f"tensorflow.train.{name}Optimizer" for name in ("AdagradDA", "ProximalAdagrad", "ProximalGradientDescent")}
     | {"transformers.AdamWeightDecay", "official.nlp.optimization.AdamWeightDecay"}
 )
-"""Single classes likewise."""
+"""The same for single classes."""
 BASES = re.compile(
     r"^(?:keras|tensorflow\.keras|tf_keras)\.optimizers\.(?:\w+\.)*(?:Optimizer(?:V[12])?|TFOptimizer|_?BaseOptimizer)$"
     r"|^tensorflow\.(?:train|python\.training\.optimizer)\.Optimizer$"
@@ -68,13 +68,13 @@ WRAPPERS = re.compile(
 )
 CALLBACK = re.compile(r"^(?:keras|tensorflow\.keras|tf_keras)\.callbacks\.(?:\w+\.)?\w+$")
 HANDED_ON = re.compile(r"\.(keras|tf|tensorflow|K)$")
-"""What a package that is none of the frameworks hands on under their usual names."""
+"""What other packages export under the frameworks' usual names."""
 FRAMEWORK = re.compile(r"^(?:keras|tensorflow|tf_keras|keras_contrib|tensorflow_addons|transformers|horovod)\b")
 
 
 @lru_cache(maxsize=4096)
 def one_name(name: str) -> str:
-    """The name by which a thing is known here."""
+    """The canonical name."""
     for pattern, short in ONE_NAME:
         name = re.sub(pattern, short, name)
     return name
@@ -87,7 +87,7 @@ def is_module(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def old_class(name: str) -> Old | None:
-    """The optimizer class of a name in canonical form, where its rule is one of `migrate.algorithms`."""
+    """The optimizer class of a canonical name, if `migrate.algorithms` has its rule."""
     module, _, cls = name.rpartition(".")
     if not is_module(module):
         return None
@@ -104,7 +104,7 @@ def old_class(name: str) -> Old | None:
 
 @lru_cache(maxsize=4096)
 def is_foreign(name: str) -> bool:
-    """Whether the name is an optimizer class of a module that has its own rules."""
+    """Whether the name is an optimizer class of a module with its own rules."""
     module, _, cls = name.rpartition(".")
     if name in OTHERS:
         return True
@@ -114,7 +114,7 @@ def is_foreign(name: str) -> bool:
 
 
 class Names:
-    """Names in one module, through its imports and aliases."""
+    """Names in one module, resolved through its imports and aliases."""
 
     def __init__(self, found: Scopes, kerases: Sequence[str] = (KERAS, TENSORFLOW)):
         self._scopes = found
@@ -122,7 +122,7 @@ class Names:
         self._known: dict[cst.CSTNode, frozenset[str]] = {}
 
     def of(self, node: cst.CSTNode) -> frozenset[str]:
-        """All that a name or attribute may be, canonical; empty where it is nothing that was imported."""
+        """All objects that a name or attribute may be, canonical; empty unless it is imported."""
         if node not in self._known:
             self._known[node] = self._canonical(node)
         return self._known[node]
@@ -141,7 +141,7 @@ class Names:
         return frozenset(one_name(f"{name}.{rest}" if rest else name) for name in every)
 
     def _by_string(self, node: cst.CSTNode) -> frozenset[str]:
-        """Of `getattr(module, "name")`."""
+        """Resolve `getattr(module, "name")`."""
         if not isinstance(node, cst.Call) or dotted(node.func) != "getattr" or len(node.args) < 2:
             return frozenset()
         name = node.args[1].value
@@ -151,7 +151,7 @@ class Names:
         return frozenset(one_name(f"{module}.{text}") for module in self.of(node.args[0].value))
 
     def _homes(self, name: str) -> tuple[str, ...]:
-        """What an import binds. In `from bert4keras.backend import keras` it is the Keras that this package chose."""
+        """What an import binds. `from bert4keras.backend import keras` binds the Keras that this package chose."""
         if FRAMEWORK.match(name) or not (own := HANDED_ON.search(name)):
             return (name,)
         if own[1] in ("tf", "tensorflow"):
@@ -163,13 +163,12 @@ class Names:
         return scope.find(first) if scope is not None else ()
 
     def partly(self, node: cst.CSTNode) -> bool:
-        """Whether a name is imported on one path and something else on another."""
+        """Whether a name is imported on one path and bound differently on another."""
         first = dotted(node).partition(".")[0]
         return len({name is None for name in self._bound(node, first)}) > 1 if first else False
 
     def sources(self, node: cst.CSTNode) -> list[str]:
-        """The full names of all imports that a name may come from; of modules whose names are all imported, where no
-        other binds it."""
+        """The full names of all imports that a name may come from; star imports count if nothing else binds it."""
         first, _, rest = dotted(node).partition(".")
         bound = self._bound(node, first) if first else ()
         if not bound and first and not hasattr(builtins, first):
@@ -177,7 +176,7 @@ class Names:
         return [f"{name}.{rest}" if rest else name for name in bound if name is not None]
 
     def bindings(self, node: cst.CSTNode) -> Sequence[str | None]:
-        """What binds a name here: the full names of imports, None for all else."""
+        """All bindings of a name here: the full names of imports, None for others."""
         return self._bound(node, dotted(node).partition(".")[0])
 
     def takes(self, name: str) -> bool:
@@ -202,7 +201,7 @@ IMPORTS_TF_KERAS = re.compile(r"^\s*(?:import|from)\s+tf_keras\b", re.M)
 
 
 def of_string(text: str, code: str) -> str:
-    """The class that a string stands for in `compile`, canonical: tf.keras's where no other Keras is imported."""
+    """The canonical class of a string in `compile`: tf.keras's if no other Keras is imported."""
     cls = STRINGS.get(text.lower(), "")
     package = "tensorflow.keras"
     if IMPORTS_KERAS.search(code):

@@ -1,4 +1,4 @@
-"""Parsers recurse: bound how deep an expression may be nested, and run what recurses on a large stack."""
+"""Limit how deep an expression may be nested, because parsers recurse, and run recursive code on a large stack."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import libcst as cst
 
 Result = TypeVar("Result")
 DEEPEST = 2000
-"""LibCST reads this in seconds; it takes quadratic time, and Python's own parser ends before."""
+"""LibCST reads this in seconds, in quadratic time; Python's own parser refuses it earlier."""
 STACK_BYTES = 256 * 2**20
-"""Four times what 2,000 brackets in each other take. Only what is used of it becomes memory."""
+"""Four times the need of 2,000 nested brackets. Only the used part occupies memory."""
 PYTHON_FRAMES = 200_000
 _TOKEN = re.compile(
     r"#[^\n]*|(?s:\"\"\".*?\"\"\"|'''.*?''')|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|\\\n|\n|[\[({]|[\])}]|[,;]"
@@ -26,7 +26,7 @@ _OPENS, _CLOSES = frozenset("([{"), frozenset(")]}")
 
 
 def depth(code: str) -> int:
-    """An upper bound of how deep the expressions of a program are nested, and of its longest chain of `elif`."""
+    """An upper bound of the nesting of a program's expressions, and of its longest chain of `elif`."""
     levels, chain, deepest = [0], 0, 0
     for match in _TOKEN.finditer(code):
         token = match[0]
@@ -35,7 +35,7 @@ def depth(code: str) -> int:
         elif token in _OPENS:
             levels.append(levels[-1] + 1)
         elif token in _CLOSES:
-            # what was in the brackets is one more part of what is around them
+            # the content of the brackets is one more part of the outer expression
             if len(levels) > 1:
                 levels.pop()
             levels[-1] += 1
@@ -50,7 +50,7 @@ def depth(code: str) -> int:
 
 
 def syntax_error(code: str) -> SyntaxError | None:
-    """Why a text is no Python, with the line; None if it is some, also of a newer release than the one that runs."""
+    """Why a text is not Python, with the line; None if it is, even of a newer release than the running one."""
     if depth(code) > DEEPEST:
         return SyntaxError(f"expressions are nested more than {DEEPEST} deep", (None, 1, 1, None))
     try:
@@ -71,7 +71,7 @@ def _line(error: Exception) -> int:
 
 
 def on_large_stack(function: Callable[[], Result]) -> Result:
-    """What a function returns or raises, run where it can recurse far."""
+    """Run a function where it can recurse deeply; return or raise its result."""
     results: list[Result] = []
     errors: list[BaseException] = []
 

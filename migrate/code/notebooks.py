@@ -1,7 +1,7 @@
-"""Jupyter notebooks as one Python module: code cells one after the other, IPython's own lines set aside.
+"""Read Jupyter notebooks as one Python module: all code cells in order, without IPython's own lines.
 
-A cell that is no Python is set aside too, so that it hides nothing of the others. What is written back is the old JSON
-with other text in place of the lines that changed.
+A cell that is not Python is excluded too, so it does not affect the others. Writing replaces only the changed lines in
+the old JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HELD = re.compile(r"^(?P<indent>\s*)pass  # dtopt: held (?P<index>\d+)$")
 _MAGIC = re.compile(r"^\s*(?:[%!?]|[\w.]+\?{1,2}\s*$|[\w, ]+=\s*[%!])")
 _CELL_MAGIC = re.compile(r"\s*%%(\w*)")
 PYTHON = frozenset({"time", "timeit", "capture", "prun", "lprun", "mprun", "memit", "debug", "heat", "snakeviz"})
-"""Cell magics that run the cell as Python of the notebook. Others write it to a file or hand it to another program."""
+"""Cell magics that run the cell as the notebook's Python. Others write it to a file or pass it to another program."""
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder()
@@ -34,7 +34,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Aside:
-    """A cell that is not read: its text, why, and the line in it that is no Python, 0 if it is not meant to be."""
+    """An excluded cell: its text, the reason, and its first line that is not Python, 0 if it need not be."""
 
     cell: int
     text: str
@@ -44,37 +44,36 @@ class Aside:
 
 @dataclass(frozen=True)
 class Notebook:
-    """`text`: the JSON. `held`: the lines that are no Python. `code`: the module. `aside`: the cells outside of it.
+    """`text`: the JSON. `held`: the lines that are not Python. `code`: the module. `aside`: the excluded cells.
 
-    `sources`: for each cell in the module, where the strings of its source are in `text`.
+    `sources`: for each cell in the module, the places of its source strings in `text`.
     """
 
     text: str
-    held: tuple[str, ...]
+    magic_lines: tuple[str, ...]
     code: str
     aside: tuple[Aside, ...] = ()
     sources: dict[int, Sequence[Span]] = field(default_factory=dict)
 
     @property
     def magics(self) -> str:
-        """IPython's lines, among which are those that install packages, and the cells that are not read."""
-        return "\n".join([*self.held, *(cell.text for cell in self.aside)])
+        """IPython's lines, such as those that install packages, and the excluded cells."""
+        return "\n".join([*self.magic_lines, *(cell.text for cell in self.aside)])
 
     @cached_property
-    def _starts(self) -> list[Span]:
-        """The lines of `code` at which cells start, and the cells."""
+    def _cell_starts(self) -> list[Span]:
         found = ((number, _MARKED.match(line)) for number, line in enumerate(self.code.split("\n"), 1))
         return [(number, int(mark[1])) for number, mark in found if mark]
 
     def place(self, line: int) -> tuple[int | None, int]:
         """Cell and line in it, both from 1, of a line of `code`."""
-        index = bisect_right(self._starts, line, key=lambda start: start[0])
-        start, cell = self._starts[index - 1] if index else (0, None)
+        index = bisect_right(self._cell_starts, line, key=lambda start: start[0])
+        start, cell = self._cell_starts[index - 1] if index else (0, None)
         return cell, line - start
 
     def with_code(self, code: str) -> Notebook:
-        """The notebook with the cells of another module; all else stays as it was written."""
-        cells, before = dict(_split(code, self.held)), dict(_split(self.code, self.held))
+        """Replace the cells by those of another module; everything else stays as it was written."""
+        cells, before = dict(_split(code, self.magic_lines)), dict(_split(self.code, self.magic_lines))
         text = self.text
         for number in sorted(self.sources, reverse=True):
             if cells.get(number, before[number]) != before[number]:
@@ -83,17 +82,17 @@ class Notebook:
         return replace(self, text=text, code=code)
 
     def shown(self, code: str) -> list[str]:
-        """The lines of a module as people know them: cells by their number, and IPython's own lines."""
+        """The lines of a module as the user sees them: cells by their number, with IPython's own lines."""
         return [self._shown(line) for line in code.splitlines()]
 
     def _shown(self, line: str) -> str:
         cell, back = _MARKED.match(line), _HELD.match(line)
         if cell:
             return f"# cell {cell[1]}"
-        return self.held[int(back["index"])] if back else line
+        return self.magic_lines[int(back["index"])] if back else line
 
     def _encoded(self, spans: Sequence[Span], source: str) -> str:
-        """A cell's source as JSON strings: those of lines that stay are kept as they are."""
+        """A cell's source as JSON strings; unchanged lines keep their text."""
         start = spans[0][0]
         if len(spans) == 1 and self.text[:start].rstrip()[-1] != "[":
             return self._string(source)
@@ -114,7 +113,7 @@ class Notebook:
 
     @cached_property
     def _escaped(self) -> dict[str, str]:
-        r"""Characters that this notebook writes as \u003c and need not be, and how it writes them."""
+        r"""Characters that this notebook escapes without need, as \u003c, and their escapes."""
         found = {}
         for match in _ESCAPE.finditer(self.text):
             char = chr(int(match[1], 16)) if match[1] else '"'
@@ -127,12 +126,12 @@ class Notebook:
 
 
 def read(text: str, path: str) -> Notebook:
-    """Raises DamagedFileError where the text is no notebook."""
+    """Parse a notebook. Raises DamagedFileError for other text."""
     try:
         cells = [(value["cell_type"], value["source"], spans) for value, spans in _cells(text)]
     except (ValueError, KeyError, TypeError, IndexError, StopIteration) as error:
-        raise DamagedFileError(f"{path} is no Jupyter notebook of format 4 ({error!r})") from error
-    held: list[str] = []
+        raise DamagedFileError(f"{path} is not a Jupyter notebook of format 4 ({error!r})") from error
+    magic_lines: list[str] = []
     lines: list[str] = []
     aside: list[Aside] = []
     sources: dict[int, Sequence[Span]] = {}
@@ -144,36 +143,40 @@ def read(text: str, path: str) -> Notebook:
         if magic and magic[1] not in PYTHON:
             aside.append(Aside(number, code, f"a cell of %%{magic[1]} is not read"))
             continue
-        own = _as_python(code, len(held))
+        own = _as_python(code, len(magic_lines))
         if isinstance(own, SyntaxError):
             aside.append(Aside(number, code, own.msg, own.lineno or 1))
             continue
-        held += own[1]
+        magic_lines += own[1]
         lines += [MARK.format(number), *own[0]]
         if spans:
             sources[number] = spans
-    return Notebook(text, tuple(held), "\n".join(lines) + "\n", tuple(aside), sources)
+    return Notebook(text, tuple(magic_lines), "\n".join(lines) + "\n", tuple(aside), sources)
 
 
 def _as_python(code: str, count: int) -> tuple[list[str], list[str]] | SyntaxError:
-    """The lines of a cell, and those of IPython that were set aside, `count` before them; or why it is no Python."""
+    """The lines of a cell, and its lines of IPython, numbered from `count`; or why it is not Python."""
     if nesting.syntax_error(code) is None:
         return code.split("\n"), []
-    held: list[str] = []
+    magic_lines: list[str] = []
     lines: list[str] = []
     for line in code.split("\n"):
-        continued = bool(held) and held[-1].endswith("\\") and lines[-1].endswith(HELD.format(count + len(held) - 1))
+        continued = (
+            bool(magic_lines)
+            and magic_lines[-1].endswith("\\")
+            and lines[-1].endswith(HELD.format(count + len(magic_lines) - 1))
+        )
         if _MAGIC.match(line) or continued:
             indent = lines[-1].partition("pass")[0] if continued else line[: len(line) - len(line.lstrip())]
-            indent = indent if lines else ""  # of a cell magic
-            lines.append(indent + HELD.format(count + len(held)))
-            held.append(line)
+            indent = indent if lines else ""  # after a cell magic
+            lines.append(indent + HELD.format(count + len(magic_lines)))
+            magic_lines.append(line)
         else:
             lines.append(line)
-    return nesting.syntax_error("\n".join(lines)) or (lines, held)
+    return nesting.syntax_error("\n".join(lines)) or (lines, magic_lines)
 
 
-def _split(code: str, held: tuple[str, ...]) -> list[tuple[int, str]]:
+def _split(code: str, magic_lines: tuple[str, ...]) -> list[tuple[int, str]]:
     cells: list[tuple[int, list[str]]] = []
     for line in code.removesuffix("\n").split("\n"):
         found = _MARKED.match(line)
@@ -181,18 +184,18 @@ def _split(code: str, held: tuple[str, ...]) -> list[tuple[int, str]]:
             cells.append((int(found[1]), []))
         elif cells:
             back = _HELD.match(line)
-            cells[-1][1].append(held[int(back["index"])] if back else line)
+            cells[-1][1].append(magic_lines[int(back["index"])] if back else line)
     return [(number, "\n".join(lines)) for number, lines in cells]
 
 
 def _cells(text: str) -> Iterator[tuple[dict[str, Any], Sequence[Span]]]:
-    """Every cell, and where the strings of its source are. Raises ValueError and the like if it is no notebook."""
+    """Every cell, and the places of its source strings. Raises ValueError and the like if it is no notebook."""
     json.loads(text)
-    cells = next(start for key, start, _ in _members(text, _skip(text, 0)) if key == "cells")
-    for start, _ in _items(text, cells, "["):
+    cells = next(start for key, start, _ in _keys_with_places(text, _skip(text, 0)) if key == "cells")
+    for start, _ in _places_of_items(text, cells, "["):
         value, _ = _DECODER.raw_decode(text, start)
-        source = next((s, e) for key, s, e in _members(text, start) if key == "source")
-        spans = list(_items(text, source[0], "[")) if text[source[0]] == "[" else [source]
+        source = next((s, e) for key, s, e in _keys_with_places(text, start) if key == "source")
+        spans = list(_places_of_items(text, source[0], "[")) if text[source[0]] == "[" else [source]
         yield value, spans
 
 
@@ -201,15 +204,13 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """The keys of an object, and where their values are."""
-    for start, end in _items(text, at, "{"):
+def _keys_with_places(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    for start, end in _places_of_items(text, at, "{"):
         key, after = _DECODER.raw_decode(text, start)
         yield key, _skip(text, _skip(text, after) + 1), end
 
 
-def _items(text: str, at: int, bracket: str) -> Iterator[Span]:
-    """Where the items of an array are, or the members of an object."""
+def _places_of_items(text: str, at: int, bracket: str) -> Iterator[Span]:
     if text[at] != bracket:
         raise ValueError(f"{bracket} expected")
     at = _skip(text, at + 1)

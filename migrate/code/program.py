@@ -1,4 +1,4 @@
-"""One program, read: its tree with names and positions, what it binds, and which releases it may be for."""
+"""Read one program: its tree with names and positions, its bindings, and the releases that it may be for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PYTHON2 = re.compile(
 
 @dataclass(eq=False)
 class Reading:
-    """A program and, as its places are looked at, what was found and what is to be edited."""
+    """A program, with its findings and edits as its places are looked at."""
 
     program: Program
     tree: Tree
@@ -44,17 +44,17 @@ class Reading:
     target: str
     releases: Mapping[str, Sequence[Release]]
     place: Place
-    said: list[tuple[cst.CSTNode, Finding]] = field(default_factory=list)
+    entries: list[tuple[cst.CSTNode, Finding]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    """For each place that releases which all fit read differently: one of these, as `--from` names it."""
+    """For each place that fitting releases read differently: one of them, as for `--from`."""
     contradictions: tuple[str, ...] = ()
-    """Where `--from` and the pins exclude each other."""
+    """Contradictions between `--from` and the pins."""
     edits: dict[cst.CSTNode, Edit] = field(default_factory=dict)
     imports: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
-    """Names whose imports may have become idle."""
+    """Names whose imports may now be unused."""
     uses: dict[str, str] = field(default_factory=dict)
-    """How the optimizers that a name is bound to are used, once it was found out."""
+    """The known uses of the optimizers that a name is bound to."""
     compiles: dict[str, dict[Scope, tuple[set[object], set[cst.CSTNode | None]]]] = field(default_factory=dict)
     """By name and the scope that binds it: what is compiled with it, and the loops in which that changes."""
     _places: dict[cst.CSTNode, tuple[int, int]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Reading:
 
     @cached_property
     def usage(self) -> Usage:
-        """What the program does with its names."""
+        """The program's uses of its names."""
         return Usage(self.tree)
 
     @cached_property
@@ -77,18 +77,17 @@ class Reading:
         return bool(names.IMPORTS.search(self.program.code))
 
     def has_beside(self, module: str) -> bool:
-        """Whether a module is a file or folder next to the program, or in a folder above it."""
+        """Whether a module is a file or folder next to the program, or in a parent folder."""
         folders = list(self.program.path.resolve().parents)[:4]
         return any((folder / f"{module}.py").is_file() or (folder / module).is_dir() for folder in folders)
 
     @cached_property
     def is_eager(self) -> bool:
-        """Whether the program takes gradients of what has run, and not of a graph."""
+        """Whether the program computes gradients of executed code, not of a graph."""
         return bool(EAGER.search(self.program.code))
 
     @cached_property
     def is_graph(self) -> bool:
-        """Whether it is made of graphs only."""
         return not self.is_eager and bool(GRAPH.search(self.program.code))
 
     def text(self, node: cst.CSTNode) -> str:
@@ -101,14 +100,14 @@ class Reading:
         return self.tree.parent(node)
 
     def has(self, node: cst.CSTNode) -> bool:
-        """Whether a node is one of the program as it was read."""
+        """Whether a node is part of the program as it was read."""
         return self.tree.parent(node) is not None
 
     def is_optimizer(self, node: cst.BaseExpression) -> bool:
         return self.facts.kind(node, self.scope(node)) == facts.OPTIMIZER
 
     def class_of_string(self, call: cst.Call) -> str:
-        """The class, canonical, that the string in `compile("adam")` or `optimizers.get("adam")` is; or empty."""
+        """The canonical class of the string in `compile("adam")` or `optimizers.get("adam")`; or empty."""
         looked_up = any(map(names.LOOKUPS.match, self.names.of(call.func)))
         own = looked_up or not self.names.of(call.func)
         value = call.args[0].value if looked_up and call.args else facts.compiled(call) if own else None
@@ -118,7 +117,7 @@ class Reading:
         return names.of_string(text, self.program.code)
 
     def callee(self, node: cst.BaseExpression) -> frozenset[str]:
-        """All that a called name may be of the frameworks, canonical, also through `SWA = tfa.optimizers.SWA`."""
+        """All framework functions that a called name may be, canonical, also through `SWA = tfa.optimizers.SWA`."""
         found = self.names.of(node)
         if not found and isinstance(node, cst.Name):
             value = self.facts.only_value(node, self.scope(node))
@@ -126,17 +125,17 @@ class Reading:
         return found if any(map(names.FRAMEWORK.match, found)) else frozenset()
 
     def add(self, node: cst.CSTNode, verdict: str, message: str = "", new: str = "", old: str | None = None) -> None:
-        """A finding at a node."""
+        """Add a finding for a node."""
         text = old if old is not None else self.text(node)
-        self.said.append((node, Finding(str(self.program.path), 0, 0, verdict, _one_line(text), new, message)))
+        self.entries.append((node, Finding(str(self.program.path), 0, 0, verdict, _one_line(text), new, message)))
 
     def outcomes(self, name: str, call: cst.Call, place: Place | None = None) -> list[Outcome]:
-        """What becomes of a call of a class, `name` canonical, under each release that fits."""
+        """The results for a call of a class, `name` canonical, under each release that fits."""
         place = replace(place or self.place, schedule=schedules.of(call, self.tree, self.facts))
         return calls.outcomes(name, call, self.releases, place, self.module)
 
     def one(self, node: cst.CSTNode, answers: Sequence[Outcome]) -> Outcome | None:
-        """The answer that all releases give, with the most to say of it; None where they differ, which is `unsure`."""
+        """The result common to all releases, with the most notes; None (`unsure`) if they differ."""
         different: dict[str, list[Outcome]] = {}
         for answer in answers:
             different.setdefault(answer.text, []).append(answer)
@@ -149,11 +148,11 @@ class Reading:
                 message += "; give the arguments in which they differ"
             self.add(node, UNSURE, message)
             return None
-        return max(answers, key=lambda answer: len(answer.made.reasons) if answer.made else 0)
+        return max(answers, key=lambda answer: len(answer.target.reasons) if answer.target else 0)
 
     def findings(self) -> list[Finding]:
-        """All that was said, from the top."""
-        found = [replace(finding, **self._place(node)) for node, finding in self.said]
+        """All findings, from top to bottom."""
+        found = [replace(finding, **self._place(node)) for node, finding in self.entries]
         return sorted(found, key=lambda f: (f.cell or 0, f.line, f.column))
 
     def where(self, node: cst.CSTNode) -> str:
@@ -165,19 +164,21 @@ class Reading:
 
     def _place(self, node: cst.CSTNode) -> dict[str, Any]:
         if node not in self._places:
-            self._places = self.tree.places({node, *self.tree.nodes})  # of all at once: each time takes a whole print
+            self._places = self.tree.places(
+                {node, *self.tree.nodes}
+            )  # all at once, because each call prints the whole module
         line, column = self._places[node]
         cell, line = self.program.place(line)
         return {"cell": cell, "line": line, "column": column}
 
 
 def _variant(same: Sequence[Outcome]) -> str:
-    """Releases, and what a call becomes if it was written for one of them."""
+    """Releases, and the result for a call written for one of them."""
     first, *others = dict.fromkeys(str(answer.release) for answer in same)
     named = ", ".join([first, *(other.removeprefix(f"{same[0].release.name}==") for other in others)])
-    made = same[0].made
-    arguments = ", ".join(f"{k}={v.text}" for k, v in made.arguments.items()) if made else ""
-    text = f"{made.module}.{made.name}({arguments})" if made else str(same[0].error)
+    target = same[0].target
+    arguments = ", ".join(f"{k}={v.text}" for k, v in target.arguments.items()) if target else ""
+    text = f"{target.module}.{target.name}({arguments})" if target else str(same[0].error)
     return f"{named}: {text}"
 
 
@@ -185,8 +186,8 @@ def _one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-def read(program: Program, target: str, said: Given | None) -> Reading:
-    """A program, ready to be looked at. Raises DamagedFileError where it is no Python 3."""
+def read(program: Program, target: str, release_hint: Given | None) -> Reading:
+    """Read a program. Raises DamagedFileError unless it is Python 3."""
     code = program.code
     error = nesting.syntax_error(code)
     if error is not None:
@@ -201,18 +202,18 @@ def read(program: Program, target: str, said: Given | None) -> Reading:
         raise DamagedFileError(_why(where, code, SyntaxError("except X, name", (None, line, 1, None))))
     magics = program.notebook.magics if program.notebook else ""
     pins = releases.pins_of(program.path, magics)
-    known = names.Names(found, releases.kerases(pins, said))
-    fitting = {p: releases.candidates(p, code + magics, pins, said) for p in (KERAS, TENSORFLOW)}
+    known = names.Names(found, releases.kerases(pins, release_hint))
+    fitting = {p: releases.candidates(p, code + magics, pins, release_hint) for p in (KERAS, TENSORFLOW)}
     by_package = calls.narrowed(whole.all(cst.Call), known, fitting)
     place = Place(target, bool(SETS_RATE.search(code)), bool(EMBEDDINGS.search(code)))
-    texts = (releases.contradiction(package, pins, said) for package in fitting)
+    texts = (releases.contradiction(package, pins, release_hint) for package in fitting)
     found_facts = facts.collect(whole, found, known)
     contradictions = tuple(filter(None, texts))
     return Reading(program, whole, known, found_facts, target, by_package, place, contradictions=contradictions)
 
 
 def _of_python_2(tree: Tree, found: scopes.Scopes) -> Iterator[cst.CSTNode]:
-    """What only Python 2 takes, and LibCST does not refuse: `except X, name:`, where that is the name of no class.
+    """Find what is only Python 2 but accepted by LibCST: `except X, name:`, unless the name is a class.
 
     Python 3.14 has `except X, Y:` again, of two classes.
     """
@@ -232,13 +233,13 @@ def _why(where: str, code: str, error: SyntaxError) -> str:
 
 
 def unreadable(program_path: object, error: Exception) -> Finding:
-    """The finding for a whole file; a message that begins with FILE:LINE says the line."""
+    """The finding for a whole file; the line comes from a message that begins with FILE:LINE."""
     found = re.match(rf"{re.escape(str(program_path))}:(\d+) ", str(error))
     return Finding(str(program_path), int(found[1]) if found else 1, 1, UNREADABLE, "", "", str(error))
 
 
 def beside_cells(program: Program) -> list[Finding]:
-    """A finding for each cell that is not read, unless it was never Python and has nothing of optimizers."""
+    """Findings for cells that are not read, except those that never were Python and do not concern optimizers."""
     found = []
     for cell in program.notebook.aside if program.notebook else ():
         if cell.line:

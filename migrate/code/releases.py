@@ -1,7 +1,7 @@
-"""Which release a program was written for: from pins, from what it says itself, or as a person says.
+"""Determine the release that a program was written for: from pins, from its code, or from `--from`.
 
-A release decides the generation of its optimizers (`migrate.generations`). Where several fit, all are kept; it only
-matters where they give different results.
+A release determines the generation of its optimizers (`migrate.generations`). If several fit, all are kept; it only
+matters if they give different results.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ WITH_TENSORFLOW = _known(
 """Releases that stand for the ones around them: between two of them no constructor changed what it means."""
 
 
-def _of_generation(name: str) -> tuple[Release, ...]:
-    """The releases that a generation's name alone stands for."""
+def _releases_of_generation(name: str) -> tuple[Release, ...]:
     found = tuple(release for release in (*WITH_TENSORFLOW, *STANDALONE) if release.generation == name)
     if not found and traits(name).has_configs:  # no release has it under plain names
         tensorflows = {r.tensorflow for r in table.RELEASES if r.generation == name and not r.mode}
@@ -77,7 +76,7 @@ def _of_generation(name: str) -> tuple[Release, ...]:
 
 
 MARK = "# dtopt: the optimizers of this file are those of Keras 3"
-"""In a file whose new calls mean something else in the old release, so that a later run reads them as what they are."""
+"""Marks a file whose new calls mean something else in the old release, so that a later run reads them correctly."""
 
 PIN_FILES = ("requirements*.txt", "setup.py", "setup.cfg", "pyproject.toml", "environment*.y*ml", "Pipfile")
 _PIN = re.compile(
@@ -103,7 +102,7 @@ KERAS1_WORDS = re.compile(
 
 @dataclass(frozen=True)
 class Given:
-    """What `--from` names: releases; and the `generation`, if it is named and not a release."""
+    """The releases of `--from`; and the `generation`, if that was named."""
 
     releases: tuple[Release, ...]
     generation: str = ""
@@ -113,12 +112,12 @@ class Given:
 
 
 def given(text: str) -> Given:
-    """The releases that `--from` names: a generation, or PACKAGE==VERSION.
+    """Parse the value of `--from`: a generation, or PACKAGE==VERSION.
 
-    Raises HyperparameterError where it is neither.
+    Raises HyperparameterError for other values.
     """
     if text in GENERATIONS:
-        return Given(_of_generation(text), text)
+        return Given(_releases_of_generation(text), text)
     found = re.fullmatch(r"(keras|tensorflow|tf[-_]keras)==(\d+(?:\.\d+)*)", text.strip())
     if not found:
         raise HyperparameterError(
@@ -129,13 +128,12 @@ def given(text: str) -> Given:
 
 
 def _exact(package: str, version: str) -> Release:
-    """A release by its number."""
     is_tensorflow = package == TF_KERAS or (package == KERAS and Version("2.4") <= Version(version) < Version("3"))
     return release(TENSORFLOW if is_tensorflow else package, version)
 
 
 class Pins:
-    """What the files beside a program say of its packages."""
+    """The package versions pinned by files next to a program."""
 
     def __init__(self, text: str = ""):
         self._specifiers: dict[str, list[SpecifierSet]] = {}
@@ -165,7 +163,7 @@ class Pins:
             return None
 
     def filter(self, package: str, known: Iterable[Release]) -> tuple[Release, ...]:
-        """The releases that fit, and any exact version that is pinned; all where the package is not pinned."""
+        """The releases that fit, and any exactly pinned version; all if the package is not pinned."""
         exact = self.exact(package)
         if exact is not None:
             return (exact,)
@@ -188,7 +186,6 @@ def _without_comments(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def pins_in(folder: Path) -> str:
-    """The text of all files in a folder that pin packages."""
     texts = []
     for pattern in PIN_FILES:
         for path in sorted(folder.glob(pattern)):
@@ -200,7 +197,7 @@ def pins_in(folder: Path) -> str:
 
 
 def pins_of(path: Path, own: str = "") -> Pins:
-    """Pins of a program: in its own lines (a notebook's), else in the nearest folder upwards that has some."""
+    """Pins of a program: in its own lines (a notebook's), else in the nearest parent folder that has some."""
     pins = Pins(own)
     folder = path.resolve().parent
     while not pins:
@@ -219,46 +216,46 @@ def kerases(pins: Pins, said: Given | None) -> tuple[str, ...]:
     return tuple(packages) if len(packages) == 1 else (KERAS, TENSORFLOW)
 
 
-def candidates(package: str, code: str, pins: Pins, said: Given | None) -> tuple[Release, ...]:
-    """Releases that a program's `keras` or `tensorflow` may be.
+def candidates(package: str, code: str, pins: Pins, release_hint: Given | None) -> tuple[Release, ...]:
+    """Return the releases that a program's `keras` or `tensorflow` may be.
 
     Args:
-      package: KERAS or TENSORFLOW. code: the program. said: what `--from` names, which wins where it is about this
-        package; a TensorFlow release says nothing about standalone Keras before 3, and the other way round. An exact
-        pin is more than a generation.
+      package: KERAS or TENSORFLOW. code: the program. said: the value of `--from`, which wins if it concerns this
+        package. A TensorFlow release does not determine standalone Keras before 3, and vice versa. An exact pin is more
+        specific than a generation.
     """
     known = STANDALONE if package == KERAS else WITH_TENSORFLOW
     if MARK in code:
         return (known[-1],)
-    if said:
-        own, exact = said.of(package), pins.exact(package)
+    if release_hint:
+        own, exact = release_hint.of(package), pins.exact(package)
         if own:
-            return (exact,) if exact is not None and said.generation and not _is_beside(exact, own) else own
-        if package == KERAS and said.releases and not said.of(KERAS) and not pins.says(KERAS):
-            return said.releases  # `import keras` of Keras 2.4 to 2.15 is tf.keras
+            return (exact,) if exact is not None and release_hint.generation and not _is_beside(exact, own) else own
+        if package == KERAS and release_hint.releases and not release_hint.of(KERAS) and not pins.says(KERAS):
+            return release_hint.releases  # `import keras` of Keras 2.4 to 2.15 is tf.keras
     if pins.says(package):
         return _by_words(package, code, pins.filter(package, known))
     return _by_words(package, code, known)
 
 
 def _is_beside(pinned: Release, own: Iterable[Release]) -> bool:
-    """Whether a named generation lives in the pinned release next to its main one, as `experimental` does in 2.10."""
+    """Whether a named generation is an additional one in the pinned release, as `experimental` is in 2.10."""
     minor = Version(pinned.version).release[:2]
     return any(r.generation != pinned.generation and Version(r.version).release[:2] == minor for r in own)
 
 
-def contradiction(package: str, pins: Pins, said: Given | None) -> str:
-    """What to say if `--from` and an exact pin exclude each other, else empty."""
+def contradiction(package: str, pins: Pins, release_hint: Given | None) -> str:
+    """Describe a contradiction between `--from` and an exact pin, else empty."""
     exact = pins.exact(package)
-    own = said.of(package) if said else ()
-    if said is None or exact is None or not own:
+    own = release_hint.of(package) if release_hint else ()
+    if release_hint is None or exact is None or not own:
         return ""
-    if said.generation:
-        if exact.generation == said.generation or _is_beside(exact, own):
+    if release_hint.generation:
+        if exact.generation == release_hint.generation or _is_beside(exact, own):
             return ""
         return (
-            f"{exact} is pinned, and --from {said.generation} names another generation: dtopt reads the program as"
-            f" {exact}. If that is wrong, name a release instead, such as\n  --from {own[-1]}"
+            f"{exact} is pinned, and --from {release_hint.generation} names another generation: dtopt reads the program"
+            f" as {exact}. If that is wrong, name a release instead, such as\n  --from {own[-1]}"
         )
     short, long = sorted((Version(exact.version).release, Version(own[0].version).release), key=len)
     if long[: len(short)] == short:
@@ -267,7 +264,7 @@ def contradiction(package: str, pins: Pins, said: Given | None) -> str:
 
 
 def _by_words(package: str, code: str, releases: tuple[Release, ...]) -> tuple[Release, ...]:
-    """Without those that the program's own words rule out; all where the words contradict each other."""
+    """Exclude releases by the program's own words; all are kept if these contradict each other."""
     left = releases
     if package == KERAS and KERAS2_WORDS.search(code) and not KERAS1_WORDS.search(code):
         left = tuple(r for r in left if not traits(r.generation).has_keras1_layers)

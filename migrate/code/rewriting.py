@@ -1,4 +1,4 @@
-"""From what was read to the new source: the edits, imports for them, and none that became idle."""
+"""Produce the new source: apply the edits, add imports for them, and remove unused ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from migrate.code.places import (
     classes,
     constructors,
     elsewhere,
-    gone,
     hypers,
     schedules,
     steps,
@@ -24,7 +23,7 @@ from migrate.code.tree import Tree
 
 
 def look(reading: Reading) -> None:
-    """Show every node to the kinds of places that it may be one of."""
+    """Show every node to the kinds of places that it may be."""
     if reading.target == targets.TF_KERAS:
         imports.to_tf_keras(reading)
     for node in reading.tree.nodes:
@@ -35,17 +34,17 @@ def look(reading: Reading) -> None:
             weights.look_at_weights(reading, node)
             hypers.look_at_attribute(reading, node)
             classes.look(reading, node)
-            gone.look(reading, node)
+            schedules.look_at_class(reading, node)
             elsewhere.look_at_module(reading, node)
         elif isinstance(node, cst.Subscript):
             callbacks.look_at_subscript(reading, node)
         elif isinstance(node, cst.Name):
             classes.look(reading, node)
-            gone.look(reading, node)
+            schedules.look_at_class(reading, node)
             elsewhere.look_at_module(reading, node)
     for call in reading.tree.all(cst.Call):
         if wrappers.is_wrapper(reading, call.func):
-            wrappers.look(reading, call)  # once it is known what becomes of the optimizer in it
+            wrappers.look(reading, call)  # after the result for the inner optimizer is known
 
 
 def _look_at_call(reading: Reading, node: cst.Call) -> None:
@@ -63,15 +62,14 @@ def _look_at_call(reading: Reading, node: cst.Call) -> None:
 
 
 def rewritten(reading: Reading) -> str:
-    """The program's Python with every edit made."""
+    """The program's Python with all edits."""
     module = reading.tree.edited(reading.edits) if reading.edits else reading.module
-    module = _with_imports(module, sorted(reading.imports))  # first, so that they stand where old ones are removed
+    module = _with_imports(module, sorted(reading.imports))  # first, so that they replace removed ones
     module = imports.without_gone(reading, _without_idle(module, reading.replaced))
     return reading.program.code if module is reading.module else module.code
 
 
 def _with_imports(module: cst.Module, lines: list[str]) -> cst.Module:
-    """The module with these imports after those that it begins with."""
     present = {
         module.code_for_node(small).strip()
         for line in module.body
@@ -90,20 +88,20 @@ def _with_imports(module: cst.Module, lines: list[str]) -> cst.Module:
         is_docstring = index == 0 and len(small) == 1 and isinstance(small[0], cst.Expr)
         if is_docstring or (small and all(isinstance(s, (cst.Import, cst.ImportFrom)) for s in small)):
             at, is_after_import = index + 1, True
-        elif not (isinstance(statement, cst.SimpleStatementLine) and _is_held(statement)):
+        elif not (isinstance(statement, cst.SimpleStatementLine) and _is_pass(statement)):
             break
         elif not is_after_import:
-            at = index + 1  # IPython's own first lines, as %%time, stay the first
-    made = [cst.parse_statement(line, config=module.config_for_parsing) for line in new]
-    return module.with_changes(body=[*module.body[:at], *made, *module.body[at:]])
+            at = index + 1  # IPython's own first lines, such as %%time, stay first
+    statements = [cst.parse_statement(line, config=module.config_for_parsing) for line in new]
+    return module.with_changes(body=[*module.body[:at], *statements, *module.body[at:]])
 
 
-def _is_held(statement: cst.SimpleStatementLine) -> bool:
+def _is_pass(statement: cst.SimpleStatementLine) -> bool:
     return len(statement.body) == 1 and isinstance(statement.body[0], cst.Pass)
 
 
 def _bound_from(module: cst.Module) -> set[str]:
-    """Names that the module's own `from ... import` lines bind, such as `keras` of `from tensorflow import keras`."""
+    """Names bound by the module's own `from ... import` lines, such as `keras` of `from tensorflow import keras`."""
     small = (s for line in module.body if isinstance(line, cst.SimpleStatementLine) for s in line.body)
     froms = (s.names for s in small if isinstance(s, cst.ImportFrom))
     return {imports.bound_name(a) for aliases in froms if not isinstance(aliases, cst.ImportStar) for a in aliases}
@@ -119,8 +117,7 @@ def _used(tree: Tree) -> set[str]:
     return imports.used_names(tree) | {text for text in texts if isinstance(text, str)}
 
 
-def _without(updated: cst.CSTNode, idle: set[str]) -> cst.ImportFrom | cst.RemovalSentinel:
-    """A `from ... import` without the classes that nothing uses any more."""
+def _without_unused(updated: cst.CSTNode, idle: set[str]) -> cst.ImportFrom | cst.RemovalSentinel:
     line = cst.ensure_type(updated, cst.ImportFrom)
     if isinstance(line.names, cst.ImportStar) or line.module is None:
         return line
@@ -147,4 +144,4 @@ def _without_idle(module: cst.Module, replaced: set[str]) -> cst.Module:
     idle = replaced - _used(tree)
     if not idle:
         return module
-    return tree.edited({line: lambda updated: _without(updated, idle) for line in tree.all(cst.ImportFrom)})
+    return tree.edited({line: lambda updated: _without_unused(updated, idle) for line in tree.all(cst.ImportFrom)})

@@ -1,4 +1,4 @@
-"""Programs read, rewritten and written."""
+"""Read, rewrite and write programs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from migrate.errors import DamagedFileError
 from optim.errors import DtoptError, UnsupportedError
 
 WINDOW = 200
-"""Lines that are compared at once for a diff."""
+"""Lines that are compared together for a diff."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One file: `diff` as `diff -u` prints it, empty where nothing changes."""
+    """One file: `diff` as `diff -u` prints it, empty if nothing changes."""
 
     path: Path
     diff: str
@@ -29,10 +29,10 @@ class Change:
 
 @dataclass(frozen=True)
 class CodeReport:
-    """What became of all programs. `target` is one of optim, keras, tf-keras.
+    """The result for all programs. `target` is one of optim, keras, tf-keras.
 
-    `asked`: for each place that releases which all fit read differently, one of these; nothing is written then.
-    `contradictions`: what `source` and pins contradict each other in.
+    `asked`: for each place that fitting releases read differently, one of them; nothing is written then.
+    `contradictions`: between `source` and pins.
     """
 
     target: str
@@ -67,26 +67,26 @@ class CodeReport:
 def migrate_code(
     paths: Sequence[str | os.PathLike[str]], *, to: str = targets.OPTIM, source: str | None = None, write: bool = False
 ) -> CodeReport:
-    """Carry programs over to a target's optimizers.
+    """Migrate programs to a target's optimizers.
 
     Args:
       paths: .py and .ipynb files, and folders of them.
       to: "optim", "keras" (Keras 3) or "tf-keras".
-      source: what they were written for: a generation, or a release such as "keras==2.2.4"; None takes it from pins
-        beside them and from what they say.
-      write: replace the files, each at once; otherwise nothing is changed. If several releases fit and read a place
+      source: their release: a generation, or a release such as "keras==2.2.4"; None derives it from pins next to them
+        and from their code.
+      write: replace the files, each at once; by default nothing is changed. If several releases fit and read a place
         differently, that place is `unsure`, and nothing is written.
 
     Raises:
       HyperparameterError: an unknown target or source. NoFilesError: nothing to read.
     """
     targets.check(to)
-    said = releases.given(source) if source else None
+    release_hint = releases.given(source) if source else None
     found = files.find(paths)
-    return nesting.on_large_stack(lambda: _migrated(found, to, said, write))
+    return nesting.on_large_stack(lambda: _migrated(found, to, release_hint, write))
 
 
-def _migrated(found: Sequence[Path], to: str, said: releases.Given | None, write: bool) -> CodeReport:
+def _migrated(found: Sequence[Path], to: str, release_hint: releases.Given | None, write: bool) -> CodeReport:
     everything: list[Finding] = []
     asked: list[str] = []
     contradictions: dict[str, None] = {}
@@ -99,12 +99,12 @@ def _migrated(found: Sequence[Path], to: str, said: releases.Given | None, write
             if not files.may_have_places(one.code) and not is_of_keras:
                 everything += [finding for finding in aside if finding.verdict != findings.UNREADABLE]
                 continue
-            reading = read_places(one, to, said)
-            code = _settled(one, rewriting.rewritten(reading), to, said)
+            reading = read_places(one, to, release_hint)
+            code = _settled(one, rewriting.rewritten(reading), to, release_hint)
         except DamagedFileError as error:
             everything.append(program.unreadable(path, error))
             continue
-        except Exception as error:  # one file must not hide what was found in the others
+        except Exception as error:  # one file must not hide the findings in others
             everything.append(program.unreadable(path, UnsupportedError(f"{path}: dtopt fails on it: {error!r}")))
             continue
         everything += sorted([*reading.findings(), *aside], key=lambda f: (f.cell or 0, f.line, f.column))
@@ -121,17 +121,17 @@ def _migrated(found: Sequence[Path], to: str, said: releases.Given | None, write
     return CodeReport(to, tuple(everything), tuple(changes), len(found), tuple(asked), tuple(contradictions))
 
 
-def _settled(one: files.Program, code: str, to: str, said: releases.Given | None) -> str:
-    """The new program, which a second run must not change: Keras 3 has its classes where old releases had theirs."""
+def _settled(one: files.Program, code: str, to: str, release_hint: releases.Given | None) -> str:
+    """The new program, unchanged by a second run: Keras 3 has its classes at the place of old releases."""
     if to != targets.KERAS or code == one.code:
         return code
-    again = rewriting.rewritten(read_places(replace(one, code=code), to, said))
+    again = rewriting.rewritten(read_places(replace(one, code=code), to, release_hint))
     return code if again == code else releases.marked(code)
 
 
-def read_places(one: files.Program, target: str, said: releases.Given | None) -> program.Reading:
-    """A program with all its places looked at. Raises DamagedFileError where it is no Python 3."""
-    reading = program.read(one, target, said)
+def read_places(one: files.Program, target: str, release_hint: releases.Given | None) -> program.Reading:
+    """Look at all places of a program. Raises DamagedFileError unless it is Python 3."""
+    reading = program.read(one, target, release_hint)
     rewriting.look(reading)
     return reading
 
@@ -153,13 +153,13 @@ def _diff(one: files.Program, code: str) -> str:
 
 
 def _range(start: int, end: int) -> str:
-    """Lines of a file as unified diffs have them: from 1, of an empty range the line before it."""
+    """A range of lines as in unified diffs: from 1; an empty range is the line before it."""
     count = end - start
     return f"{start + 1 if count else start}" + ("" if count == 1 else f",{count}")
 
 
 class _Lines(difflib.SequenceMatcher[str]):
-    """Compares window by window, since the time of the whole grows with the square of the changes."""
+    """Compare window by window, because the total time grows quadratically with the changes."""
 
     def __init__(self, before: list[str], after: list[str]):
         super().__init__(None, before, after, False)

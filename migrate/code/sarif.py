@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, which code hosts and editors show beside the lines (OASIS, 2020)."""
+"""Findings as SARIF 2.1.0, which code hosts and editors show next to the lines (OASIS, 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning rate schedules of a program: which of them a call is given, and what the program's own do with the step."""
+"""Find the learning rate schedules of a program's calls, and check what its own schedules do with the step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CASTS = {"cast", "float", "to_float", "float32", "convert_to_tensor"}
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule by the name of its class. `needs_float`: the parameter of `__call__` that is used as a float."""
+    """A schedule by its class name. `needs_float`: the parameter of `__call__` that is used as a float."""
 
     name: str
     needs_float: str = ""
 
 
 def of(call: cst.Call, tree: Tree, facts: Facts) -> Schedule | None:
-    """The schedule that an optimizer's call is given as its rate; None for numbers, and for what is not seen."""
+    """The schedule that an optimizer's call gets as its rate; None for numbers and unknown values."""
     rate = next((a.value for a in call.args if a.keyword is not None and a.keyword.value in RATES), None)
     if rate is None and call.args and call.args[0].keyword is None and not call.args[0].star:
         rate = call.args[0].value
@@ -38,12 +38,11 @@ def of(call: cst.Call, tree: Tree, facts: Facts) -> Schedule | None:
         found = SCHEDULES.match(name)
         if found:
             return Schedule(found[1])
-    own = _class(names.dotted(rate.func), facts.scopes.get(rate, ()), tree, facts)
-    return Schedule(own.name.value, _used_as_float(own)) if own is not None else None
+    own = _custom_class(names.dotted(rate.func), facts.scopes.get(rate, ()), tree, facts)
+    return Schedule(own.name.value, _float_parameter(own)) if own is not None else None
 
 
-def _class(name: str, scope: Scope, tree: Tree, facts: Facts) -> cst.ClassDef | None:
-    """The program's own schedule of this name."""
+def _custom_class(name: str, scope: Scope, tree: Tree, facts: Facts) -> cst.ClassDef | None:
     for cls in tree.all(cst.ClassDef):
         bases = [base for argument in cls.bases for base in facts.names.of(argument.value)]
         if cls.name.value == name and any((m := SCHEDULES.match(b)) and m[1] == BASE for b in bases):
@@ -51,8 +50,7 @@ def _class(name: str, scope: Scope, tree: Tree, facts: Facts) -> cst.ClassDef | 
     return None
 
 
-def _used_as_float(cls: cst.ClassDef) -> str:
-    """The step's parameter, if it goes into arithmetic without a cast."""
+def _float_parameter(cls: cst.ClassDef) -> str:
     for function in cls.body.body:
         if isinstance(function, cst.FunctionDef) and function.name.value == "__call__":
             parameters = [*function.params.posonly_params, *function.params.params]

@@ -1,4 +1,4 @@
-"""Scopes of a program and what their names are bound to, as the language has it: imports, or anything else."""
+"""Find the scopes of a program and the bindings of their names: imports, or others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MODULE, FUNCTION, CLASS, INNER = "module", "function", "class", "inner"
 """INNER: comprehensions and lambdas."""
 Path = tuple[str, ...]
 Bound = str | None
-"""The full name of what an import binds, None for all else."""
+"""The full name of an imported object, None for other bindings."""
 COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 
 
 @dataclass(eq=False)
 class Scope:
-    """`path` names the functions ("f()") and classes around; comprehensions and lambdas have that of their place."""
+    """`path` names the outer functions ("f()") and classes; comprehensions and lambdas have that of their place."""
 
     kind: str
     path: Path = ()
@@ -35,7 +35,7 @@ class Scope:
         home.bound.setdefault(name, {})[value] = None
 
     def find(self, name: str) -> list[Bound]:
-        """All that a name may be here, empty where nothing binds it."""
+        """All bindings of a name here; may be empty."""
         at: Scope | None = self
         while at is not None:
             if name in at.bound and (at is self or at.kind != CLASS) and name not in at.elsewhere:
@@ -46,8 +46,8 @@ class Scope:
 
 @dataclass
 class Scopes:
-    """`of`: the scope of each node. `stars`: modules whose names are all imported. `names`: all that is bound
-    anywhere, but for a top-level module under its own name."""
+    """`of`: the scope of each node. `stars`: modules whose names are all imported. `names`: all bound names, except a
+    top-level module under its own name."""
 
     of: dict[cst.CSTNode, Scope] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
@@ -55,7 +55,6 @@ class Scopes:
 
 
 def read(module: cst.Module) -> Scopes:
-    """The scopes of a module."""
     found = Scopes()
     stack: list[tuple[cst.CSTNode, Scope]] = [(module, Scope(MODULE))]
     while stack:
@@ -66,12 +65,11 @@ def read(module: cst.Module) -> Scopes:
         if isinstance(node, (cst.Global, cst.Nonlocal)):
             scope.elsewhere.update(item.name.value for item in node.names)
         if not isinstance(node, (cst.Import, cst.ImportFrom)):
-            stack += reversed(list(_parts(node, scope)))
+            stack += reversed(list(_parts_with_scopes(node, scope)))
     return found
 
 
-def _parts(node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CSTNode, Scope]]:
-    """A node's parts with the scope of each."""
+def _parts_with_scopes(node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CSTNode, Scope]]:
     if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
         kind, suffix = (CLASS, "") if isinstance(node, cst.ClassDef) else (FUNCTION, "()")
         inside = Scope(kind, (*scope.path, node.name.value + suffix), scope)
@@ -89,7 +87,6 @@ def _parts(node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CSTNode, Scope
 
 
 def _bindings(node: cst.CSTNode, found: Scopes) -> Iterator[tuple[str, Bound]]:
-    """Names that a node binds in its scope."""
     if isinstance(node, (cst.Import, cst.ImportFrom)):
         yield from _imported(node, found)
         return
@@ -139,12 +136,12 @@ def module_of(node: cst.ImportFrom) -> str:
 
 
 def within(module: str, name: str) -> str:
-    """The full name of what a module has."""
+    """The full name of a module's member."""
     return f"{module}{'.' if module.strip('.') else ''}{name}"
 
 
 def dotted(node: cst.CSTNode) -> str:
-    """`a.b.c` as text, empty where the expression is anything else."""
+    """`a.b.c` as text, empty for other expressions."""
     if isinstance(node, cst.Name):
         return node.value
     if isinstance(node, cst.Attribute):

@@ -1,10 +1,9 @@
-"""The constructors of old optimizer classes, release by release, as `signatures.json` records them.
+"""The constructors of old optimizer classes, release by release, as recorded in `signatures.json`.
 
-The table is made by `tests/fixtures/code/read_signatures.py` from the sources of every minor release, and by
-`record_signatures.py`, which asks installed releases. It serves to give
-positional arguments their names, and to know which arguments a release had. Defaults are those of
-`migrate.algorithms`, and the tests hold the two against each other; only where an algorithm's default changed within
-a generation does the table decide.
+`tests/fixtures/code/read_signatures.py` writes the table from the sources of every minor release, and
+`record_signatures.py` from installed releases. The table names positional arguments, and shows which arguments a
+release had. Defaults are those of `migrate.algorithms`, and tests compare the two; only if an algorithm's default
+changed within a generation is the table's used.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ ADDONS_NEXT_TO = (
     ("0.22.0", "2.12", "2.15"),
     ("0.23.0", "2.13", "2.16"),
 )
-"""Releases of TensorFlow Addons, and those of TensorFlow that each accepts, from the first up to before the second:
-`tensorflow_addons/version.py` and `utils/ensure_tf_install.py` of each, before 0.9 what its wheel requires."""
+"""Releases of TensorFlow Addons, and the TensorFlow releases that each accepts, from the first up to before the second:
+`tensorflow_addons/version.py` and `utils/ensure_tf_install.py` of each, before 0.9 the requirements of its wheel."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Parameters in order, with defaults; `keywords` are those that `**kwargs` takes.
+    """Parameters in order, with defaults; `keywords` are those in `**kwargs`.
 
-    `since`: the first release of TensorFlow Addons with this constructor, if the class has had several.
+    `since`: the first release of TensorFlow Addons with this constructor, if the class had several.
     """
 
     parameters: tuple[tuple[str, Any], ...]
@@ -82,14 +81,14 @@ def classes(module: str) -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def _before_all_records(module: str, version: str | None) -> bool:
-    """Whether a release is older than every one that is recorded; then the oldest stands for it."""
+    """Whether a release is older than every recorded one; then the oldest represents it."""
     first = min(Version(rows[0][0]) for rows in table()[module].values())
     return version is not None and Version(version) < first
 
 
 @lru_cache(maxsize=4096)
 def of(module: str, name: str, version: str | None, generation: str | None = None) -> Signature | None:
-    """The constructor of a class in a release, or in the last one that is known; None if there is no such class."""
+    """The constructor of a class in a release, or in the last known one; None if the class is missing."""
     rows: Sequence[tuple[str, list[list[Any]]]] = table().get(module, {}).get(name, ())
     if not rows:
         return None
@@ -101,9 +100,9 @@ def of(module: str, name: str, version: str | None, generation: str | None = Non
 
 @lru_cache(maxsize=4096)
 def of_addons(name: str, tensorflow: str | None) -> tuple[Signature, ...]:
-    """The constructors that a class of TensorFlow Addons has in the releases next to a TensorFlow, the last one first.
+    """The constructors of a class in the releases of TensorFlow Addons for a TensorFlow, the last one first.
 
-    All that it ever had if `tensorflow` is None or no release of Addons accepts that version.
+    All of them if `tensorflow` is None or no release of Addons accepts that version.
     """
     rows: Sequence[tuple[str, list[list[Any]]]] = table().get(ADDONS, {}).get(name, ())
     starts = [Version(first) for first, _ in rows]

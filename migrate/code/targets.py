@@ -1,4 +1,4 @@
-"""A meaning as a call of the target: which class, which arguments, and what it cannot say."""
+"""Express a meaning as a call of the target: its class, its arguments, and what it cannot express."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIM_ONLY: dict[str, Any] = {
     "new_delta_in_step": False,
     "schedule_decay": 1.0,
 }
-"""Arguments of `optim` by which it takes the rules of old releases, and what current Keras always does."""
+"""Arguments of `optim` that select rules of old releases, with the fixed behaviour of current Keras."""
 KERAS_OPTIONS = (
     "clipnorm",
     "clipvalue",
@@ -45,7 +45,7 @@ ONLY_KERAS_3 = ("gradient_accumulation_steps",)
 
 
 LEAST_EPSILON = 1.2e-38
-"""The least normal number of float32, rounded up."""
+"""The smallest normal number of float32, rounded up."""
 DECAY_PER_RATE = "learning_rate_in_weight_decay"
 
 
@@ -53,8 +53,8 @@ DECAY_PER_RATE = "learning_rate_in_weight_decay"
 class Target:
     """A call: `module` and `name` of the class, `arguments` in the order of `Meaning`, `reasons` why it differs.
 
-    `origin` as in `Meaning`. `notes` are worth saying and change nothing. `makes_schedule`: the learning rate is a
-    schedule that takes the place of `decay`, called through `module`.
+    `origin` as in `Meaning`. `notes` are remarks that change nothing. `makes_schedule`: the learning rate is a schedule
+    that replaces `decay`, called through `module`.
     """
 
     module: str
@@ -67,36 +67,36 @@ class Target:
 
 
 ADDONS = ("Lamb", "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad")
-"""Algorithms that OptimizerV2 has in TensorFlow Addons alone."""
+"""Algorithms that OptimizerV2 has only in TensorFlow Addons."""
 
 
 def check(name: str) -> str:
-    """The name itself; HyperparameterError with the list if it is none of TARGETS."""
+    """Return the name. Raises HyperparameterError with the list unless it is one of TARGETS."""
     if name not in TARGETS:
         raise HyperparameterError(f"--to takes one of {', '.join(TARGETS)}; not {name!r}")
     return name
 
 
 def render(meaning: Meaning, target: str, *, rate_is_set: bool, generation: str, by_name: bool = False) -> list[Target]:
-    """The calls in the target that may take its place, the preferred one first.
+    """Return the possible calls in the target, the preferred one first.
 
     Args:
       rate_is_set: whether the program changes the learning rate itself, which a schedule does not allow.
-      generation: of the old call, which decides between tf_keras's two families of classes.
-      by_name: whether a string stands for the class in `compile`, which the newer family answers.
+      generation: of the old call, which selects one of tf_keras's two families of classes.
+      by_name: whether the class is a string in `compile`, which means the newer family.
     """
     if target == OPTIM:
         return [_optim(meaning)]
     if target == KERAS:
         return [_keras(meaning, modules.KERAS_3, rate_is_set)]
-    new, legacy = _keras(meaning, modules.TF_KERAS, rate_is_set), _legacy(meaning)
+    new, legacy = _keras(meaning, modules.TF_KERAS, rate_is_set), _legacy_class(meaning)
     if legacy is None or by_name:
         return [new]
     return [new, legacy] if traits(generation).is_newer_than_v2 else [legacy, new]
 
 
 OWN_RULES: dict[str, type[Rule]] = {"LARS": LARSRule}
-"""Classes of `optim` whose state no checkpoint here has."""
+"""Classes of `optim` without a source format."""
 
 
 def _optim_defaults(name: str) -> dict[str, Any]:
@@ -113,12 +113,10 @@ def _optim(meaning: Meaning) -> Target:
     defaults = _optim_defaults(meaning.algorithm)
     target = Target("optim", meaning.algorithm, {}, meaning.origin)
     for key, value in meaning.arguments.items():
-        if _matters(key, meaning.arguments) and _said(key, value, meaning, defaults):
+        if _has_effect(key, meaning.arguments) and _is_written(key, value, meaning, defaults):
             target.arguments[key] = value
     if {"clipnorm", "global_clipnorm"} <= set(target.arguments):
-        raise UnsupportedError(
-            "clipnorm and global_clipnorm both act there, and optim takes one of them: leave one out"
-        )
+        raise UnsupportedError("clipnorm and global_clipnorm both act there, and optim accepts only one: leave one out")
     target.reasons += meaning.reasons
     target.notes += meaning.notes
     return target
@@ -134,46 +132,48 @@ def _keras(meaning: Meaning, family: str, rate_is_set: bool) -> Target:
     target = Target(module, meaning.algorithm, {}, meaning.origin, list(meaning.reasons), list(meaning.notes))
     known = {*defaults, "epsilon", *KERAS_OPTIONS, *(ONLY_KERAS_3 if traits(generation).has_backends else ())}
     for key, value in meaning.arguments.items():
-        if key in known and _said(key, value, meaning, defaults):
+        if key in known and _is_written(key, value, meaning, defaults):
             target.arguments[key] = value
-    target.reasons += [f"{key}={value.text} cannot be said there" for key, value in _unsaid(meaning, known)]
-    _decay_by_rate(target, meaning)
+    target.reasons += [f"{key}={value.text} is not available there" for key, value in _inexpressible(meaning, known)]
+    _divide_decay_by_rate(target, meaning)
     limits = [key for key in LIMITS if key in target.arguments]
     for key in limits[1:]:
         del target.arguments[key]
-        target.reasons.append(f"{limits[0]} and {key} are both set, and the class there takes only one: {key} is gone")
-    if _matters("decay", meaning.arguments) and "decay" in meaning.arguments:
+        target.reasons.append(
+            f"{limits[0]} and {key} are both set, and the class there accepts only one: {key} is gone"
+        )
+    if _has_effect("decay", meaning.arguments) and "decay" in meaning.arguments:
         target.arguments["decay"] = meaning.arguments["decay"]
         _as_schedule(target, f"{module}.schedules", defaults)
         if rate_is_set:
             target.reasons.append(
-                "the program sets the learning rate while decay goes on, and a schedule cannot be set: leave one of"
+                "the program sets the learning rate during decay, and a schedule cannot be set: leave one of"
                 " them out; exact is optim's decay="
             )
-    beyond = _beyond_keras(meaning)
-    if beyond and _moves_epsilon(meaning.arguments, inside=True):
+    beyond = _unknown_to_keras(meaning)
+    if beyond and _has_moved_epsilon(meaning.arguments, inside=True):
         target.arguments["epsilon"] = _moved_epsilon(meaning.arguments)
     target.reasons += beyond
     return target
 
 
-def _moves_epsilon(values: Mapping[str, Value], *, inside: bool) -> bool:
-    """Whether epsilon stood on the other side of the root."""
+def _has_moved_epsilon(values: Mapping[str, Value], *, inside: bool) -> bool:
     return (
-        _matters("epsilon_inside", values) and "epsilon_inside" in values and values["epsilon_inside"].literal != inside
+        _has_effect("epsilon_inside", values)
+        and "epsilon_inside" in values
+        and values["epsilon_inside"].literal != inside
     )
 
 
 def _moved_epsilon(values: Mapping[str, Value]) -> Value:
-    """What keeps the least denominator on the other side of the root; above 0 in float32, so that no step is NaN."""
+    """An epsilon that keeps the least denominator on the other side of the root; above 0 in float32, to avoid NaN."""
     epsilon, was_inside = values["epsilon"], bool(values["epsilon_inside"].literal)
     if isinstance(epsilon.literal, (int, float)):
         return Value.of(float(f"{max(nearest_epsilon(epsilon.literal, inside=was_inside), LEAST_EPSILON):.3g}"))
     return Value(f"({epsilon.text}) ** {0.5 if was_inside else 2}")
 
 
-def _decay_by_rate(target: Target, meaning: Meaning) -> None:
-    """Weights decay by weight_decay times the rate there; where they did without it, it is divided by it."""
+def _divide_decay_by_rate(target: Target, meaning: Meaning) -> None:
     if DECAY_PER_RATE not in meaning.arguments:
         return
     decay, rate = meaning.arguments["weight_decay"], meaning.arguments["learning_rate"]
@@ -187,24 +187,22 @@ def _decay_by_rate(target: Target, meaning: Meaning) -> None:
     target.arguments["weight_decay"] = Value(f"{decay.text if is_plain else f'({decay.text})'} / {rate.text}", literal)
 
 
-def _unsaid(meaning: Meaning, known: Collection[str]) -> list[tuple[str, Value]]:
-    """Arguments that a class has not and that act, besides those of old rules."""
+def _inexpressible(meaning: Meaning, known: Collection[str]) -> list[tuple[str, Value]]:
     others = {
         k: v for k, v in meaning.arguments.items() if k not in known and (k not in OPTIM_ONLY or k == "lazy_rows")
     }
     return [(k, v) for k, v in others.items() if not v.known or v.literal not in (None, False, 0, [], ())]
 
 
-def _beyond_keras(meaning: Meaning) -> list[str]:
-    """What the rule has that current Keras cannot say."""
+def _unknown_to_keras(meaning: Meaning) -> list[str]:
     values, reasons = meaning.arguments, []
-    own = {k: v for k, v in values.items() if k in OPTIM_ONLY and v.literal != OPTIM_ONLY[k] and _matters(k, values)}
+    own = {k: v for k, v in values.items() if k in OPTIM_ONLY and v.literal != OPTIM_ONLY[k] and _has_effect(k, values)}
     exact = f"optim.{meaning.algorithm}({', '.join(f'{k}={v.text}' for k, v in own.items() if k != 'decay')})"
     if "epsilon_inside" in own:
         near = f"epsilon={_moved_epsilon(values).text} keeps the least denominator"
-        reasons.append(f"epsilon stood outside of the root there and stands inside now; {near}")
+        reasons.append(f"epsilon was outside of the root there and is inside now; {near}")
     if "learning_rate_in_momentum" in own and not _is_constant(values.get("learning_rate")):
-        reasons.append("momentum there was gathered without the learning rate, which is the same while it is constant")
+        reasons.append("momentum there did not include the learning rate, which is the same while the rate is constant")
     if "schedule_decay" in own:
         reasons.append(f"its momentum followed schedule_decay={values['schedule_decay'].text}, and follows 1 now")
     if "initial_velocity" in own:
@@ -214,8 +212,7 @@ def _beyond_keras(meaning: Meaning) -> list[str]:
     return [*reasons[:-1], f"{reasons[-1]}; exact: {exact}"] if reasons else []
 
 
-def _legacy(meaning: Meaning) -> Target | None:
-    """tf_keras.optimizers.legacy, where it has the class."""
+def _legacy_class(meaning: Meaning) -> Target | None:
     if meaning.algorithm in OWN_RULES or meaning.algorithm in ADDONS:
         return None
     algorithm, values = algorithms.find(meaning.algorithm), meaning.arguments
@@ -231,42 +228,42 @@ def _legacy(meaning: Meaning) -> Target | None:
     target.notes += meaning.notes
     known = {*defaults, "epsilon", "clipnorm", "clipvalue", "global_clipnorm", "name"}
     for key, value in values.items():
-        if key in known and _said(key, value, meaning, defaults):
+        if key in known and _is_written(key, value, meaning, defaults):
             target.arguments[key] = value
-    target.reasons += [f"{key}={value.text} cannot be said there" for key, value in _unsaid(meaning, known)]
+    target.reasons += [f"{key}={value.text} is not available there" for key, value in _inexpressible(meaning, known)]
     target.reasons += _beyond_legacy(meaning)
-    if _moves_epsilon(values, inside=_legacy_epsilon_inside(meaning)):
+    if _has_moved_epsilon(values, inside=_legacy_epsilon_inside(meaning)):
         target.arguments["epsilon"] = _moved_epsilon(values)
     return target
 
 
 def _legacy_epsilon_inside(meaning: Meaning) -> bool:
-    """Where OptimizerV2 adds epsilon: inside of the root in RMSprop with momentum alone."""
+    """Whether OptimizerV2 adds epsilon inside of the root: only in RMSprop with momentum."""
     momentum = meaning.arguments.get("momentum")
     return meaning.algorithm == "RMSprop" and momentum is not None and momentum.literal != 0
 
 
 def _beyond_legacy(meaning: Meaning) -> list[str]:
     values, reasons = meaning.arguments, []
-    if _moves_epsilon(values, inside=_legacy_epsilon_inside(meaning)):
+    if _has_moved_epsilon(values, inside=_legacy_epsilon_inside(meaning)):
         near = f"epsilon={_moved_epsilon(values).text} keeps the least denominator"
-        reasons.append(f"epsilon stands on the other side of the root there; {near}")
+        reasons.append(f"epsilon is on the other side of the root there; {near}")
     if values.get("epsilon") is not None and values["epsilon"].literal == 0:
-        reasons.append("epsilon=0 is taken for 1e-7 there")
-    if _matters("clip_order", values) and values.get("clip_order", Value("", "")).literal == "norm_first":
+        reasons.append("epsilon=0 means 1e-7 there")
+    if _has_effect("clip_order", values) and values.get("clip_order", Value("", "")).literal == "norm_first":
         reasons.append("the norm was clipped before the value, and is clipped after it now")
     rate_inside = values.get("learning_rate_in_momentum", Value.of(True)).literal
-    acts = _matters("learning_rate_in_momentum", values) and not _is_constant(values.get("learning_rate"))
+    acts = _has_effect("learning_rate_in_momentum", values) and not _is_constant(values.get("learning_rate"))
     if not rate_inside and acts:
-        reasons.append("momentum was gathered without the learning rate: the same while it is constant")
+        reasons.append("momentum did not include the learning rate: the same while the rate is constant")
     unsaid = [
         k for k in ("initial_velocity", "new_delta_in_step") if k in values and values[k].literal != OPTIM_ONLY[k]
     ]
-    return [*reasons, *(f"{key}={values[key].text} cannot be said there" for key in unsaid)]
+    return [*reasons, *(f"{key}={values[key].text} is not available there" for key in unsaid)]
 
 
-def _said(key: str, value: Value, meaning: Meaning, defaults: Mapping[str, Any]) -> bool:
-    """Whether an argument is written: the program gives it, or the target's default is another."""
+def _is_written(key: str, value: Value, meaning: Meaning, defaults: Mapping[str, Any]) -> bool:
+    """Whether to write an argument: the program gives it, or the target's default differs."""
     if key == "name":
         return "name" in meaning.origin
     off = value.known and (value.literal in (None, [], ()) or (key in ("decay", *LIMITS) and not value.literal))
@@ -278,8 +275,7 @@ def _said(key: str, value: Value, meaning: Meaning, defaults: Mapping[str, Any])
     return not value.known or value.literal != default
 
 
-def _matters(key: str, values: Mapping[str, Value]) -> bool:
-    """Whether an argument acts, given the others."""
+def _has_effect(key: str, values: Mapping[str, Value]) -> bool:
 
     def on(name: str) -> bool:
         return name in values and bool(values[name].literal)
@@ -296,7 +292,7 @@ def _matters(key: str, values: Mapping[str, Value]) -> bool:
 
 
 def _as_schedule(target: Target, module: str, defaults: Mapping[str, Any]) -> None:
-    """lr / (1 + decay * iterations) is InverseTimeDecay with decay_steps=1."""
+    """Write lr / (1 + decay * iterations) as InverseTimeDecay with decay_steps=1."""
     decay = target.arguments.pop("decay")
     rate = target.arguments.get("learning_rate") or Value.of(defaults["learning_rate"])
     text = f"{module}.InverseTimeDecay({rate.text}, decay_steps=1, decay_rate={decay.text})"

@@ -1,5 +1,5 @@
-"""A parsed program as a list of nodes with parents, places and edits. LibCST's own visitors and metadata give the same,
-and take ten times as long, since they visit every space and comma."""
+"""A parsed program as a list of nodes with parents, places and edits. LibCST's own visitors and metadata do the same
+ten times slower, because they visit every space and comma."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAYOUT = {"lpar", "rpar", "comma", "leading_lines", "header", "footer", "lines_a
     "dot",
     "trailing_whitespace",
 }
-"""Fields that hold no names or expressions, besides those called whitespace."""
+"""Fields without names or expressions, besides those called whitespace."""
 
 
 @cache
@@ -34,7 +34,7 @@ def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The parts of a node that are no layout, in the order of its fields."""
+    """The parts of a node except layout, in the order of its fields."""
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):
@@ -44,7 +44,7 @@ def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def walk(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """A node and all below it, without layout; each before its parts."""
+    """A node and all nodes below it, without layout; each before its parts."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -88,7 +88,7 @@ class Tree:
         return found
 
     def edited(self, edits: Mapping[cst.CSTNode, Edit]) -> cst.Module:
-        """The module with each node in `edits` replaced by what its function makes of it, inner nodes first."""
+        """Replace each node in `edits` by the result of its function, inner nodes first."""
         touched: set[cst.CSTNode] = set()
         for node in edits:
             at: cst.CSTNode | None = node
@@ -99,8 +99,6 @@ class Tree:
 
 
 class _Recorder(CodegenState):
-    """Keeps at which token some nodes start."""
-
     def __init__(self, indent: str, newline: str, wanted: set[cst.CSTNode]):
         super().__init__(indent, newline)
         self._wanted = wanted
@@ -113,7 +111,7 @@ class _Recorder(CodegenState):
     @contextmanager
     def record_syntactic_position(self, node: cst.CSTNode, **ends: Any) -> Iterator[None]:
         if node in self._wanted:
-            self.first[node] = len(self.tokens)  # after brackets around it
+            self.first[node] = len(self.tokens)  # after its opening brackets
         yield
 
 
@@ -139,11 +137,11 @@ def _rebuilt(
 def _parts(
     parts: Sequence[cst.CSTNode], edits: Mapping[cst.CSTNode, Edit], touched: set[cst.CSTNode]
 ) -> tuple[list[cst.CSTNode], list[cst.EmptyLine]]:
-    """Rebuild the parts of a node. The comments above a removed line move to the next line; also return those left."""
+    """Rebuild the parts of a node. Comments above a removed line move to the next line; also return those left."""
     rebuilt: list[cst.CSTNode] = []
     comments: list[cst.EmptyLine] = []
     for part in parts:
-        kept = _kept(part, _rebuilt(part, edits, touched))
+        kept = _without_empty_line(part, _rebuilt(part, edits, touched))
         if not kept and any(line.comment for line in getattr(part, "leading_lines", ())):
             comments += cst.ensure_type(part, cst.SimpleStatementLine).leading_lines
         elif kept and comments:
@@ -153,8 +151,7 @@ def _parts(
     return rebuilt, comments
 
 
-def _kept(old: cst.CSTNode, new: cst.CSTNode | cst.RemovalSentinel) -> list[cst.CSTNode]:
-    """Nothing of a line whose last statement was removed."""
+def _without_empty_line(old: cst.CSTNode, new: cst.CSTNode | cst.RemovalSentinel) -> list[cst.CSTNode]:
     if isinstance(new, cst.RemovalSentinel):
         return []
     empty = isinstance(new, cst.SimpleStatementLine) and not new.body and new is not old

@@ -1,4 +1,4 @@
-"""What a program does with each of its names, collected once: looking a name up does not read the file again."""
+"""Collect a program's uses of each of its names once, so that no look-up reads the file again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Usage:
     """Calls and returns of a file by dotted name.
 
     Attributes:
-      methods: NAME -> the calls `NAME.method(...)`. arguments: NAME -> the calls that take it as an argument.
+      methods: NAME -> the calls `NAME.method(...)`. arguments: NAME -> the calls with it as an argument.
       calls: NAME -> the calls `NAME(...)` and `NAME[key](...)`. returned: the names that are returned.
       names: how often a plain name is written. plain: the same without attributes and keywords of that name.
     """
@@ -27,7 +27,7 @@ class Usage:
             self._add(call)
         self.returned = {dotted(line.value) for line in tree.all(cst.Return) if line.value is not None}
         self.names = Counter(name.value for name in tree.all(cst.Name))
-        self.plain = Counter(name.value for name in tree.all(cst.Name) if not _is_label(tree, name))
+        self.plain = Counter(name.value for name in tree.all(cst.Name) if not _is_attribute_or_keyword(tree, name))
 
     def _add(self, call: cst.Call) -> None:
         function = call.func.value if isinstance(call.func, cst.Subscript) else call.func
@@ -47,17 +47,15 @@ class Usage:
         return self._bound_in[block]
 
     def compiled_with(self, name: str) -> list[cst.Call]:
-        """The calls of `.compile` that take a name."""
+        """The calls of `.compile` with a name as an argument."""
         return [call for call in self.arguments.get(name, ()) if is_compile(call)]
 
 
 def is_compile(call: cst.Call) -> bool:
-    """Whether a call is `something.compile(...)`."""
     return isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile"
 
 
-def _is_label(tree: Tree, node: cst.Name) -> bool:
-    """Whether a name is that of an attribute or a keyword."""
+def _is_attribute_or_keyword(tree: Tree, node: cst.Name) -> bool:
     parent = tree.parent(node)
     return (isinstance(parent, cst.Attribute) and parent.attr is node) or (
         isinstance(parent, cst.Arg) and parent.keyword is node

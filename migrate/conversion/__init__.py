@@ -1,1 +1,1 @@
-"""Read, inspect, convert, write: what the public functions do."""
+"""Read, inspect, convert, write: the public functions."""

@@ -1,4 +1,4 @@
-"""What to type instead, where a model cannot be written: the call that fills the live optimizer of today's code."""
+"""The call that fills today's live optimizer, for errors about models that cannot be written."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from migrate.state import OptimizerState
 from optim.errors import DtoptError
 
 ARGUMENTS = {"variables": "source_variables"}
-"""Hints that `migrate.restore` calls otherwise."""
+"""Hints with another name in `migrate.restore`."""
 RESTORE = "migrate.restore"
 LONGEST = 250
-"""Characters of a call; a message is short."""
+"""Most characters of a call."""
 SAID_FIRST = 110
-"""Characters of a message that are left for what went wrong."""
+"""Characters of a message that are left for the error itself."""
 
 
 def calls(
     function: str, places: Sequence[str], arguments: Mapping[str, Any], asked: Questions
 ) -> tuple[str, tuple[str, ...]]:
-    """The call that answers every question with one answer, and those with each answer of the others.
+    """Return the call that answers every question with one answer, and calls with each answer to the others.
 
     Args:
-      places: positional arguments, as they are written. arguments: those by name, as they were given.
+      places: positional arguments, as they are written. arguments: keyword arguments.
     """
     given = {name: value for name, value in arguments.items() if value not in (None, False, "auto", {}, ())}
 
@@ -48,7 +48,7 @@ def calls(
 
 @contextmanager
 def answered(ask: Callable[[Questions], tuple[str, tuple[str, ...]]]) -> Iterator[None]:
-    """Give errors that ask something the calls that answer it."""
+    """Add calls with answers to errors that ask something."""
     try:
         yield
     except DtoptError as error:
@@ -58,8 +58,8 @@ def answered(ask: Callable[[Questions], tuple[str, tuple[str, ...]]]) -> Iterato
 
 
 def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) -> str:
-    """`migrate.restore(...)` of a source with the hints that were given, for a model called `model`; by name only what
-    would make it longer than so many characters."""
+    """`migrate.restore(...)` for a source with the given hints and a model named `model`. Values that would make it
+    longer than `longest` are only named."""
     given = {ARGUMENTS.get(name, name): value for name, value in hints.items() if value not in (None, "auto", {})}
     named = "".join(f", {name}={comparison.as_written(value)!r}" for name, value in given.items())
     into = "model.optimizer, model.weights, restore_variables=True"
@@ -77,21 +77,20 @@ FAMILIES = {"keras": (modules.KERAS_3,), "tf-keras": (modules.TF_KERAS, modules.
 
 
 def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str, Any]) -> str:
-    """What to type where `--to keras` or `--to tf-keras` cannot write a model."""
+    """The advice if `--to keras` or `--to tf-keras` cannot write a model."""
     if not algorithms.is_known(state.algorithm):
         own = "" if state.algorithm in optim.__all__ else f", custom_objects={{{state.algorithm!r}: YourClass}}"
         return f"Migrate to slots (--to slots), and continue with optim.load_checkpoint(...{own})"
     compiled = "compiled"
-    early = state.hyperparameters.get("stacks")  # Muon of Keras 3.10 to 3.12, of which later ones have only the name
+    early = state.hyperparameters.get("stacks")  # Muon of Keras 3.10 to 3.12, later ones have only the name
     if early or not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):
-        compiled = f"compiled with optim.for_keras(optim.{state.algorithm}({_arguments(state)}))"
+        compiled = f"compiled with optim.for_keras(optim.{state.algorithm}({_changed_arguments(state)}))"
     begins = f"With the model built and {compiled} in today's code as `model`: "
     room = messages.LONGEST - SAID_FIRST - len(begins)
     return begins + restore_call(source, hints, min(LONGEST, room))
 
 
-def _arguments(state: OptimizerState) -> str:
-    """Arguments of the class that are not its defaults."""
+def _changed_arguments(state: OptimizerState) -> str:
     known = inspect.signature(getattr(optim, state.algorithm)).parameters
     alike = ALIKE if state.algorithm in comparison.RECTIFIED else (*ALIKE, "float32_powers")
     values = {name: value for name, value in state.hyperparameters.items() if name not in alike}

@@ -1,4 +1,4 @@
-"""What a source holds in its own terms, for people who have yet to say what it does not say itself."""
+"""A source in its own terms, for users who must supply what it does not contain."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from migrate.evidence import class_candidates
 from migrate.state import Stored
 
 LIST = "in order"
-"""How arrays of a list are found that only its order explains."""
+"""The method of finding arrays of a list that only its order explains."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """A source, recognised and not interpreted.
+    """A source, recognised but not interpreted.
 
     Attributes:
       source: what was read, without the password of a URL.
       format: name of the reader.
-      generation: who wrote it, one of `generations.GENERATIONS`, None if it does not say.
+      generation: who wrote it, one of `generations.GENERATIONS`, None if unknown.
       evidence: how that was recognised.
       versions: of Keras, TensorFlow and the backend, as far as the source shows them.
       stored_config: the optimizer's config, or what the graph shows of it.
-      classes: whose slots are called so; nothing is concluded from it.
-      scalars: counters and hyperparameters that the source keeps for the whole optimizer, with their values.
+      classes: those with such slot names; nothing is concluded from them.
+      scalars: optimizer-wide counters and hyperparameters in the source, with their values.
       variables: the model's; their `slot` is empty.
-      slots: by the source's own names; arrays of a list one by one, under their places.
-      unmapped: {name: shape} of what is neither.
-      optimizers: paths of all optimizers in the source, where its format can hold several.
-      warnings: what is worth knowing.
+      slots: by the source's own names; arrays of a list one by one, by place.
+      unmapped: {name: shape} of other arrays.
+      optimizers: paths of all optimizers in the source, if its format can hold several.
+      warnings: notes for the user.
     """
 
     source: str
@@ -56,7 +56,7 @@ class Contents:
 
 
 def contents(stored: Stored, source: str, *, stats: bool) -> Contents:
-    """Describe what a reader found; with `stats` every array is read once."""
+    """Describe a reader's result; with `stats` every array is read once."""
 
     def row(variable: str, slot: str, array: LazyArray, matched: str) -> SlotRow:
         numbers = statistics(array) if stats else None

@@ -1,4 +1,4 @@
-"""Read, interpret, write: the operations of the package, each one function."""
+"""The operations of the package, one function each: read, interpret, write."""
 
 from __future__ import annotations
 
@@ -48,22 +48,23 @@ class Report:
       target: `slots`, `keras`, `tf-keras` or `list`.
       optimizer: name of the class of `optim`.
       generation: who wrote the source, one of `generations.GENERATIONS`; None for a slot-variable checkpoint.
-      iterations: steps taken.
+      iterations: the step count.
       fidelity: `exact` or `approximate`.
       reasons: why it is not exact.
-      origins: where each value that the next step depends on came from; fidelity and reasons follow from it.
+      origins: the source of each value that the next step depends on; fidelity and reasons follow from it.
       matched: {`slot/variable`: `name`, `object graph`, `shape` or `position`}.
-      unmapped: names of what is migrated without interpretation.
-      warnings: what is worth knowing and decides nothing.
+      unmapped: names of arrays that are migrated without interpretation.
+      warnings: notes that do not affect the fidelity.
       variables: how many model variables there are.
       slots: how many arrays all slots have together.
       bytes: of slots and variables.
       written: False with `dry_run`.
-      fresh, grown, dropped: names of variables that start fresh, that are larger in the model that takes the state, and
-        that it does not have.
-      questions: what is open, and the values that answer it.
-      confirm_command: answers all that has one answer: a call, on the command line a command. Empty if nothing has.
-      choice_commands: the same with each answer to a question that has several.
+      fresh, grown, dropped: names of variables that start fresh, that are larger in the target's model, and that it
+        does not have.
+      questions: open questions, and the values that answer them.
+      confirm_command: a call, on the command line a command, that answers every question with one answer; may be
+        empty.
+      choice_commands: the same with each answer to a question with several.
     """
 
     source: str
@@ -105,24 +106,24 @@ def read(
     optimizer_path: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> OptimizerState:
-    """The optimizer state in `source`, in `optim`'s terms; arrays stay in the file until they are asked for.
+    """Return the optimizer state in `source`, in `optim`'s terms; arrays stay in the file until they are used.
 
     Args:
       source: a file, a folder, or the prefix of a TensorFlow checkpoint.
       format: name of a reader, or `auto`.
       optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not show.
-      variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names; of others patterns, too.
-      generation: one of `generations.GENERATIONS`, for sources that cannot say.
-      overrides: name -> value of what is taken whatever the source shows, or confirmed; `class_name`, `generation`,
-        `iterations` and the names of the optimizer's config.
-      optimizer_path: which optimizer, where a checkpoint holds several, as the error that lists them calls it.
+      variables: `[{"name", "shape"}, ...]` in optimizer order, for sources without names; for others also patterns.
+      generation: one of `generations.GENERATIONS`, for sources that do not show it.
+      overrides: name -> value that replaces or confirms the source's; `class_name`, `generation`, `iterations` and
+        the names of the optimizer's config.
+      optimizer_path: one of several optimizers in a checkpoint, by its name in the error that lists them.
 
     Returns:
       The state: shapes as in the model, dtypes as stored, hyperparameters as keyword arguments of `optim`'s class.
 
     Raises:
       DtoptError: UnknownFormatError, DamagedFileError, MissingHintError, AmbiguousError, MismatchError or
-        UnsupportedError, each saying what to do.
+        UnsupportedError, each with advice.
     """
     path = argument_types.path("source", source)
     hints: dict[str, Any] = {
@@ -135,7 +136,7 @@ def read(
     with error_boundary.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
-        _check_state(found)
+        _check_has_state(found)
         if isinstance(found, Stored):
             state = interpret(found, **hints)
             opened.check()
@@ -145,15 +146,15 @@ def read(
         return replace(found, opened=opened)
 
 
-def _check_state(found: Stored | OptimizerState) -> None:
-    """Raises UnsupportedError for a source with nothing of an optimizer."""
+def _check_has_state(found: Stored | OptimizerState) -> None:
     if isinstance(found, Stored) and found.no_state:
         raise UnsupportedError(f"{found.no_state}; {WEIGHTS_ALONE}")
 
 
 @error_boundary.speaking()
 def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) -> _inspection.Inspection:
-    """What `source` is, how that was recognised, every slot, and what would be lost. Arguments as for `read`.
+    """Describe `source`: its format, how that was recognised, every slot, and what would be lost. Arguments as for
+    `read`.
 
     Args:
       source: a file, a folder, or the prefix of a TensorFlow checkpoint.
@@ -161,7 +162,7 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
       hints: the keywords of `read`.
 
     Raises:
-      DtoptError: as `read`. TypeError: a keyword that is no hint.
+      DtoptError: as for `read`. TypeError: a keyword that is not a hint.
     """
     path = argument_types.path("source", source)
     check_hints(hints)
@@ -188,11 +189,11 @@ def contents(
     optimizer_path: str | None = None,
     stats: bool = False,
 ) -> _contents.Contents | None:
-    """What `source` holds in its own terms, where `inspect` raises as it does not say everything; None if that is of
-    dtopt's own making, and says all.
+    """Return the content of `source` in its own terms, for sources that lack something and so raise in `inspect`; None
+    for dtopt's own files, which are complete.
 
     Args:
-      format, generation: as for `read`. optimizer_path: which optimizer, where a checkpoint holds several.
+      format, generation: as for `read`. optimizer_path: one of several optimizers in a checkpoint.
       stats: read every array once, as for `inspect`.
 
     Raises:
@@ -203,7 +204,7 @@ def contents(
     with error_boundary.reading(path), files.answers_kept(path):
         opened = open_source(path)
         found = readers.detect(path, format).read(path, generation, optimizer_path)
-        _check_state(found)
+        _check_has_state(found)
         shown = _contents.contents(found, urls.shown(path), stats=stats) if isinstance(found, Stored) else None
         opened.check()
         return shown
@@ -219,27 +220,27 @@ def write(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Write a state, whole or not at all.
+    """Write a state completely or not at all.
 
     Args:
       state: what `read` returned.
       dest: the file or folder to be written.
-      to: the target format: `slots`, `keras`, `tf-keras` or `list`; None for what the ending of `dest` says.
+      to: the target format: `slots`, `keras`, `tf-keras` or `list`; None derives it from the ending of `dest`.
       order: for the target `list`, the generation that will read it; None for the one that wrote the source.
       overwrite: whether a checkpoint of that format at `dest` may be replaced.
       progress: called with (bytes done, bytes in all), from any thread.
 
     Raises:
-      HyperparameterError: no such target, or `dest` ends as another's file. TargetExistsError: `dest` exists.
+      HyperparameterError: an unknown target, or the ending of another target's file. TargetExistsError: `dest`
+        exists.
     """
     path = argument_types.path("dest", dest)
     to = target_of(path, to, order)
     more = {"order": order} if to == "list" else {}
-    _write(state, path, to, overwrite=overwrite, progress=progress, **more)
+    _write_to_target(state, path, to, overwrite=overwrite, progress=progress, **more)
 
 
-def _write(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more: Any) -> None:
-    """As `write`, with `more` for the writer."""
+def _write_to_target(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more: Any) -> None:
     if to != "slots":
         state.finish_checks()  # the writer of slots does so while it copies
     writer = import_module(f"migrate.writers.{WRITERS[to]}")
@@ -249,8 +250,7 @@ def _write(state: OptimizerState, dest: str, to: str, *, overwrite: bool, **more
         writer.write(state, path, overwrite=overwrite, **more)
 
 
-def _check_apart(source: str, dest: str) -> None:
-    """Refuse a target that is the source, holds it or is in it: a source is never changed."""
+def _check_separate(source: str, dest: str) -> None:
     target = files.canonical(dest)
     names = [source] if files.exists(source) else [source + ".index"]
     for path in map(files.canonical, names):
@@ -280,34 +280,34 @@ def migrate_checkpoint(
     weights_only: bool = False,
     **hints: Unpack[Hints],
 ) -> Report:
-    """Carry the optimizer state of `source` over to `dest`, whole or not at all.
+    """Convert the optimizer state of `source` to `dest`, completely or not at all.
 
     Args:
       source: a file, a folder, or the prefix of a TensorFlow checkpoint. It is never changed.
       dest: the file or folder to be written.
       to, order, overwrite, progress: as for `write`.
       strict: refuse whatever is not exact.
-      dry_run: do everything but write.
-      fresh: patterns of variables that take nothing from the source. `optim.load_checkpoint` leaves them their values,
-        and a model as target keeps those of the source; slots are initial. With `fresh` or `grown`, `variables` names
-        those of the model that will load the target, in new shapes: what they leave out is dropped.
-      grown: patterns of variables that are larger along one dim in the model that will load the target, as with a
-        longer vocabulary. Their first part is what the source has. For slot checkpoints.
-      weights_only: carry the model's variables alone, with an optimizer before its first step: the source's, or the one
-        that `optimizer_config` or `class_name` in `overrides` names.
+      dry_run: do everything except writing.
+      fresh: patterns of variables that get nothing from the source. `optim.load_checkpoint` keeps their values, and a
+        model as target keeps those of the source; slots are initial. With `fresh` or `grown`, `variables` describes
+        the model that will load the target, in new shapes: variables that it leaves out are dropped.
+      grown: patterns of variables that are larger along one dim in the model that will load the target, such as with
+        a longer vocabulary. Their first part comes from the source. For slot checkpoints.
+      weights_only: convert the model's variables alone, with an optimizer before its first step: the source's, or
+        that of `optimizer_config` or `class_name` in `overrides`.
       hints: the keywords of `read`.
 
     Returns:
-      What was done, whether that is exact, and why not.
+      What was done, whether that is exact, and the reasons.
 
     Raises:
-      StrictError: `strict`, and the conversion is not exact. TargetExistsError: also where `dest` is the source, holds
-        it or is in it. Otherwise as `read` and `write`.
+      StrictError: `strict`, and the conversion is not exact. TargetExistsError: also if `dest` is, contains or is in
+        the source. The others are those of `read` and `write`.
     """
     path, source_path = argument_types.path("dest", dest), argument_types.path("source", source)
     check_hints(hints, weights_only=weights_only)
     to = target_of(path, to, order)
-    _check_apart(source_path, path)
+    _check_separate(source_path, path)
     if files.exists(path) and not overwrite:
         raise TargetExistsError(f"{path} exists; give another name, or --overwrite to replace it")
     choice = Choice.of(fresh, grown, weights_only)
@@ -319,7 +319,7 @@ def migrate_checkpoint(
         value_checks.check_settings(state)  # before anything is written
 
         def settle(state: OptimizerState) -> OptimizerState:
-            """The state with what its numbers say, which the target then holds."""
+            """Add what the state's numbers show, which the target will contain."""
             nonlocal in_target
             state = value_checks.checked(state)
             in_target = _for_target_or_advice(
@@ -327,12 +327,12 @@ def migrate_checkpoint(
             )
             if strict and in_target.fidelity != "exact":
                 why = "; ".join(in_target.kept_reasons)
-                text = f"refused by --strict, as the conversion is {in_target.fidelity}: {why}"
+                text = f"refused by --strict, because the conversion is {in_target.fidelity}: {why}"
                 raise asking(StrictError(text), in_target.questions)
             return state
 
         if to == "slots" and not dry_run and (state.fidelity == "exact" or not strict):
-            _write(state, path, to, overwrite=overwrite, progress=progress, settle=settle)
+            _write_to_target(state, path, to, overwrite=overwrite, progress=progress, settle=settle)
         else:
             state = settle(state)
             if dry_run:
@@ -346,7 +346,7 @@ def migrate_checkpoint(
 
 
 def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> OptimizerState:
-    """The state of a source, or the part of it that the user chose for a target."""
+    """Return the state of a source, or the part that the user chose for a target."""
     given, model = hints, None
     if choice.is_partial:
         given, model = {**hints, "variables": None}, hints.get("variables")
@@ -357,7 +357,7 @@ def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> Optimi
 
 
 def _named(source: PathLike, hints: Hints, model: object) -> OptimizerState:
-    """As `read`; a source that does not name its variables cannot be asked for a part of them."""
+    """Do the same as `read`; a source without variable names has no part to choose."""
     try:
         return read(source, **hints)
     except MissingHintError as error:
@@ -372,7 +372,7 @@ def _named(source: PathLike, hints: Hints, model: object) -> OptimizerState:
 def _for_target_or_advice(
     state: OptimizerState, to: str, order: str | None, advice: Callable[[], str]
 ) -> OptimizerState:
-    """As `for_target`; where a model cannot be written, the error says what to type instead."""
+    """Do the same as `for_target`; if a model cannot be written, the error contains advice."""
     try:
         return for_target(state, to, order)
     except UnsupportedError as error:
@@ -383,7 +383,7 @@ def _for_target_or_advice(
 
 
 def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerState:
-    """The state as the target holds it, with the reasons why that may not be exact."""
+    """Return the state in the target's form, with reasons why it may not be exact."""
     if to == "list":
         from migrate.lists.planning import for_list
 
@@ -401,15 +401,14 @@ def for_target(state: OptimizerState, to: str, order: str | None) -> OptimizerSt
     trained = [variable.name for variable in state.variables if variable.trainable]
     kept = list(constraints.of_source(state.source, trained)) if state.source is not None else []
     note = (
-        f"{some(kept)}: the model puts constraints on them after each step, which no slot checkpoint holds: optim"
-        " applies those of the variables that it is given, as tf.Variable(..., constraint=...) and Keras's layers have"
-        " them"
+        f"{some(kept)}: the model constrains them after each step, which no slot checkpoint stores: optim applies the"
+        " constraints of its variables, as in tf.Variable(..., constraint=...) and Keras's layers"
     )
     return replace(state, warnings=(*state.warnings, note)) if kept else state
 
 
 def described(state: OptimizerState, to: str) -> dict[str, Any]:
-    """What a `keras` or `tf-keras` target of a state says of model, loss and optimizer, as JSON."""
+    """A `keras` or `tf-keras` target's documents of model, loss and optimizer, as JSON."""
     writer = import_module(f"migrate.writers.{WRITERS[to]}")
     return dict(writer.described(state))
 

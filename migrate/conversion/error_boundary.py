@@ -1,4 +1,4 @@
-"""The one place where an exception of a library becomes an error of ours: a file is data, and may be damaged anyhow."""
+"""Turn exceptions of libraries into our errors, in one place: a file is data, and may be damaged in any way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DAMAGE = (
     struct.error,
     zlib.error,
 )
-"""What h5py, zipfile, protobuf, json and numpy raise on files that nobody wrote as they are."""
+"""Exceptions of h5py, zipfile, protobuf, json and numpy for malformed files."""
 
 
 _within: ContextVar[bool] = ContextVar("within", default=False)
@@ -38,7 +38,7 @@ _within: ContextVar[bool] = ContextVar("within", default=False)
 
 @contextmanager
 def speaking() -> Iterator[None]:
-    """Raise our own errors as `messages.worded` shows them: the outermost edge does. The cause keeps the whole text."""
+    """Raise our own errors in the form of `messages.worded`, at the outermost level. The cause has the whole text."""
     is_outermost = not _within.get()
     token = _within.set(True)
     try:
@@ -56,7 +56,7 @@ def speaking() -> Iterator[None]:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Raises DamagedFileError for whatever a library raises on a damaged file, and ours as `speaking` does."""
+    """Turn any library exception on a damaged file into DamagedFileError, and ours as in `speaking`."""
     with speaking():
         try:
             yield
@@ -68,6 +68,6 @@ def reading(path: str) -> Iterator[None]:
                 raise CheckpointError(text) from error
             what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise DamagedFileError(
-                f"{path} cannot be read ({what}): it is damaged, or of a kind that is not known here; copy it again,"
+                f"{path} cannot be read ({what}): it is damaged, or of an unknown kind; copy it again,"
                 " and if it is sound, report it with what --debug shows"
             ) from error

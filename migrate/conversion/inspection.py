@@ -1,4 +1,4 @@
-"""What `dtopt migrate inspect` shows: a source in its own terms, and what would become of it."""
+"""The result of `dtopt migrate inspect`: a source in its own terms, and how it would be migrated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from migrate.state import OptimizerState
 
 @dataclass(frozen=True)
 class Stats:
-    """Of one array, in float64: `norm` is the Euclidean norm; NaN and infinity make `finite` False."""
+    """Statistics of one array, in float64: `norm` is the Euclidean norm; NaN and infinity make `finite` False."""
 
     norm: float
     min: float
@@ -51,19 +51,19 @@ class Inspection:
       evidence: how that was recognised.
       versions: of Keras, TensorFlow and the backend, as far as the source shows them.
       optimizer: name of the class of `optim`.
-      stored_config: the optimizer's config as the source, or the hint, has it, without defaults.
+      stored_config: the optimizer's config from the source or the hint, without defaults.
       hyperparameters: keyword arguments of the `optim` class that continues the training.
-      iterations: steps taken.
+      iterations: the step count.
       iterations_source: where that number is stored.
       slots: one row for each slot of each variable.
-      unmade: names of the slots that the optimizer keeps, where it has taken no step and made none yet.
+      unmade: names of the optimizer's slots if it has made no step and so has none yet.
       variables: name, shape, dtype and whether it is trained, of each model variable.
       unmapped: {name: shape} of what would be migrated without interpretation.
       fidelity: `exact` or `approximate`.
       reasons: why it is not exact.
-      origins: where every value came from that the next step depends on; fidelity and reasons follow from it.
-      warnings: what is worth knowing and decides nothing.
-      optimizers: paths of all optimizers in the source, where its format can hold several; this is about one.
+      origins: the source of every value that the next step depends on; fidelity and reasons follow from it.
+      warnings: notes that do not affect the fidelity.
+      optimizers: paths of all optimizers in the source, if its format can hold several; this describes one.
       questions, confirm_command, choice_commands: as in `migrate.Report`.
     """
 
@@ -147,7 +147,7 @@ def statistics(array: LazyArray) -> Stats:
 
 
 def _as_said(document: Mapping[str, Any] | None, origins: Sequence[Origin]) -> Mapping[str, Any] | None:
-    """A config without defaults, and with the numbers that stand elsewhere in the file, as a learning rate may."""
+    """The config without defaults, but with numbers stored elsewhere in the file, such as a learning rate."""
     if document is None or not isinstance(document.get("config"), Mapping):
         return document
     known = {origin.subject: origin for origin in origins}

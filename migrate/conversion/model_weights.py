@@ -1,4 +1,4 @@
-"""The weights of a source alone: its model's variables, with an optimizer that has taken no step."""
+"""The weights of a source alone: its model's variables, with an optimizer before its first step."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from optim.errors import HyperparameterError, UnsupportedError
 
 RESET = "weights only: the optimizer is reset on purpose, and its slots and step counter start fresh"
 STARTS = {nadam.PRODUCT: 1.0, slot_layout.ACCUMULATED_STEPS: 0, slot_layout.FINITE_STEPS: 0}
-"""State of a whole optimizer before its first step."""
+"""Optimizer-wide state before the first step."""
 
 
 def of_source(path: str, given: Mapping[str, Any]) -> OptimizerState:
-    """The variables of a source for a live optimizer, which alone has a class and hyperparameters.
+    """Return the variables of a source for a live optimizer, which defines class and hyperparameters.
 
     Args:
-      given: what the user says, as for `read`.
+      given: the user's hints, as for `read`.
 
     Raises:
-      HyperparameterError: it says something of an optimizer, which nothing would use. UnsupportedError: no values.
+      HyperparameterError: hints about an optimizer, which would be unused. UnsupportedError: no values.
     """
     unused = [name for name in ("optimizer_config", "overrides", "source_variables") if given.get(name)]
     if unused:
         raise HyperparameterError(
-            f"weights_only takes nothing of the source's optimizer, and the live one has its own settings; leave out"
+            f"weights_only uses nothing of the source's optimizer, and the live one has its own settings; leave out"
             f" {', '.join(unused)}"
         )
     found = _found(path, given)
@@ -51,16 +51,18 @@ def of_source(path: str, given: Mapping[str, Any]) -> OptimizerState:
 
 
 def for_target(path: str, given: Hints, to: str) -> OptimizerState:
-    """The variables of a source with its optimizer, or with the one that the user names, before the first step.
+    """Return the variables of a source with its optimizer, or with the one in the hints, before the first step.
 
     Args:
-      given: what the user says, as for `read`. to: the target format.
+      given: the user's hints, as for `read`. to: the target format.
 
     Raises:
-      UnsupportedError: a target that holds no variables, or a model that trains others than the source has.
+      UnsupportedError: a target without variables, or a model that trains others than the source has.
     """
     if to == "list":
-        raise UnsupportedError("weights only: the optimizer is reset, and a list holds nothing else; migrate to slots")
+        raise UnsupportedError(
+            "weights only: the optimizer is reset, and a list has no other content; migrate to slots"
+        )
     from migrate.models import plan
 
     state = _with_optimizer(path, given)
@@ -74,7 +76,7 @@ def for_target(path: str, given: Hints, to: str) -> OptimizerState:
 
 def _with_optimizer(path: str, given: Hints) -> OptimizerState:
     found = _found(path, given)
-    if isinstance(found, OptimizerState) and not _names_another(given):
+    if isinstance(found, OptimizerState) and not _names_new_optimizer(given):
         check_unused(path, given)
         return _reset(found, path)
     stored = found if isinstance(found, Stored) else found.source
@@ -84,7 +86,7 @@ def _with_optimizer(path: str, given: Hints) -> OptimizerState:
         stored, slots={}, scalars={}, matched={}, unmapped={}, twins=None, effects=Effects(), graph_config=None
     )
     bare = replace(bare, weights=None, variables=tuple(map(_flagged, stored.variables)))
-    if _names_another(given):
+    if _names_new_optimizer(given):
         bare = replace(
             bare,
             generation=modules.GENERATION[modules.KERAS_3],
@@ -97,7 +99,7 @@ def _with_optimizer(path: str, given: Hints) -> OptimizerState:
         bare,
         optimizer_config=given.get("optimizer_config"),
         variables=given.get("variables"),
-        generation=None if _names_another(given) else given.get("generation"),
+        generation=None if _names_new_optimizer(given) else given.get("generation"),
         overrides=overrides,
     )
     source = replace(stored, optimizer_config=state.source.optimizer_config) if state.source is not None else stored
@@ -111,19 +113,18 @@ def _found(path: str, given: Mapping[str, Any]) -> Stored | OptimizerState:
         found = readers.detect(path, format_).read(path, given.get("generation"), given.get("optimizer_path"))
         opened.check()
     if not any(v.array is not None for v in found.variables):
-        raise UnsupportedError(f"{path} holds no values of a model's variables, so that there are no weights to take")
+        raise UnsupportedError(f"{path} has no values of a model's variables, so there are no weights to migrate")
     return found
 
 
-def _names_another(given: Mapping[str, Any]) -> bool:
-    """Whether the user names the optimizer, which then is a new one."""
+def _names_new_optimizer(given: Mapping[str, Any]) -> bool:
     return bool(
         (given.get("optimizer_config") or {}).get("class_name") or "class_name" in (given.get("overrides") or {})
     )
 
 
 def _flagged(variable: StoredVariable) -> StoredVariable:
-    """With a flag also if the source does not show what is trained."""
+    """Set a flag even if the source does not show what is trained."""
     if variable.trainable is not None:
         return variable
     return replace(variable, trainable=not is_statistic(variable.name))

@@ -1,7 +1,6 @@
-"""Which part of a source a model takes over: what starts fresh, what has grown, or the weights alone.
+"""Select the part of a source for a model: what starts fresh, what has grown, or the weights alone.
 
-A state that is migrated in part is never exact. `Choice` is what the user asks for; `Parts` of a state are the
-names that follow from it.
+A partial migration is never exact. `Choice` is the user's selection; `Parts` of a state are the resulting names.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 Patterns = str | Sequence[str]
 PARTIAL, OPTIMIZER = "partial restore", "reset optimizer"
 SUBJECTS = (PARTIAL, OPTIMIZER)
-"""Of origins that say what a state leaves out on purpose."""
+"""Subject of origins for what a state leaves out on purpose."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the user asks for. Patterns are regular expressions that are searched for in names of variables.
+    """The user's selection. Patterns are regular expressions that are searched in names of variables.
 
     Attributes:
-      fresh: the variables that take nothing from the source.
-      grown: those that are larger along one dim than in the source, and take the first part from there.
-      weights_only: whether the optimizer takes nothing.
+      fresh: the variables that get nothing from the source.
+      grown: those that are larger along one dim than in the source, and get their first part from it.
+      weights_only: whether the optimizer gets nothing.
     """
 
     fresh: tuple[str, ...] = ()
@@ -42,7 +41,7 @@ class Choice:
 
     @classmethod
     def of(cls, fresh: Patterns, grown: Patterns, weights_only: bool) -> Choice:
-        """From arguments, in which one pattern may stand alone."""
+        """From arguments, of which a pattern may be a single string."""
         listed = [(patterns,) if isinstance(patterns, str) else tuple(patterns) for patterns in (fresh, grown)]
         return cls(listed[0], listed[1], bool(weights_only))
 
@@ -51,10 +50,10 @@ class Choice:
         return bool(self.fresh or self.grown)
 
     def parts(self, names: Collection[str]) -> Parts:
-        """The variables of a model that the patterns choose.
+        """The variables of a model that match the patterns.
 
         Raises:
-          HyperparameterError: a pattern is no regular expression or chooses none of them, or a variable is both.
+          HyperparameterError: a pattern is no regular expression or matches nothing, or a variable matches both.
         """
         fresh, grown = choosing.chosen("fresh", self.fresh, names), choosing.chosen("grown", self.grown, names)
         if both := [name for name in fresh if name in grown]:
@@ -62,7 +61,7 @@ class Choice:
         return Parts(fresh, grown)
 
     def parts_of(self, names: Collection[str], marked: Parts) -> Parts:
-        """The same, with those that a checkpoint of dtopt's own marks."""
+        """The same, with those that a checkpoint of dtopt marks."""
         own = self.parts(names)
         fresh = (n for n in names if n in own.fresh or (n in marked.fresh and n not in own.grown))
         grown = (n for n in names if n in own.grown or (n in marked.grown and n not in own.fresh))
@@ -70,7 +69,7 @@ class Choice:
 
 
 def call(variables: str = "variables", **options: Any) -> str:
-    """A call of `migrate.restore` with some options, as it is typed."""
+    """A call of `migrate.restore` with some options, as typed."""
     given = "".join(f", {name}={value!r}" for name, value in options.items() if value)
     return f"migrate.restore(source, optimizer, {variables}{given})"
 
@@ -80,55 +79,55 @@ WEIGHTS_ONLY = f"take the model's weights alone and reset the optimizer: {call(w
 
 
 def dropped(state: OptimizerState, taken: Iterable[str]) -> tuple[str, ...]:
-    """What the source trained and nothing live takes."""
+    """Variables that the source trained and nothing live uses."""
     owners = {name for per in state.slots.values() for name in per}
     left = {v.name for v in state.variables if v.name in owners or v.trainable} - set(taken)
     return tuple(v.name for v in state.variables if v.name in left)
 
 
-def told(parts: Parts, resharded: Sequence[str] = ()) -> tuple[claims.Origin, ...]:
-    """Why a state that is migrated in part is not exact."""
+def partial_origins(parts: Parts, resharded: Sequence[str] = ()) -> tuple[claims.Origin, ...]:
+    """Explain why a partial migration is not exact."""
     texts = list(resharded)
     if parts.fresh:
         texts.append(f"{some(parts.fresh)}: fresh, with initial slots")
     if parts.grown:
         texts.append(
-            f"{some(parts.grown)}: grown; you promise that its first part is what the source has, in the same order,"
-            " and what is added starts fresh"
+            f"{some(parts.grown)}: grown; you promise that its first part is the source's, in the same order, and what"
+            " is added starts fresh"
         )
     if parts.dropped:
-        texts.append(f"{some(parts.dropped)}: dropped, as the model does not have it")
+        texts.append(f"{some(parts.dropped)}: dropped, because the model does not have it")
     return claims.doubts(PARTIAL, texts)
 
 
 def applied(state: OptimizerState, choice: Choice, to: str, model: Variables | None) -> OptimizerState:
-    """The part of a state that a target takes over.
+    """Select the part of a state for a target.
 
     Args:
-      to: the target format. model: the variables of the model that will load the target, where that is another than
-        the source's; only slot checkpoints can be of another one.
+      to: the target format. model: the variables of the model that will load the target, if it differs from the
+        source's; only slot checkpoints can be for another one.
 
     Raises:
-      HyperparameterError: patterns that choose nothing. MismatchError: variables that the source does not have so.
-      UnsupportedError: a target that cannot be of another model.
+      HyperparameterError: patterns that match nothing. MismatchError: variables that the source does not have.
+      UnsupportedError: a target that cannot be for another model.
     """
     if not choice.is_partial:
         return state
     if to != "slots" and (choice.grown or model is not None):
         raise UnsupportedError(
-            f"--to {to} writes the model of the source, in which nothing has grown or is new; migrate to slots, or give"
+            f"--to {to} writes the model of the source, without new or grown variables; migrate to slots, or give"
             " the new model to migrate.restore(..., fresh=[...], grown=[...])"
         )
     wanted = {v.name: v for v in state.variables} if model is None else _described(model)
     parts = choice.parts_of(wanted, state.parts)
     if to != "slots":
-        return _with_initial(replace(state, origins=(*state.origins, *told(parts)), parts=parts))
+        return _with_initial_slots(replace(state, origins=(*state.origins, *partial_origins(parts)), parts=parts))
     kept = {name: v for name, v in wanted.items() if name not in parts.fresh}
     state, texts = shards.resharded(state, {name: v.shape for name, v in kept.items()}, parts.grown)
     own = {v.name: v for v in state.variables}
     _check_kept({name: v.shape for name, v in kept.items()}, own, parts.grown)
     turned = [name for name, v in kept.items() if bool(own[name].trainable) != bool(v.trainable)]
-    texts += [f"{some(turned)}: trained in only one of source and model, so that slots start fresh"] if turned else []
+    texts += [f"{some(turned)}: trained in only one of source and model, so slots start fresh"] if turned else []
     left = [v for v in state.variables if v.name not in wanted]
     lost = _lost(state, left, kept) if model is not None else []
     larger = (name for name in parts.grown if model is None or kept[name].shape != own[name].shape)
@@ -139,7 +138,7 @@ def applied(state: OptimizerState, choice: Choice, to: str, model: Variables | N
     return replace(
         state,
         variables=tuple(replace(v, array=None) if v.name in parts.fresh else v for v in variables),
-        origins=(*state.origins, *told(parts, texts)),
+        origins=(*state.origins, *partial_origins(parts, texts)),
         parts=parts,
     )
 
@@ -158,11 +157,12 @@ def _described(model: Variables) -> dict[str, StoredVariable]:
 
 
 def _check_kept(kept: Mapping[str, tuple[int, ...]], own: Mapping[str, StoredVariable], grown: Collection[str]) -> None:
-    """Raises MismatchError for what is neither in the source, nor fresh, nor grown, with patterns for it."""
+    """Raise MismatchError for variables that are neither in the source, nor fresh, nor grown, with patterns for
+    them."""
     strange = [name for name in kept if name not in own]
     if strange:
         raise MismatchError(
-            f"the source has no {some(strange)}; where they are new, add {choosing.typed('fresh', strange, kept)}"
+            f"the source has no {some(strange)}; if they are new, add {choosing.typed('fresh', strange, kept)}"
         )
     other = {
         n: s
@@ -177,7 +177,7 @@ def _check_kept(kept: Mapping[str, tuple[int, ...]], own: Mapping[str, StoredVar
 
 
 def _lost(state: OptimizerState, left: Sequence[StoredVariable], kept: Collection[str]) -> list[str]:
-    """Of what the model does not name: what was trained, and statistics of layers of which nothing is kept."""
+    """Variables missing in the model that were trained, and statistics of layers that are missing entirely."""
     owners = {name for per in state.slots.values() for name in per}
     trained = [v.name for v in left if v.name in owners or v.trainable]
     layers = {name.rpartition("/")[0] for name in trained} - {name.rpartition("/")[0] for name in kept}
@@ -185,14 +185,12 @@ def _lost(state: OptimizerState, left: Sequence[StoredVariable], kept: Collectio
 
 
 def _without_slots(state: OptimizerState, names: Collection[str]) -> OptimizerState:
-    """The state without the slots of some variables."""
     slots = {s: {n: array for n, array in per.items() if n not in names} for s, per in state.slots.items()}
     matched = {key: how for key, how in state.matched.items() if key.partition("/")[2] not in names}
     return replace(state, slots=slots, matched=matched)
 
 
-def _with_initial(state: OptimizerState) -> OptimizerState:
-    """The state with initial slots of the variables that start fresh, for targets that hold every slot."""
+def _with_initial_slots(state: OptimizerState) -> OptimizerState:
     from migrate.models import plan
 
     slots = {slot: dict(per) for slot, per in state.slots.items()}

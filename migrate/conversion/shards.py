@@ -1,6 +1,6 @@
-"""Tables that one program keeps in parts and another whole, or in other parts: `table/part_0`, `table/part_1`, ...
+"""Convert tables between programs that split them differently, or not at all: `table/part_0`, `table/part_1`, ...
 
-Parts are pieces along one dim, in the order of their numbers, as TensorFlow's partitioners make them.
+Parts are pieces along one dim, in the order of their numbers, as from TensorFlow's partitioners.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def resharded(state: OptimizerState, wanted: Shapes, grown: Collection[str] = ()) -> tuple[OptimizerState, list[str]]:
-    """The state with tables in the parts that a model has, and in words what was joined and split.
+    """Return the state with tables in a model's parts, and a description of what was joined and split.
 
     Args:
       wanted: shapes of the model's variables by name. grown: those that may be larger than in the source.
     """
     shapes = {v.name: v.shape for v in state.variables}
-    ours, texts = _tables(shapes), []
-    for table, names in _tables(wanted).items():
+    ours, texts = _parts_by_table(shapes), []
+    for table, names in _parts_by_table(wanted).items():
         parts = ours.get(table, [])
         if not parts or [*parts, *names] == [table, table]:
             continue
         have, get = [shapes[n] for n in parts], [wanted[n] for n in names]
-        axis = _axis(have, get, may_grow=all(name in grown for name in names))
+        axis = _common_axis(have, get, may_grow=all(name in grown for name in names))
         if axis is not None and (parts, have) != (names, get):
             state = _cut(state, parts, {name: wanted[name] for name in names}, axis)
             how = f"{len(parts)} part{'s' * (len(parts) > 1)} of the source along dim {axis}"
@@ -43,8 +43,7 @@ def resharded(state: OptimizerState, wanted: Shapes, grown: Collection[str] = ()
     return state, texts
 
 
-def _tables(shapes: Shapes) -> dict[str, list[str]]:
-    """Table -> names of its parts in order, or its own."""
+def _parts_by_table(shapes: Shapes) -> dict[str, list[str]]:
     found: dict[str, list[tuple[int, str]]] = {}
     for name in shapes:
         part = PART.search(name)
@@ -52,8 +51,7 @@ def _tables(shapes: Shapes) -> dict[str, list[str]]:
     return {table: [name for _, name in sorted(parts)] for table, parts in found.items()}
 
 
-def _axis(parts: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]], may_grow: bool) -> int | None:
-    """The dim along which both sides are parts of one shape, the first one that fits."""
+def _common_axis(parts: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]], may_grow: bool) -> int | None:
     if len({len(shape) for shape in (*parts, *wanted)}) != 1:
         return None
     for axis in range(len(parts[0])):
@@ -65,7 +63,6 @@ def _axis(parts: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]], m
 
 
 def _cut(state: OptimizerState, parts: Sequence[str], wanted: Shapes, axis: int) -> OptimizerState:
-    """The state with some variables in the place of others, of which they are other pieces."""
     old = [next(v for v in state.variables if v.name == name) for name in parts]
     total = sum(v.shape[axis] for v in old)
     bounds, start = {}, 0
@@ -85,7 +82,7 @@ def _cut(state: OptimizerState, parts: Sequence[str], wanted: Shapes, axis: int)
             a.shape != v.shape for a, v in zip(arrays_of_parts, old, strict=False)
         ):
             raise UnsupportedError(
-                f"slot {slot} of {parts[0]} has another shape than its variable, or is not there for all parts, so that"
+                f"slot {slot} of {parts[0]} has another shape than its variable, or is missing for some parts, so"
                 " it cannot be joined; keep the parts as they are in the source, or start the table fresh"
             )
         slots[slot] |= {name: _piece(_joined(arrays_of_parts, axis), bounds[name], axis) for name in wanted}
@@ -133,7 +130,7 @@ def _piece(array: LazyArray, bounds: tuple[int, int], axis: int) -> LazyArray:
 
 
 def _following(values: Mapping[str, object], parts: Sequence[str], wanted: Collection[str]) -> dict[str, object]:
-    """Hyperparameters with patterns for the new names if there were any for the old ones."""
+    """Replace patterns for the old names in hyperparameters by ones for the new names."""
     found = dict(values)
     for key in (LAZY_ROWS, EXCLUDED, NOT_ADAPTED):
         patterns = found.get(key)

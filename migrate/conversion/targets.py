@@ -1,4 +1,4 @@
-"""The targets of a migration: which writer makes each, and how its file ends."""
+"""The targets of a migration: their writers and file endings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from optim.errors import HyperparameterError
 WRITERS = {"slots": "slots", "keras": "keras_zip", "tf-keras": "keras_h5", "list": "weight_list"}
 TARGETS = tuple(WRITERS)
 ENDINGS = {"keras": ".keras", "tf-keras": ".h5", "list": ".npz"}
-"""How the files of targets end; a slot checkpoint is a folder."""
+"""File endings of targets; a slot checkpoint is a folder."""
 
 
 def target_of(dest: str, to: str | None = None, order: str | None = None) -> str:
-    """The target format: `to`, or what the ending of `dest` says.
+    """The target format: `to`, or the one for the ending of `dest`.
 
     Raises:
-      HyperparameterError: there is no such target, or `dest` ends as the file of another; `check_target`'s.
+      HyperparameterError: an unknown target, or the ending of another one's file; those of `check_target`.
     """
     named = next((target for target, ending in ENDINGS.items() if dest.endswith(ending)), "slots")
     target = named if to is None else to
@@ -30,7 +30,7 @@ def target_of(dest: str, to: str | None = None, order: str | None = None) -> str
 
 
 def check_target(to: str, order: str | None = None) -> None:
-    """Raises HyperparameterError for a target that is none, and for an order that its target does not have."""
+    """Raise HyperparameterError for an unknown target, and for an order if the target does not have one."""
     if to not in TARGETS:
         raise HyperparameterError(f"there is no target {to!r}; --to takes one of: {', '.join(TARGETS)}")
     if order is not None and to != "list":

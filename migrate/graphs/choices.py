@@ -43,10 +43,10 @@ _DEAD = object()
 
 def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
     """Return the boundaries and values of a rate as in Keras's `PiecewiseConstantDecay`, None for any other rate."""
-    behind = list(islice(nodes.behind(name, with_choices=True), MOST_NODES + 1))
-    if len(behind) > MOST_NODES:
+    ancestors = list(islice(nodes.ancestors(name, with_choices=True), MOST_NODES + 1))
+    if len(ancestors) > MOST_NODES:
         return None
-    constants = {number for each in behind if (number := nodes.constant(each)) is not None and math.isfinite(number)}
+    constants = {number for each in ancestors if (number := nodes.constant(each)) is not None and math.isfinite(number)}
     near = {math.floor(each) + more for each in constants for more in (-1, 0, 1)}
     steps = sorted({0, *(step for step in near if step > 0)})
     try:

@@ -40,8 +40,8 @@ def clipped(nodes: Nodes, name: str) -> Clip | None:
 
 
 def may_limit(nodes: Nodes, name: str) -> bool:
-    """Whether a node may be a limit although none of these functions made it."""
-    compares = any(_COMPARING.fullmatch(nodes.op(each)) for each in nodes.behind(name, to_gradients=True))
+    """Whether a node may be a limit although it is not from these functions."""
+    compares = any(_COMPARING.fullmatch(nodes.op(each)) for each in nodes.ancestors(name, to_gradients=True))
     known = (*(pattern for _, pattern in _CLIPPINGS), _BY_AVERAGE)
     return compares and not any(match(nodes, name, each, Found()) for each in known)
 

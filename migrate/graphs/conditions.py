@@ -52,17 +52,19 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
     """Return the graph with only those sides of conditions that train variables.
 
     Args:
-      trained: trained variables, besides those that an optimizer's kernels update.
+      trained: trained variables in addition to those that an optimizer's kernels update.
     """
     nodes = _without_constant_ones(Nodes(protos, functions))
     branches: dict[str, frozenset[str]] = {}
     doubt = ""
     for _ in range(_MOST):
-        found = next(((p, s) for p in _conditions(nodes, trained) if (s := _side(nodes, p, trained)) is not None), None)
+        found = next(
+            ((p, s) for p in _conditions(nodes, trained) if (s := _common_side(nodes, p, trained)) is not None), None
+        )
         if found is None:
             break
         condition, side = found
-        branch = _dead(nodes, {condition: not side})
+        branch = _unused_nodes(nodes, {condition: not side})
         doubt = doubt or _left_out(nodes, branch)
         if _is_guard(nodes, condition) is not side:
             for each in branch:
@@ -81,10 +83,10 @@ _MOST = 20
 
 def _without_constant_ones(nodes: Nodes) -> Nodes:
     """Resolve conditions that are constants. Horovod adds one per gradient: whether there is more than one worker."""
-    held = {each: nodes.held(each) for each in set(_switches(nodes).values())}
+    contents = {each: nodes.content(each) for each in set(_switches(nodes).values())}
     sides = {
         condition: bool(value.numbers[0])
-        for condition, value in held.items()
+        for condition, value in contents.items()
         if value is not None and value.dtype == BOOL and len(value.numbers) == 1
     }
     return Nodes(_folded(nodes, sides), nodes.functions) if sides else nodes
@@ -126,10 +128,9 @@ def _counts_by(nodes: Nodes, inputs: Sequence[str]) -> bool:
     return len(inputs) > 1 and nodes.constant(inputs[1]) is not None
 
 
-def _side(nodes: Nodes, condition: str, trained: Collection[str]) -> bool | None:
-    """The side that all steps are on; None if steps are on both."""
+def _common_side(nodes: Nodes, condition: str, trained: Collection[str]) -> bool | None:
     steps = set(_steps(nodes, trained))
-    lost = {side: bool(steps & _dead(nodes, {condition: side})) for side in (True, False)}
+    lost = {side: bool(steps & _unused_nodes(nodes, {condition: side})) for side in (True, False)}
     return None if lost[True] == lost[False] else lost[False]
 
 
@@ -145,10 +146,9 @@ def _left_out(nodes: Nodes, branch: set[str]) -> str:
     )
 
 
-def _dead(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
-    """The nodes that never run if conditions have these values."""
+def _unused_nodes(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
     dead: set[str] = set()
-    outputs = _empty(_switches(nodes), sides)
+    outputs = _empty_outputs(_switches(nodes), sides)
     readers: dict[str, list[str]] = {}
     for name, node in nodes.by_name.items():
         for each in node.input:
@@ -174,8 +174,7 @@ def _switches(nodes: Nodes) -> dict[str, str]:
     return {name: _condition(nodes, name) for name in nodes.inputs if nodes.op(name) in _SWITCHES}
 
 
-def _empty(switches: Mapping[str, str], sides: Mapping[str, bool]) -> set[str]:
-    """The switch outputs that get no value under these conditions."""
+def _empty_outputs(switches: Mapping[str, str], sides: Mapping[str, bool]) -> set[str]:
     return {f"{name}:{0 if sides[each] else 1}" for name, each in switches.items() if each in sides}
 
 
@@ -187,7 +186,7 @@ def _output(name: str) -> str:
 def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
     """Keep the nodes of one side of each condition, and remove the switches in front of them."""
     switches = {name: condition for name, condition in _switches(nodes).items() if condition in sides}
-    dead, empty, found = _dead(nodes, sides), _empty(switches, sides), []
+    dead, empty, found = _unused_nodes(nodes, sides), _empty_outputs(switches, sides), []
     for name, node in nodes.by_name.items():
         if name in dead or name in switches:
             continue
@@ -195,7 +194,7 @@ def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
         changed.CopyFrom(node)
         del changed.input[:]
         given = [str(i) for i in node.input if nodes.op(name) not in _MERGES or _output(str(i)) not in empty]
-        inputs = [_behind(nodes, each, switches) for each in given]
+        inputs = [_without_switch(nodes, each, switches) for each in given]
         left = (node_of(str(each)) for each in node.input)
         inputs.extend(f"^{condition}" for condition in dict.fromkeys(switches[n] for n in left if n in switches))
         if nodes.op(name) in _MERGES:
@@ -206,8 +205,7 @@ def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
     return found
 
 
-def _behind(nodes: Nodes, name: str, switches: Collection[str]) -> str:
-    """Replace a removed switch by its own input."""
+def _without_switch(nodes: Nodes, name: str, switches: Collection[str]) -> str:
     while node_of(name) in switches:
         before = str(nodes.by_name[node_of(name)].input[0])
         name = f"^{node_of(before)}" if name.startswith("^") else before
@@ -220,8 +218,8 @@ def _is_guard(nodes: Nodes, condition: str) -> bool | None:
     if op in _TESTS and inputs:
         return _TESTS[op] if _is_of_gradients(nodes, inputs[0]) else None
     if op == "LogicalNot" and inputs:
-        held = _is_guard(nodes, inputs[0])
-        return None if held is None else not held
+        guard = _is_guard(nodes, inputs[0])
+        return None if guard is None else not guard
     if op in _SAME and inputs:
         return _is_guard(nodes, inputs[0])
     if op in _EACH and inputs:
@@ -232,18 +230,18 @@ def _is_guard(nodes: Nodes, condition: str) -> bool | None:
 
 def _is_of_gradients(nodes: Nodes, name: str) -> bool:
     clip = clipped(nodes, name)
-    behind = list(nodes.behind(name if clip is None else clip.gradient, to_gradients=True))
-    gradients = [each for each in behind if nodes.is_gradient(each)]
-    rest = [each for each in behind if each not in gradients and each not in nodes.variables]
+    ancestors = list(nodes.ancestors(name if clip is None else clip.gradient, to_gradients=True))
+    gradients = [each for each in ancestors if nodes.is_gradient(each)]
+    rest = [each for each in ancestors if each not in gradients and each not in nodes.variables]
     by = [nodes.inputs[each][-1] for each in rest if nodes.op(each) in _QUOTIENTS and nodes.inputs[each]]
-    divided = any(nodes.is_gradient(each) for one in by for each in nodes.behind(one, to_gradients=True))
+    divided = any(map(nodes.has_gradients, by))
     known = bool(gradients) and not divided and all(nodes.op(each) in _OF_GRADIENTS.split() for each in rest)
     return known or name in nodes.losses()
 
 
 def _counts(nodes: Nodes, condition: str) -> bool:
-    behind = set(nodes.behind(condition))
-    held = behind & nodes.variables
-    types = [nodes.attribute(each, "dtype") for each in held]
+    ancestors = set(nodes.ancestors(condition))
+    variables = ancestors & nodes.variables
+    types = [nodes.attribute(each, "dtype") for each in variables]
     whole = all(each is not None and each.type in (INT32, INT64, BOOL) for each in types)
-    return whole and all(nodes.op(each) in _COUNTING.split() for each in behind - held)
+    return whole and all(nodes.op(each) in _COUNTING.split() for each in ancestors - variables)

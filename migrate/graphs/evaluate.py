@@ -162,7 +162,7 @@ def _inputs(nodes: Nodes, name: str, writes: Writes) -> list[str]:
 
 
 def _as_read(nodes: Nodes, reader: str, output: str, writes: Writes) -> str:
-    """Resolve a read variable to its latest assignment. A reader with one input and no control edge waits for none."""
+    """Resolve a read variable to its latest assignment. Readers with one input and no control edge wait for nothing."""
     given = [each.op for each in writes.get(output, ()) if each.op != reader]
     if not given or len(nodes.by_name[reader].input) < 2:
         return output
@@ -171,7 +171,7 @@ def _as_read(nodes: Nodes, reader: str, output: str, writes: Writes) -> str:
 
 
 def last(nodes: Nodes, assignments: Sequence[str]) -> str:
-    """Return the assignment that waits for all others, empty if there are none.
+    """Return the assignment that waits for all others; may be empty.
 
     Raises:
       UnknownError: no order is certain.
@@ -202,11 +202,11 @@ def _passed_on(nodes: Nodes, output: str) -> str:
 def number_of(nodes: Nodes, name: str) -> np.ndarray | None:
     """The number of a constant with one distinct value, as the program wrote it (0.9, which float32 rounds), or
     None."""
-    held = nodes.held(name)
-    if held is None or not held.numbers or held.numbers.count(held.numbers[0]) < len(held.numbers):
+    content = nodes.content(name)
+    if content is None or not content.numbers or content.numbers.count(content.numbers[0]) < len(content.numbers):
         return None
-    number = held.numbers[0]
-    return np.asarray(float(str(np.float32(number))) if held.dtype == FLOAT else number)
+    number = content.numbers[0]
+    return np.asarray(float(str(np.float32(number))) if content.dtype == FLOAT else number)
 
 
 def trace(nodes: Nodes, outputs: Sequence[str], stop: Callable[[str], bool], writes: Writes) -> dict[str, list[str]]:
@@ -248,7 +248,7 @@ def evaluate(
     """Compute the values of outputs in float64, without those that are unknown.
 
     Args:
-      traced: the result of `trace`. given: values where the evaluation starts, besides constants.
+      traced: the result of `trace`. given: values where the evaluation starts, except constants.
     """
     found: dict[str, np.ndarray] = {}
     for output, inputs in traced.items():

@@ -226,10 +226,9 @@ class Fit:
         else:
             yield from self._probe.steps
 
-    def _moves_alone(self, name: str, made: np.ndarray) -> np.ndarray:
-        """The points at which the graph changes something and the rule doesn't, for any hyperparameters."""
+    def _moves_alone(self, name: str, result: np.ndarray) -> np.ndarray:
         exact = self._start == 0 if name == CHANGE else True
-        return exact & self._valid & (made == 0) & (self._want[name] != 0)
+        return exact & self._valid & (result == 0) & (self._want[name] != 0)
 
     def _outputs(self, hyper: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, np.ndarray] | None:
         """Evaluate the rule. Hyperparameters may have a leading dim of candidates."""
@@ -242,11 +241,11 @@ class Fit:
             return None
         return {**slots, CHANGE: change}
 
-    def _close(self, name: str, made: np.ndarray) -> np.ndarray:
+    def _close(self, name: str, result: np.ndarray) -> np.ndarray:
         want = self._want[name]
         with np.errstate(all="ignore"):
-            near = np.abs(made - want) <= _NEAR * np.abs(want) + self._margin[name]
-        return np.where(np.isfinite(want), near, (made == want) | (np.isnan(made) & np.isnan(want)))
+            near = np.abs(result - want) <= _NEAR * np.abs(want) + self._margin[name]
+        return np.where(np.isfinite(want), near, (result == want) | (np.isnan(result) & np.isnan(want)))
 
     def _solve(
         self, known: dict[str, int], unknown: list[str], step: np.ndarray
@@ -321,11 +320,11 @@ class Fit:
             outputs = self._outputs(hyper, step)
             if outputs is None:
                 return []
-            made = np.broadcast_to(outputs[key], (len(combinations), *points.shape))
+            results = np.broadcast_to(outputs[key], (len(combinations), *points.shape))
             if is_linear:
-                found += self._with_rate(combinations, made, names, key, points)
+                found += self._with_rate(combinations, results, names, key, points)
             else:
-                good = np.all(self._close(key, made) | ~points, axis=(1, 2))
+                good = np.all(self._close(key, results) | ~points, axis=(1, 2))
                 found += [combinations[i] for i in np.flatnonzero(good)]
         return found
 
@@ -336,16 +335,15 @@ class Fit:
     def _with_rate(
         self,
         combinations: list[tuple[int, ...]],
-        made: np.ndarray,
+        results: np.ndarray,
         names: tuple[str, ...],
         key: str,
         points: np.ndarray,
     ) -> list[tuple[int, ...]]:
-        """The combinations that give the step except for a factor that is a number of the graph."""
         found = []
         place = names.index(RATE)
         with np.errstate(all="ignore"):
-            factors = self._want[key] / made
+            factors = self._want[key] / results
             counts = points & np.isfinite(factors) & (self._margin[key] <= _NEAR * np.abs(self._want[key]))
             least = np.min(factors, axis=2, initial=np.inf, where=counts)
             most = np.max(factors, axis=2, initial=-np.inf, where=counts)
@@ -382,7 +380,6 @@ class Fit:
         return None
 
     def _keeps_scalars(self, known: Mapping[str, int], step: np.ndarray) -> bool:
-        """Whether the graph changes the rule's optimizer-wide state as the rule does."""
         if not self._rule.scalars:
             return True
         hyper = self._hyper(known, ())

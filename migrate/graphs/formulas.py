@@ -1,7 +1,7 @@
 """Read a learning rate as the ops that compute it from the global step; `optim.schedules.Formula` computes it again.
 
 Only deterministic ops on scalars and lists are read, with the dtypes of the graph. `tf.cond` is a `Merge` of two sides
-behind a `Switch`; both sides are computed here, and one is chosen. With any other op there is no formula.
+after a `Switch`; both sides are computed here, and one is chosen. With any other op there is no formula.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _FOLDED = {
 
 
 def read(nodes: Nodes, name: str) -> list[list[Any]] | float | None:
-    """Return the `operations` of a rate, a number if only constants are involved, None if it is no such formula."""
+    """Return the `operations` of a rate, a number if only constants are involved, or None."""
     formula = _Formula(nodes)
     try:
         rate = formula.value(name)
@@ -146,13 +146,13 @@ class _Formula:
         return self._made(node, op, inputs)._replace(sides=sides)
 
     def _number(self, node: str) -> _Value:
-        nodes, held = self._nodes, self._nodes.held(node)
+        nodes, content = self._nodes, self._nodes.content(node)
         if nodes.op(node) == "Const":
-            if held is None or len(held.shape) > 1:
+            if content is None or len(content.shape) > 1:
                 raise _NoFormulaError
-            numbers = list(held.numbers) if held.shape else held.numbers[0]
-            self._need(all(map(math.isfinite, held.numbers)))
-            return self._add(["Const", _DTYPES[held.dtype], numbers], _DTYPES[held.dtype], held.shape)
+            numbers = list(content.numbers) if content.shape else content.numbers[0]
+            self._need(all(map(math.isfinite, content.numbers)))
+            return self._add(["Const", _DTYPES[content.dtype], numbers], _DTYPES[content.dtype], content.shape)
         dtype = _DTYPES[nodes.attribute(node, "dtype").type]
         if node in nodes.values:
             number = nodes.values[node]

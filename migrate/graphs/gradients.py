@@ -59,8 +59,6 @@ class _StrangeError(Exception):
 
 
 class _Path:
-    """The path of a variable's gradient, from the optimizer backwards."""
-
     def __init__(self, nodes: Nodes, owner: str) -> None:
         self.nodes = nodes
         self.owner = owner
@@ -131,12 +129,12 @@ class _Path:
             return self._taken(name, inputs[0])
         if op in _SUMS:
             return self._together(name, inputs)
-        if _WORKERS.fullmatch(op) and not self._adds(name):
+        if _WORKERS.fullmatch(op) and not self._is_sum_of_workers(name):
             raise _StrangeError(name)
         if op == ROWS_ADDED and len(inputs) > 1 and self._are_rows(inputs[1]):
             return self._together(name, inputs[:1])
         if op in _JOINS or _WORKERS.fullmatch(op):
-            found = self._together(name, [*inputs[:1], *(i for i in inputs[1:] if not _told(nodes, i))])
+            found = self._together(name, [*inputs[:1], *(i for i in inputs[1:] if not _is_set_or_fed(nodes, i))])
             if op == "Mean" and found is not None:
                 found = replace(found, share=found.share / len(found.gradients))
             return replace(found, many=True) if found is not None and _WORKERS.fullmatch(op) else found
@@ -154,16 +152,17 @@ class _Path:
 
     def _are_rows(self, name: str) -> bool:
         """Whether these are the row numbers of a sparse gradient, concatenated over towers."""
-        nodes, made = self.nodes, self.nodes.source(name)
-        if nodes.is_gradient(made) or _told(nodes, made):
+        nodes, source = self.nodes, self.nodes.source(name)
+        if nodes.is_gradient(source) or _is_set_or_fed(nodes, source):
             return True
-        parts = nodes.inputs.get(made, [])[: None if nodes.op(made) == "ConcatV2" else 1]
-        return nodes.op(made) in ("Unique", "Reshape", "ConcatV2") and bool(parts) and all(map(self._are_rows, parts))
+        parts = nodes.inputs.get(source, [])[: None if nodes.op(source) == "ConcatV2" else 1]
+        return nodes.op(source) in ("Unique", "Reshape", "ConcatV2") and bool(parts) and all(map(self._are_rows, parts))
 
-    def _adds(self, name: str) -> bool:
-        """Whether an op between workers sums or averages their values."""
-        told = {key: self.nodes.attribute(name, key) for key in _HOROVOD}
-        numbers = {key: each.i if key == "reduce_op" else each.f for key, each in told.items() if each is not None}
+    def _is_sum_of_workers(self, name: str) -> bool:
+        attributes = {key: self.nodes.attribute(name, key) for key in _HOROVOD}
+        numbers = {
+            key: each.i if key == "reduce_op" else each.f for key, each in attributes.items() if each is not None
+        }
         return all(number in _HOROVOD[key] for key, number in numbers.items())
 
     def _together(self, name: str, names: Sequence[str]) -> _Sum | None:
@@ -182,12 +181,12 @@ class _Path:
         nodes = self.nodes
         sums, writes = [], [write for write in nodes.writes() if write.target == variable]
         for write in writes:
-            op, made = nodes.op(write.op), nodes.source(write.value)
+            op, source = nodes.op(write.op), nodes.source(write.value)
             if op.startswith("AssignSub"):
                 raise _StrangeError(write.op)
-            added = nodes.inputs[made] if op in SETS and nodes.op(made) in _SUMS else []
+            added = nodes.inputs[source] if op in SETS and nodes.op(source) in _SUMS else []
             rest = [each for each in added if nodes.source(each) != variable]
-            found = self._together(made, rest if len(rest) == len(added) - 1 else [write.value])
+            found = self._together(source, rest if len(rest) == len(added) - 1 else [write.value])
             sums += [found] if found is not None else []
         if not sums or all(nodes.op(write.op) not in SETS for write in writes):
             raise _StrangeError(variable)
@@ -199,11 +198,13 @@ class _Path:
 
     def _taken(self, name: str, accumulator: str) -> _Sum | None:
         """The mean of the gradients in an accumulator; SyncReplicasOptimizer has one accumulator for each variable."""
-        nodes, made = self.nodes, self.nodes.source(accumulator)
+        nodes, source = self.nodes, self.nodes.source(accumulator)
         given = [
             inputs[2]
             for op, inputs in nodes.inputs.items()
-            if nodes.op(op).endswith("AccumulatorApplyGradient") and len(inputs) > 2 and nodes.source(inputs[0]) == made
+            if nodes.op(op).endswith("AccumulatorApplyGradient")
+            and len(inputs) > 2
+            and nodes.source(inputs[0]) == source
         ]
         sums = [self._sum(each) for each in given]
         if len(sums) != 1:  # with several, it averages only the requested number
@@ -216,7 +217,7 @@ class _Path:
         for gradient, by in ((a, b), (b, a)) if op == "Mul" else ((a, b),):
             scale = self._divisor(op, by)
             number = self.nodes.constant(scale or by)
-            if scale is None and not _told(self.nodes, by):
+            if scale is None and not _is_set_or_fed(self.nodes, by):
                 continue
             found = self._sum(gradient)
             if found is None:
@@ -233,19 +234,19 @@ class _Path:
         divide."""
         nodes = self.nodes
         if op != "Mul":
-            made = nodes.source(by)
-            return made if made in nodes.variables or _told(nodes, made) else None
+            source = nodes.source(by)
+            return source if source in nodes.variables or _is_set_or_fed(nodes, source) else None
         found = Found()
         inverse = ((DIVIDE, 1.0, Anything("scale")), ("Reciprocal Inv", Anything("scale")))
         return found.nodes["scale"] if any(match(nodes, by, each, found) for each in inverse) else None
 
 
 def _loss_scale(nodes: Nodes, gradient: str) -> str:
-    """The factor that the loss is multiplied by before this gradient is computed, empty if there is none. The backward
+    """The factor that the loss is multiplied by before this gradient is computed; may be empty. The backward
     pass begins with that product, `gradients/SCALED_grad/Mul(Fill, scale)`."""
-    behind = list(nodes.behind(gradient))
-    first = set(filter(FIRST.search, behind))
-    readers = [each for each in behind if not first.isdisjoint(nodes.parents(each)) and each not in first]
+    ancestors = list(nodes.ancestors(gradient))
+    first = set(filter(FIRST.search, ancestors))
+    readers = [each for each in ancestors if not first.isdisjoint(nodes.parents(each)) and each not in first]
     scales = set()
     for each in readers:
         others = [p for p in nodes.parents(each) if p not in first]
@@ -254,17 +255,16 @@ def _loss_scale(nodes: Nodes, gradient: str) -> str:
 
 
 def _is_zero(nodes: Nodes, name: str) -> bool:
-    made = nodes.source(name)
-    if nodes.op(made) == "Fill":
-        return nodes.constant(nodes.inputs[made][-1]) == 0.0
-    held = nodes.held(made)
-    return nodes.op(made) == "ZerosLike" or (held is not None and not any(held.numbers))
+    source = nodes.source(name)
+    if nodes.op(source) == "Fill":
+        return nodes.constant(nodes.inputs[source][-1]) == 0.0
+    content = nodes.content(source)
+    return nodes.op(source) == "ZerosLike" or (content is not None and not any(content.numbers))
 
 
-def _told(nodes: Nodes, name: str) -> bool:
-    """Whether a program sets or feeds a number."""
-    made = nodes.source(name)
-    return nodes.op(made) in ("Const", "Range", "Placeholder") or nodes.constant(name) is not None
+def _is_set_or_fed(nodes: Nodes, name: str) -> bool:
+    source = nodes.source(name)
+    return nodes.op(source) in ("Const", "Range", "Placeholder") or nodes.constant(name) is not None
 
 
 def taken(nodes: Nodes, ops: Collection[str]) -> list[str]:
@@ -272,8 +272,8 @@ def taken(nodes: Nodes, ops: Collection[str]) -> list[str]:
     the program feeds, if there are no others."""
     rows = {nodes.inputs[n][_ROWS[op]] for n in ops if (op := nodes.op(n).removeprefix("Resource")) in _ROWS}
     read = {each for name in ops for each in nodes.inputs[name]}.difference(ops, rows)
-    made = [n for n in read if any(map(nodes.is_gradient, nodes.behind(n, to_gradients=True)))]
-    return made or [n for n in read if nodes.op(nodes.source(n)) == "Placeholder"]
+    values = [n for n in read if nodes.has_gradients(n)]
+    return values or [n for n in read if nodes.op(nodes.source(n)) == "Placeholder"]
 
 
 def made_from_gradients(nodes: Nodes, name: str) -> bool:
@@ -282,11 +282,11 @@ def made_from_gradients(nodes: Nodes, name: str) -> bool:
     while todo:
         changed = nodes.changing.get(todo.pop())
         each = () if changed is None else nodes.inputs[changed[1]]
-        behind = {n for start in (each or [name]) for n in nodes.behind(start, to_gradients=True)}
-        if any(map(nodes.is_gradient, behind)):
+        ancestors = {n for start in (each or [name]) for n in nodes.ancestors(start, to_gradients=True)}
+        if any(map(nodes.is_gradient, ancestors)):
             return True
-        todo += [n for n in behind - seen if n in nodes.changing]
-        seen |= behind
+        todo += [n for n in ancestors - seen if n in nodes.changing]
+        seen |= ancestors
     return False
 
 
@@ -325,7 +325,7 @@ class Gradients:
         self.added |= {owner} if clip is not None and self._nodes.op(clip.gradient) == ROWS_ADDED else set()
         path = _Path(self._nodes, owner)
         strange = path.strange(name if clip is None else clip.gradient)
-        change = (self._changes.get(owner) or self._changes.get("")) if path.fed else None
+        change = (self._ops_by_variable.get(owner) or self._ops_by_variable.get("")) if path.fed else None
         if strange is None and change is not None:
             outside.setdefault(
                 CHANGED, f"{change!r} changes gradients, and the program feeds {path.fed[0]!r} with some"
@@ -333,15 +333,14 @@ class Gradients:
             return None
         self.gathered |= path.gathered.keys()
         self.gathering[owner] = [op for ops in path.gathered.values() for op in ops]
-        if strange is None and (clip is None or self._is_whole(clip, owner)):
+        if strange is None and (clip is None or self._is_of_whole_gradients(clip, owner)):
             return None if clip is None else (clip.option, clip.limit)
         what = "clipping" if strange == name and may_limit(self._nodes, name) else CHANGED
         outside.setdefault(what, f"gradients go through {strange or name!r} before they reach the optimizer")
         return None
 
     @cached_property
-    def _changes(self) -> dict[str, str]:
-        """Ops that change gradients, by variable; under "" if the graph does not show the variable."""
+    def _ops_by_variable(self) -> dict[str, str]:
         nodes, found = self._nodes, dict[str, str]()
         for name, inputs in nodes.inputs.items():
             if nodes.op(name) in _CHANGING and not nodes.is_backward(name):
@@ -358,13 +357,12 @@ class Gradients:
             if each in self._walked or each in nodes.variables:
                 continue
             self._walked.add(each)
-            if nodes.rounds(each) and any(map(nodes.is_gradient, nodes.behind(each, to_gradients=True))):
+            if nodes.rounds(each) and nodes.has_gradients(each):
                 return each
             todo.extend(() if nodes.is_backward(each) else nodes.inputs.get(each, ()))
         return None
 
-    def _is_whole(self, clip: Clip, owner: str) -> bool:
-        """Whether a norm covers one whole gradient, not a part of it, or covers all gradients."""
+    def _is_of_whole_gradients(self, clip: Clip, owner: str) -> bool:
         if clip.option == "clipnorm":
             return self._parts[self._nodes.parts.get(owner, "")] < 2 and clip.is_of_one(self._nodes, owner)
         if clip.option == "global_clipnorm":

@@ -60,7 +60,7 @@ class Identifier:
         """By the form of an update: its outputs, and the rules."""
 
     def of(self, variable: str, moved: str = "") -> list[Identity]:
-        """Return the rules that a variable's update can be: one, several that can't be told apart, or an empty list.
+        """Return the rules that a variable's update can be: one, several indistinguishable ones, or an empty list.
 
         Args:
           moved: the node of its new value, if something follows that isn't part of the rule.

@@ -81,7 +81,7 @@ def find(arrays: Mapping[str, LazyArray], nodes: Nodes) -> tuple[list[Keras1Opti
     """Return the optimizers that the graph trains with, and the first setting of each whose class is unclear."""
     steps = list(_steps(nodes))
     found, unknown = [], []
-    for settings in _runs(arrays):
+    for settings in _consecutive_scalars(arrays):
         updates = [(target, read) for target, _, read in steps if _is_weight(target, arrays) and read & set(settings)]
         if not updates:
             continue  # of an optimizer that trains nothing
@@ -98,12 +98,11 @@ def _is_weight(key: str, arrays: Mapping[str, LazyArray]) -> bool:
 
 
 def _number(key: str) -> int:
-    told = ANONYMOUS.fullmatch(key)
-    return int(told.group(1) or 0) if told else -9
+    match = ANONYMOUS.fullmatch(key)
+    return int(match.group(1) or 0) if match else -9
 
 
-def _runs(arrays: Mapping[str, LazyArray]) -> list[list[str]]:
-    """Group unnamed scalars with consecutive numbers."""
+def _consecutive_scalars(arrays: Mapping[str, LazyArray]) -> list[list[str]]:
     runs: list[list[str]] = []
     for key in sorted((k for k, a in arrays.items() if a.shape == () and ANONYMOUS.fullmatch(k)), key=_number):
         if runs and _number(key) == _number(runs[-1][-1]) + 1:
@@ -117,7 +116,7 @@ def _steps(nodes: Nodes) -> Iterator[tuple[str, str, frozenset[str]]]:
     """Yield (variable, op, variables that its new value depends on) for each assignment of a step."""
     for write in nodes.writes():
         if write.target in nodes.variables:
-            read = nodes.variables_behind(write.value)
+            read = nodes.variables_of(write.value)
             if read or nodes.op(write.op) == "AssignAdd":
                 yield write.target, write.op, read
 
@@ -179,10 +178,10 @@ def _fits(
         return False
     for i, slot in enumerate(slots):
         op, read = writers[slot][0]
-        wanted, told = set(kind.slots[i // count]), {named[key] for key in read if key in named}
-        if told != wanted and not (RATE in wanted and told == wanted | {ITERATIONS, DECAY}):
+        wanted, names = set(kind.slots[i // count]), {named[key] for key in read if key in named}
+        if names != wanted and not (RATE in wanted and names == wanted | {ITERATIONS, DECAY}):
             return False
-        made = nodes.op(nodes.source(nodes.inputs[op][1])).removesuffix("V2")
-        if kind.last and i // count == len(kind.slots) - 1 and made != kind.last:
+        last = nodes.op(nodes.source(nodes.inputs[op][1])).removesuffix("V2")
+        if kind.last and i // count == len(kind.slots) - 1 and last != kind.last:
             return False
     return True

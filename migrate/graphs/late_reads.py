@@ -19,17 +19,17 @@ _OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
 
 def late_read(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str]) -> str | None:
-    """Describe an op that may read a variable after its update, None if there is none.
+    """Describe an op that may read a variable after its update, or None.
 
     Args:
       kernels: the ops of an optimizer's step, and the variable that each changes. others: those of other optimizers,
         which matter if one op waits for both, as in `tf.group(one, other)`.
     """
     moved = {**kernels, **{name: others[name] for name in _together(nodes, kernels, others)}}
-    readers = _readers(nodes, {v for v in moved.values() if nodes.op(v) != "VarHandleOp"}, behind(nodes, kernels))
+    readers = _readers(nodes, {v for v in moved.values() if nodes.op(v) != "VarHandleOp"}, ancestors(nodes, kernels))
     reading = sorted({each for per in readers.values() for each in per if each not in moved})
     bits = {name: 1 << place for place, name in enumerate((*reading, *moved))}
-    done = before(nodes, behind(nodes, moved), bits)
+    done = before(nodes, ancestors(nodes, moved), bits)
     for kernel, variable in moved.items():
         for each in sorted(readers.get(variable, set()) - moved.keys()):
             if not bits[each] & done[kernel] and (kernel in kernels or not bits[kernel] & done[each]):
@@ -51,7 +51,7 @@ def _together(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str
     return [name for name, bit in places.items() if met & bit]
 
 
-def behind(nodes: Nodes, kernels: Mapping[str, str]) -> list[str]:
+def ancestors(nodes: Nodes, kernels: Mapping[str, str]) -> list[str]:
     """The kernels and all nodes that they wait for."""
     seen, todo = set(kernels), list(kernels)
     while todo:
@@ -69,7 +69,6 @@ def _inputs(nodes: Nodes, name: str) -> Iterator[str]:
 
 
 def _readers(nodes: Nodes, variables: set[str], step: list[str]) -> dict[str, set[str]]:
-    """The ops that read the values of each variable."""
     owners: dict[str, set[str]] = {variable: {variable} for variable in variables}
     found: dict[str, set[str]] = {}
     consumers: dict[str, list[str]] = {}

@@ -17,7 +17,7 @@ from migrate.graphs.gradients import ROWS_ADDED
 from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Cast, Either, Found, Pattern, Variable, match
-from migrate.graphs.rule_configs import carried
+from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.writers import alone_written, changers, rewritten
 from migrate.releases.recognition import UPDATES_OF_PLAIN_OPS
 from migrate.state import CHANGED, NO_KERNEL
@@ -68,14 +68,14 @@ def describe(
     changed_by = changers(nodes, others)
     written = alone_written(nodes, changed_by)
     assigned = {name: write.value for name, write in written.items()}
-    moved = [name for name in trained if name in assigned and _is_step(nodes, assigned[name], slots)]
+    moved = [name for name in trained if name in assigned and _depends_on_training(nodes, assigned[name], slots)]
     identifier = Identifier(nodes, {name: [write] for name, write in written.items()})
     rules = {name: _rule(nodes, settings, name, assigned[name], identifier) for name in moved}
     moving = {name: rule for name, rule in rules.items() if rule is not None}
-    told = list(moving.values())
-    same = bool(told) and all((r.class_name, r.config) == (told[0].class_name, told[0].config) for r in told)
-    held = {_CALLED.get(key, key): variable for key, variable in settings.items() if key not in _COUNTING}
-    outside = rewritten(nodes, held, [written[name].op for name in moved])
+    steps = list(moving.values())
+    same = bool(steps) and all((r.class_name, r.config) == (steps[0].class_name, steps[0].config) for r in steps)
+    variables = {_CALLED.get(key, key): variable for key, variable in settings.items() if key not in _COUNTING}
+    outside = rewritten(nodes, variables, [written[name].op for name in moved])
     own = next((name for name, rule in rules.items() if rule is None), None)
     if own is not None:
         outside[NO_KERNEL] = (
@@ -87,12 +87,12 @@ def describe(
     owners = {gradient: name for name, rule in moving.items() for gradient in rule.gradients}
     found = [_limits(nodes, owner, gradient, is_of_all) for gradient, owner in owners.items()]
     limits = found[0][0] if found and all(each == found[0][0] for each, _ in found) else {}
-    changed = next((made for _, made in found if _is_changed(nodes, made)), "")
+    changed = next((source for _, source in found if _is_changed(nodes, source)), "")
     if changed:
         outside[CHANGED] = f"gradients pass through {changed!r} before they reach the optimizer"
-    config = {**(told[0].config if same else {}), **limits}
+    config = {**(steps[0].config if same else {}), **limits}
     bound = frozenset(name for name, rule in moving.items() if rule.is_constrained)
-    return Updates(told[0].class_name if same and own is None else "", config, outside, bound)
+    return Updates(steps[0].class_name if same and own is None else "", config, outside, bound)
 
 
 def _rule(nodes: Nodes, settings: Mapping[str, str], name: str, value: str, identifier: Identifier) -> _Rule | None:
@@ -103,19 +103,18 @@ def _rule(nodes: Nodes, settings: Mapping[str, str], name: str, value: str, iden
     """
     moved = constraints.moved_before(nodes, value)
     for end in (moved, "") if moved else ("",):
-        found = carried(identifier.of(name, end), UPDATES_OF_PLAIN_OPS)
-        numbers = None if found is None else _numbers(nodes, settings, found[2])
+        found = class_of_rule(identifier.of(name, end), UPDATES_OF_PLAIN_OPS)
+        numbers = None if found is None else _constant_hyperparameters(nodes, settings, found[2])
         if found is not None and numbers is not None:
             return _Rule(found[0], {**numbers, **found[1]}, found[2].gradient, bool(end))
     return None
 
 
-def _numbers(nodes: Nodes, settings: Mapping[str, str], identity: Identity) -> dict[str, Any] | None:
-    """The constant hyperparameters, None if any is neither a constant nor the setting of its name."""
+def _constant_hyperparameters(nodes: Nodes, settings: Mapping[str, str], identity: Identity) -> dict[str, Any] | None:
     own = {_CALLED.get(key, key): variable for key, variable in settings.items()}
     found: dict[str, Any] = {}
     for key, scalar in reversed(list(identity.hyper.items())):
-        if key == RATE and not match(nodes, scalar.output, _rate(settings), Found()):
+        if key == RATE and not match(nodes, scalar.output, _decayed_rate(settings), Found()):
             return None
         if key == RATE or (key in own and not scalar.is_derived and nodes.source(scalar.output) == own[key]):
             continue
@@ -126,8 +125,7 @@ def _numbers(nodes: Nodes, settings: Mapping[str, str], identity: Identity) -> d
     return found if is_counted and not identity.decays else None
 
 
-def _rate(settings: Mapping[str, str]) -> Pattern:
-    """The learning rate, with its decay if there is one."""
+def _decayed_rate(settings: Mapping[str, str]) -> Pattern:
     rate, decay, steps = (Variable(settings.get(key, "")) for key in ("lr", "decay", "iterations"))
     if "lr" not in settings:
         rate = Variable(settings.get(RATE, ""))
@@ -135,18 +133,13 @@ def _rate(settings: Mapping[str, str]) -> Pattern:
     return Either(rate, ("Mul", rate, decayed))
 
 
-def _is_step(nodes: Nodes, value: str, slots: Collection[str]) -> bool:
-    """Whether a value depends on gradients or slots. Gradients that are accumulated first are variables."""
-    return _is_of_gradients(nodes, value) or not nodes.variables_behind(value).isdisjoint(slots)
+def _depends_on_training(nodes: Nodes, value: str, slots: Collection[str]) -> bool:
+    return nodes.has_gradients(value) or not nodes.variables_of(value).isdisjoint(slots)
 
 
-def _is_of_gradients(nodes: Nodes, name: str) -> bool:
-    return any(map(nodes.is_gradient, nodes.behind(name, to_gradients=True)))
-
-
-def _is_changed(nodes: Nodes, made: str) -> bool:
+def _is_changed(nodes: Nodes, source: str) -> bool:
     """Whether a node is neither a gradient, nor a sum of its rows, nor a variable that accumulates it."""
-    return not nodes.is_gradient(made) and nodes.op(made) not in _OF_TABLES
+    return not nodes.is_gradient(source) and nodes.op(source) not in _OF_TABLES
 
 
 _GRADIENT = Anything("gradient")
@@ -162,10 +155,10 @@ def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[d
         gradient * c / norm (`clip_norm`).
     """
     limits: dict[str, float | None] = {}
-    gradient = _rows(nodes, gradient)
+    gradient = _added_rows(nodes, gradient)
     clip = clipped(nodes, gradient)
     if clip is not None and clip.option == "clipvalue":
-        limits["clipvalue"], gradient = clip.limit, _rows(nodes, clip.gradient)
+        limits["clipvalue"], gradient = clip.limit, _added_rows(nodes, clip.gradient)
         clip = clipped(nodes, gradient)
     found = Found()
     unclipped = ("Switch", _GRADIENT, ("GreaterEqual", ("Sqrt", _ANY), "clipnorm"))
@@ -173,10 +166,9 @@ def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[d
         limits["clipnorm"], gradient = found.constants["clipnorm"], found.nodes["gradient"]
     elif not is_of_all and clip is not None and clip.is_of_one(nodes, owner):
         limits["clipnorm"], gradient = clip.limit, clip.gradient
-    gradient = nodes.source(_rows(nodes, gradient))
+    gradient = nodes.source(_added_rows(nodes, gradient))
     return {"clipnorm": None, "clipvalue": None, **limits} if nodes.is_gradient(gradient) else limits, gradient
 
 
-def _rows(nodes: Nodes, gradient: str) -> str:
-    """The rows that a gradient adds up if a batch has one several times; otherwise the gradient itself."""
+def _added_rows(nodes: Nodes, gradient: str) -> str:
     return nodes.inputs[gradient][0] if nodes.op(gradient) == ROWS_ADDED else gradient

@@ -40,7 +40,7 @@ _CALLED = {
     "exit": "bacc",
     "merge": "condgrad",
 }
-"""Names that Python gives ops besides the name of their type, as `_plain` returns them."""
+"""Names that Python gives ops in addition to the name of their type, as `_plain` returns them."""
 
 
 def _plain(name: str) -> str:
@@ -60,7 +60,7 @@ class Write:
     value: str
 
 
-class Held(NamedTuple):
+class Content(NamedTuple):
     """The values of a constant, flat."""
 
     dtype: int
@@ -91,7 +91,7 @@ class Nodes:
         self.branches: Mapping[str, frozenset[str]] = {}
         """The conditions of nodes that not every step runs, as in `conditions.Taken`."""
         self._waits: dict[str, set[str]] = {}
-        self._variables_behind: dict[str, frozenset[str]] = {}
+        self._variables_of: dict[str, frozenset[str]] = {}
 
     def _handed(self, output: str) -> str:
         """The node of an output, `NODE:1`; for an op that passes on many values, the source of this one."""
@@ -137,8 +137,8 @@ class Nodes:
 
     def rounds(self, name: str) -> bool:
         """Whether an op casts floats to a narrower dtype; casts of the backward pass do not count."""
-        held = [self.attribute(name, key) for key in ("SrcT", "DstT")] if self.op(name) == "Cast" else []
-        digits = [_DIGITS.get(each.type, 0) for each in held if each is not None]
+        dtypes = [self.attribute(name, key) for key in ("SrcT", "DstT")] if self.op(name) == "Cast" else []
+        digits = [_DIGITS.get(each.type, 0) for each in dtypes if each is not None]
         return len(digits) == 2 and 0 < digits[1] < digits[0] and not self.is_backward(name)
 
     def parents(self, name: str) -> list[str]:
@@ -149,15 +149,19 @@ class Nodes:
         name = self.source(name)
         if self.op(name) != "Const":
             return self.values.get(name)
-        held = self.held(name)
-        return float(held.numbers[0]) if held is not None and held.dtype != BOOL and len(held.numbers) == 1 else None
+        content = self.content(name)
+        return (
+            float(content.numbers[0])
+            if content is not None and content.dtype != BOOL and len(content.numbers) == 1
+            else None
+        )
 
     def integers(self, name: str) -> tuple[int, ...] | None:
         """The integers of a constant with one dim, None for other nodes."""
-        held = self.held(name)
-        return held.numbers if held is not None and held.dtype == INT32 and len(held.shape) == 1 else None
+        content = self.content(name)
+        return content.numbers if content is not None and content.dtype == INT32 and len(content.shape) == 1 else None
 
-    def held(self, name: str) -> Held | None:
+    def content(self, name: str) -> Content | None:
         """The values of a constant; None for other nodes, other dtypes, and very many values."""
         value = self.attribute(name, "value") if self.op(name) == "Const" else None
         if value is None or value.tensor.dtype not in _FORMATS or value.tensor.tensor_shape.unknown_rank:
@@ -165,14 +169,14 @@ class Nodes:
         shape = tuple(int(d.size) for d in value.tensor.tensor_shape.dim)
         size = math.prod(shape) if min(shape, default=0) >= 0 else _LARGEST + 1
         numbers = _numbers(value.tensor, size) if size <= _LARGEST else None
-        return None if numbers is None else Held(int(value.tensor.dtype), shape, numbers)
+        return None if numbers is None else Content(int(value.tensor.dtype), shape, numbers)
 
     def attribute(self, name: str, key: str) -> Any:
         """The value of an op's attribute, None if it is absent."""
         return next((a.value for a in self.by_name[name].attr if a.key == key), None)
 
     def first_value(self, variable: str) -> float | None:
-        """The constant that initializes a scalar variable, None if there is none."""
+        """The constant that initializes a scalar variable, or None."""
         inputs = self.inputs.get(f"{variable}/Assign", ())
         return self.constant(inputs[1]) if len(inputs) > 1 and inputs[0] == variable else None
 
@@ -240,16 +244,16 @@ class Nodes:
     def is_gradient(self, name: str) -> bool:
         """Whether `tf.gradients` made a value, or it is a placeholder with that value as default."""
         if name not in self._gradients:
-            made = name
-            while not self.is_backward(made) and self.op(made) in ("PlaceholderWithDefault", *PASSING):
-                made = next(iter(self.inputs[made]), "")
-            self._gradients[name] = self.is_backward(made)
+            value = name
+            while not self.is_backward(value) and self.op(value) in ("PlaceholderWithDefault", *PASSING):
+                value = next(iter(self.inputs[value]), "")
+            self._gradients[name] = self.is_backward(value)
         return self._gradients[name]
 
     def is_backward(self, name: str) -> bool:
         """Whether `tf.gradients` made an op, judged by its name: `SCOPE/OP_grad/...` for an `OP` of the graph.
 
-        A program's own scopes `clip_grad` or `w_grad` (after a variable) have no such op.
+        A program's own scopes `clip_grad` or `w_grad` (after a variable) match no op.
         """
         if _SUM.search(name):
             return all(map(self.is_gradient, self.inputs.get(name, ("",))))
@@ -280,14 +284,14 @@ class Nodes:
         return frozenset(op for name in readers for op in self._forward(name))
 
     def differentiated(self, name: str) -> frozenset[str]:
-        """The variables that a gradient may belong to: those that its op reads, or none.
+        """The variables that a gradient may belong to: those that its op reads; may be empty.
 
         Of the ops with a matching name the longest is the likeliest: `a/Exp` before `Exp`.
         """
         read = [self.variables.intersection(self.parents(op)) for op in sorted(self._forward(name), key=len)]
         return frozenset().union(*read) if read and read[-1] else frozenset()
 
-    def behind(
+    def ancestors(
         self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False, with_choices: bool = False
     ) -> Iterator[str]:
         """Yield the node and everything that its value depends on, up to variables and `stop`. Optionally stop at
@@ -303,6 +307,10 @@ class Nodes:
                 todo.extend(self.inputs.get(each, ()))
             if with_choices:
                 todo.extend(self.sides(each))
+
+    def has_gradients(self, name: str) -> bool:
+        """Whether a value depends on gradients."""
+        return any(map(self.is_gradient, self.ancestors(name, to_gradients=True)))
 
     def sides(self, name: str) -> list[str]:
         """The switch outputs that a constant on one side of a `tf.cond` waits for."""
@@ -332,10 +340,10 @@ class Nodes:
                     todo.append(before)
         return seen
 
-    def variables_behind(self, name: str) -> frozenset[str]:
+    def variables_of(self, name: str) -> frozenset[str]:
         """The variables that a value depends on, without those that only gradients depend on. They are computed once
         for each node, because all updates may depend on the norm of all gradients."""
-        known, todo, opened = self._variables_behind, [name], set[str]()
+        known, todo, opened = self._variables_of, [name], set[str]()
         while todo:
             each = todo[-1]
             ends = each in known or each in self.variables or self.is_gradient(each)
@@ -346,7 +354,7 @@ class Nodes:
                 todo += missing
                 continue
             if missing:  # as in a loop, which depends on itself
-                known[each] = self.variables.intersection(self.behind(each, to_gradients=True))
+                known[each] = self.variables.intersection(self.ancestors(each, to_gradients=True))
             elif each not in known:
                 own = {each} & self.variables
                 known[each] = frozenset(own).union(*(known[i] for i in inputs))

@@ -21,7 +21,7 @@ from migrate.graphs.gradients import ROWS_ADDED, Gradients, taken
 from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.nodes import INT32, INT64, READS, SCATTERS, SETS, Nodes, Write
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Cast, Either, Found, Pattern, Variable, match
-from migrate.graphs.rule_configs import carried
+from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.sparse_rows import is_sparse, owner_of
 from migrate.graphs.tf_train import ARGUMENTS, Kernel, Trained, gradient_of, kernel_of
 from migrate.graphs.writers import alone_written, other_writer, rewritten
@@ -36,27 +36,33 @@ _POWER = "learning_rate_power"
 _FTRL = (*_L1_L2, _SHRINKAGE, _POWER)
 
 
-def _from(first: int, *names: str) -> dict[str, int]:
-    """Number consecutive inputs, the learning rate first."""
+def _consecutive(first: int, *names: str) -> dict[str, int]:
     return {name: first + i for i, name in enumerate((RATE, *names))}
 
 
 KERNELS = {
-    "GradientDescent": Kernel("SGD", 2, _from(1), slots=()),
+    "GradientDescent": Kernel("SGD", 2, _consecutive(1), slots=()),
     "KerasMomentum": Kernel("SGD", 3, {RATE: 2, "momentum": 4}, {RATE: 2, "momentum": 5}, slots=("momentum",)),
-    "Adam": Kernel("Adam", 9, _from(5, *_MOMENTS), fixed={"amsgrad": False}, slots=("m", "v")),
-    "AdamWithAmsgrad": Kernel("Adam", 10, _from(6, *_MOMENTS), fixed={"amsgrad": True}, slots=("m", "v", "vhat")),
-    "AdaMax": Kernel("Adamax", 8, _from(4, *_MOMENTS), slots=("m", "v")),
-    "Adadelta": Kernel("Adadelta", 6, _from(3, "rho", _EPSILON), slots=("accum_grad", "accum_var")),
-    "AdagradV2": Kernel("Adagrad", 4, _from(2, _EPSILON), slots=("accumulator",)),
-    "RMSProp": Kernel("RMSprop", 7, _from(3, *_MEANS), fixed={"centered": False}, slots=("rms", "momentum")),
+    "Adam": Kernel("Adam", 9, _consecutive(5, *_MOMENTS), fixed={"amsgrad": False}, slots=("m", "v")),
+    "AdamWithAmsgrad": Kernel(
+        "Adam", 10, _consecutive(6, *_MOMENTS), fixed={"amsgrad": True}, slots=("m", "v", "vhat")
+    ),
+    "AdaMax": Kernel("Adamax", 8, _consecutive(4, *_MOMENTS), slots=("m", "v")),
+    "Adadelta": Kernel("Adadelta", 6, _consecutive(3, "rho", _EPSILON), slots=("accum_grad", "accum_var")),
+    "AdagradV2": Kernel("Adagrad", 4, _consecutive(2, _EPSILON), slots=("accumulator",)),
+    "RMSProp": Kernel("RMSprop", 7, _consecutive(3, *_MEANS), fixed={"centered": False}, slots=("rms", "momentum")),
     "CenteredRMSProp": Kernel(
-        "RMSprop", 8, _from(4, *_MEANS), fixed={"centered": True}, slots=("mg", "rms", "momentum")
+        "RMSprop", 8, _consecutive(4, *_MEANS), fixed={"centered": True}, slots=("mg", "rms", "momentum")
     ),
     "Ftrl": Kernel(
-        "Ftrl", 3, _from(4, *_L1_L2, _POWER), _from(5, *_L1_L2, _POWER), {_SHRINKAGE: 0.0}, ("accumulator", "linear")
+        "Ftrl",
+        3,
+        _consecutive(4, *_L1_L2, _POWER),
+        _consecutive(5, *_L1_L2, _POWER),
+        {_SHRINKAGE: 0.0},
+        ("accumulator", "linear"),
     ),
-    "FtrlV2": Kernel("Ftrl", 3, _from(4, *_FTRL), _from(5, *_FTRL), slots=("accumulator", "linear")),
+    "FtrlV2": Kernel("Ftrl", 3, _consecutive(4, *_FTRL), _consecutive(5, *_FTRL), slots=("accumulator", "linear")),
 }
 _CALLED = {"schedule_decay": "decay"}
 """Hyperparameters of rules that have another name in configs."""
@@ -93,19 +99,19 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
         return Trained()
     outside: dict[str, str] = {}
     gradients = Gradients(nodes, ops)
-    limited = {owner: _limits(nodes, owner, names, gradients, outside) for owner, names in ops.items()}
-    bounds = {owner: op for owner, names in ops.items() if (op := _constraint(nodes, owner, names)) is not None}
+    limited = {owner: _clipping(nodes, owner, names, gradients, outside) for owner, names in ops.items()}
+    bounds = {owner: op for owner, names in ops.items() if (op := _constraint_op(nodes, owner, names)) is not None}
     moving = {owner: [name for name in names if name != bounds.get(owner)] for owner, names in ops.items()}
     scalars = {name: [write] for name, write in alone_written(nodes).items() if nodes.shape(name) == ()}
     written = {owner: assignments(nodes, names) for owner, names in moving.items()}
     identifier = Identifier(nodes, {**scalars, **_joined(written.values())}, rows=True)
-    steps = [_step(nodes, owner, names, own, limited[owner], identifier) for owner, names in moving.items()]
+    steps = [_update_step(nodes, owner, names, own, limited[owner], identifier) for owner, names in moving.items()]
     bound = frozenset(bounds)
     for step in steps:
         outside |= step.outside
     keys = dict.fromkeys(key for step in steps for key in step.config)
-    said = {key: [step.config[key] for step in steps if key in step.config] for key in keys}
-    config = {key: values[0] for key, values in said.items() if all(value == values[0] for value in values)}
+    by_key = {key: [step.config[key] for step in steps if key in step.config] for key in keys}
+    config = {key: values[0] for key, values in by_key.items() if all(value == values[0] for value in values)}
     classes = {step.class_name for step in steps}
     class_name = classes.pop() if len(classes) == 1 else None
     sparse = frozenset(owner for owner, names in ops.items() if is_sparse(nodes, names))
@@ -135,7 +141,7 @@ def _joined(written: Iterable[Mapping[str, list[Write]]]) -> dict[str, list[Writ
     return found
 
 
-def _step(
+def _update_step(
     nodes: Nodes,
     owner: str,
     names: Sequence[str],
@@ -143,8 +149,7 @@ def _step(
     limits: dict[str, float] | None,
     identifier: Identifier,
 ) -> _Step:
-    """Read the update of a variable, without its constraint."""
-    kernels = [(name, told) for name in names if (told := kernel_of(nodes.op(name), KERNELS)) is not None]
+    kernels = [(name, match) for name in names if (match := kernel_of(nodes.op(name), KERNELS)) is not None]
     writes = assignments(nodes, names)
     moving = writes.get(owner, [])
     if kernels:
@@ -158,7 +163,7 @@ def _step(
             return _Step(outside=changed)
         config = _of_kernel(nodes, name, kernel, is_rows, own)
         return _Step() if config is None else _Step(kernel.class_name, config, limits)
-    found = carried(identifier.of(owner), COUNTER_NAMED_ITER) if moving else None
+    found = class_of_rule(identifier.of(owner), COUNTER_NAMED_ITER) if moving else None
     config = None if found is None else _of_rule(nodes, own, owner, writes, found)
     if found is not None and config is not None:
         changed = _changed(nodes, moving[0].op, found[2].gradient[0])
@@ -205,13 +210,12 @@ def _of_rule(
     return config if counts and not identity.decays else None
 
 
-def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
-    """The op that applies the model's constraint to a variable after all other changes, None if there is none."""
+def _constraint_op(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
     moving = {name for name in names if nodes.inputs[name][:1] == [owner] and nodes.op(name) not in READS}
     bounds = Either(*constraints.patterns(Variable(owner)))
     for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS and len(moving) > 1):
         if write.target == owner and match(nodes, write.value, bounds, Found()):
-            readers = [each for each in nodes.behind(write.value) if owner in nodes.inputs.get(each, ())]
+            readers = [each for each in nodes.ancestors(write.value) if owner in nodes.inputs.get(each, ())]
             if all(moving - {write.op} <= nodes.waits_for(each) for each in readers):
                 return write.op
     return None
@@ -219,10 +223,10 @@ def _constraint(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None:
 
 def _changed(nodes: Nodes, update: str, gradient: str) -> dict[str, str]:
     """Report a gradient that is computed in the scope of its own update: the class changes it first."""
-    made = nodes.source(gradient)
-    made = nodes.source(nodes.inputs[made][0]) if nodes.op(made) == ROWS_ADDED else made
-    inside = made.startswith(f"{update.rpartition('/')[0]}/")
-    return {CHANGED: f"gradients pass through {made!r} before they reach the optimizer"} if inside else {}
+    source = nodes.source(gradient)
+    source = nodes.source(nodes.inputs[source][0]) if nodes.op(source) == ROWS_ADDED else source
+    inside = source.startswith(f"{update.rpartition('/')[0]}/")
+    return {CHANGED: f"gradients pass through {source!r} before they reach the optimizer"} if inside else {}
 
 
 def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str) -> dict[str, Any] | None:
@@ -260,18 +264,17 @@ def _setting(nodes: Nodes, own: str, key: str) -> Pattern:
     return Cast(variable) if dtype is not None and dtype.type in (INT32, INT64) else variable
 
 
-def _limits(
+def _clipping(
     nodes: Nodes, owner: str, names: Sequence[str], gradients: Gradients, outside: dict[str, str]
 ) -> dict[str, float] | None:
-    """The clipping between `tf.gradients` and the ops of an update; None if it is not known."""
     read = taken(nodes, names)
     plain = [each for each in read if nodes.is_gradient(each) or nodes.op(nodes.source(each)) == "Placeholder"]
-    made = [each for each in read if each not in plain]
-    if not made:
+    computed = [each for each in read if each not in plain]
+    if not computed:
         strange = [each for each in plain if gradients.clipping(owner, each, outside) is None and outside]
         return {} if plain and not strange else None
-    if len(made) > 1:
-        outside.setdefault(CHANGED, f"gradients of {owner!r} reach its update in {len(made)} ways")
+    if len(computed) > 1:
+        outside.setdefault(CHANGED, f"gradients of {owner!r} reach its update in {len(computed)} ways")
         return None
-    limit = gradients.clipping(owner, made[0], outside)
+    limit = gradients.clipping(owner, computed[0], outside)
     return None if limit is None else dict([limit])

@@ -53,8 +53,8 @@ def strange(
     follow = all(_follows(a, b) for a, b in pairwise(slots[1:]))
     if not follow or any(each not in name for each, name in zip(_POWERS, powers, strict=False)):
         return f"{name!r} reads its slots in another order than their names show"
-    told = zip(powers, map(nodes.constant, betas), strict=False)
-    raised = next((p for p, beta in told if p not in written or not _is_power(nodes, written[p], beta)), None)
+    pairs = zip(powers, map(nodes.constant, betas), strict=False)
+    raised = next((p for p, beta in pairs if p not in written or not _is_power(nodes, written[p], beta)), None)
     if raised is not None:
         return f"{raised!r} is not multiplied by its beta by exactly one op"
     early = next((written[each].op for each in powers if name not in nodes.waits_for(written[each].op)), None)

@@ -54,18 +54,18 @@ class Found:
 
 def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
     """Whether a node fits a pattern. Constants of one name must be equal."""
-    made = nodes.source(name)
+    source = nodes.source(name)
     if pattern == STEP:
-        scope, _, last = made.rpartition("/")
+        scope, _, last = source.rpartition("/")
         is_keras = last == "iter" and f"{scope}/decay" in nodes.variables  # OptimizerV2's own counter
-        is_counter = made == nodes.counter or (last == GLOBAL_STEP and not nodes.counter)
-        return nodes.op(made) in VARIABLES and (is_counter or is_keras)
+        is_counter = source == nodes.counter or (last == GLOBAL_STEP and not nodes.counter)
+        return nodes.op(source) in VARIABLES and (is_counter or is_keras)
     if isinstance(pattern, Variable):
-        return made == pattern.name and not nodes.is_cast(name)
+        return source == pattern.name and not nodes.is_cast(name)
     if isinstance(pattern, Cast):
-        return nodes.is_cast(name) and match(nodes, made, pattern.of, found)
+        return nodes.is_cast(name) and match(nodes, source, pattern.of, found)
     if isinstance(pattern, Anything):
-        return not pattern.name or found.nodes.setdefault(pattern.name, made) == made
+        return not pattern.name or found.nodes.setdefault(pattern.name, source) == source
     if isinstance(pattern, Either):
         return any(_matches_alone(nodes, name, each, found) for each in pattern.patterns)
     if isinstance(pattern, (float, str)):
@@ -90,7 +90,7 @@ def _matches_alone(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> b
 
 def operands(nodes: Nodes, name: str, ops: str) -> list[str]:
     """The inputs of a node if it has one of these ops, else empty. A `Cast` is only allowed after a comparison."""
-    made = nodes.source(name)
-    if nodes.op(made) not in ops.split() or (nodes.is_cast(name) and nodes.op(made) != "Less"):
+    source = nodes.source(name)
+    if nodes.op(source) not in ops.split() or (nodes.is_cast(name) and nodes.op(source) != "Less"):
         return []
-    return nodes.inputs[made]
+    return nodes.inputs[source]

@@ -1,7 +1,7 @@
 """Read an optimizer that a program of TensorFlow 1 builds of plain ops, without a kernel.
 
 Examples are google-research/bert's AdamWeightDecayOptimizer (`optimization.py`) and an Adam written with `tf.assign`.
-All variables must follow one rule of `optim` with the same numbers; otherwise nothing is read.
+All variables must follow one rule of `optim` with the same numbers; or nothing is read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from migrate.graphs import schedules
 from migrate.graphs.fit import DECAY, RATE, Scalar
 from migrate.graphs.gradients import ROWS_ADDED, Gradients
 from migrate.graphs.identify import Identifier, Identity
-from migrate.graphs.late_reads import before, behind, late_read
+from migrate.graphs.late_reads import ancestors, before, late_read
 from migrate.graphs.nodes import Nodes
-from migrate.graphs.rule_configs import carried
+from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.sparse_rows import rows_apart
 from migrate.graphs.tf_train import Trained
 from migrate.graphs.writers import alone_written, changers, other_writer
@@ -38,7 +38,7 @@ class Plain:
     Attributes:
       trained: as for kernels. owners: the variables that it trains. slots: variables by owner, by the class's slot
         names.
-      counter: the variable that counts the steps, empty if there is none. ahead: how far it exceeds the steps made.
+      counter: the variable that counts the steps; may be empty. ahead: how far it exceeds the steps made.
       needs_count: whether the rule reads it.
       powers: variables that store powers, by hyperparameter. multiplies_first: whether a step multiplies them before it
         reads them.
@@ -71,14 +71,14 @@ def of_program(nodes: Nodes, owners: Collection[str]) -> Plain | None:
     """
     by_variable = changers(nodes)
     written = alone_written(nodes, by_variable)
-    moved = [name for name, ops in by_variable.items() if any(_is_of_gradients(nodes, op) for op in ops)]
+    moved = [name for name, ops in by_variable.items() if any(map(nodes.has_gradients, ops))]
     known = _identified(nodes, [name for name in owners if name in written and name in moved])
     first = next(iter(known.values()), None)
     kept = {slot for each in known.values() for slot in each.slots.values()}
     others = by_variable.keys() & set(owners) | set(moved)
     if first is None or others - kept != known.keys() or any(not _is_alike(first, each) for each in known.values()):
         return None
-    found = carried([first], SLOTS_NAMED_AFTER_CLASSES, with_choices=True)
+    found = class_of_rule([first], SLOTS_NAMED_AFTER_CLASSES, with_choices=True)
     if found is None or found[0] not in CLASSES.values() or first.decays:
         return None
     names = {slot: called for called, slot in reversed(OBJECT_SLOTS[found[0]].items())}
@@ -110,10 +110,6 @@ def of_program(nodes: Nodes, owners: Collection[str]) -> Plain | None:
 
 
 _CALLED = {"SGD": "MomentumOptimizer", "RMSprop": "RMSPropOptimizer", "Adamax": "AdaMaxOptimizer"}
-
-
-def _is_of_gradients(nodes: Nodes, op: str) -> bool:
-    return any(map(nodes.is_gradient, nodes.behind(op, to_gradients=True)))
 
 
 def _identified(nodes: Nodes, owners: Collection[str]) -> dict[str, Identity]:
@@ -152,7 +148,7 @@ def _counter(nodes: Nodes, ops: Collection[str]) -> str:
 
 
 def _disorder(nodes: Nodes, variables: Sequence[str]) -> str:
-    """Describe ops of a step that may run in another order, or not in every step; empty if there are none."""
+    """Describe ops of a step that may run in another order, or not in every step; may be empty."""
     written = alone_written(nodes)
     strange = next((name for name in variables if name not in written), None)
     if strange is not None:
@@ -166,7 +162,7 @@ def _disorder(nodes: Nodes, variables: Sequence[str]) -> str:
         return f"no op in the graph waits for all of {', '.join(sorted(ends)[:3])}: they may not run in one step"
     if len({nodes.branches.get(each) for each in ends}) > 1:
         return "some ops of a step are on one side of a condition, others are not"
-    step = behind(nodes, dict.fromkeys(ends, ""))
+    step = ancestors(nodes, dict.fromkeys(ends, ""))
     readers = {name: _readers(nodes, name, set(step)) - {written[name].op} for name in variables}
     bits = {op: 1 << place for place, op in enumerate(dict.fromkeys([*ends, *set().union(*readers.values())]))}
     done = before(nodes, step, bits)
@@ -204,7 +200,7 @@ def _described(
     taken = {name: each.gradient[0] for name, each in known.items()}
     outside: dict[str, str] = {}
     gradients = Gradients(nodes, known)
-    limits = {gradients.clipping(name, _slices(nodes, each), outside) for name, each in taken.items()}
+    limits = {gradients.clipping(name, _sparse_values(nodes, each), outside) for name, each in taken.items()}
     rates = {_place(nodes, each.hyper[RATE]): each.hyper[RATE] for each in known.values()}
     same = all(each == numbers[0] and None not in each.values() for each in numbers)
     if not same or max(len(set(decays.values())), len(limits), len(rates)) > 1 or None in decays.values():
@@ -254,6 +250,5 @@ def _rate(nodes: Nodes, scalar: Scalar, steps: Collection[str], outside: dict[st
     return {} if text else {RATE: found}
 
 
-def _slices(nodes: Nodes, gradient: str) -> str:
-    """The values of a sparse gradient, which are clipped before it becomes dense; else the gradient itself."""
+def _sparse_values(nodes: Nodes, gradient: str) -> str:
     return nodes.parents(gradient)[0] if nodes.op(gradient) == ROWS_ADDED else gradient

@@ -26,7 +26,7 @@ def one_device(protos: Sequence[Any]) -> Sequence[Any]:
     """Return the nodes of the first device; all nodes if there is only one, or if mirrors differ from their
     variables."""
     named = [str(node.name) for node in protos if node.op == "VarHandleOp"]
-    mirrors = {n: told.group(1) for n in named if (told := _MIRROR.fullmatch(n)) and told.group(1) in set(named)}
+    mirrors = {n: match.group(1) for n in named if (match := _MIRROR.fullmatch(n)) and match.group(1) in set(named)}
     if not mirrors and not any(_UPDATE.fullmatch(str(node.name)) for node in protos):
         return protos
     mirrored = _Mirrored(Nodes(protos), mirrors)
@@ -64,16 +64,15 @@ class _Mirrored:
         if nodes.op(a) != nodes.op(b) or nodes.is_gradient(a):
             return False
         if nodes.op(a) == "Const":
-            held = nodes.held(a)
-            return held is not None and held == nodes.held(b)
-        if nodes.op(a) not in _COMPUTED and not (_UPDATE.fullmatch(a) or a in self._changes_of(b)):
+            content = nodes.content(a)
+            return content is not None and content == nodes.content(b)
+        if nodes.op(a) not in _COMPUTED and not (_UPDATE.fullmatch(a) or a in self._changes_of_mirrors(b)):
             return False
         pairs = list(zip(nodes.inputs[a], nodes.inputs[b], strict=False))
         alike = len(nodes.inputs[a]) == len(nodes.inputs[b]) == len(pairs)
         return alike and bool(pairs) and all(self._same(x, y) for x, y in pairs)
 
-    def _changes_of(self, first: str) -> Collection[str]:
-        """Ops that change the mirrors of what an op changes."""
+    def _changes_of_mirrors(self, first: str) -> Collection[str]:
         target = self._nodes.source(self._nodes.inputs[first][0]) if self._nodes.inputs[first] else ""
         return {op for m, v in self._mirrors.items() if v == target for op in self._changes.get(m, ())}
 
@@ -98,5 +97,5 @@ class _Mirrored:
 
 
 def _plain(name: str) -> str:
-    told = _UPDATE.fullmatch(name)
-    return f"{told.group(1)}/update_{told.group(2)}" if told else name
+    match = _UPDATE.fullmatch(name)
+    return f"{match.group(1)}/update_{match.group(2)}" if match else name

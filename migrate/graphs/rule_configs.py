@@ -18,7 +18,7 @@ _ANY = 0.5
 """In place of a hyperparameter whose number the graph doesn't contain."""
 
 
-def carried(
+def class_of_rule(
     found: list[Identity], generation: str, *, with_choices: bool = False
 ) -> tuple[str, dict[str, Any], Identity] | None:
     """Return the class, its flags and the identity, None unless exactly one class of that generation has such a rule.
@@ -53,11 +53,11 @@ def _flags(algorithm: Algorithm, identity: Identity, generation: str, with_choic
         choices = _choices(rule)
         known = [name for name in choices if name in defaults and not lacks(name, algorithm, generation)]
         flags = {name: choices[name] for name in known}
-        made = algorithm.arguments({**defaults, **numbers, **flags}, generation)
+        arguments_ = algorithm.arguments({**defaults, **numbers, **flags}, generation)
         declared = arguments(type(rule))
-        more = {name: v for name, v in choices.items() if made.get(name, declared[name].default) != v}
+        more = {name: v for name, v in choices.items() if arguments_.get(name, declared[name].default) != v}
         allowed = set(PROGRAMS_OWN) if with_choices else set()
-        if more.keys() <= allowed and all(made.get(name) == number for name, number in numbers.items()):
+        if more.keys() <= allowed and all(arguments_.get(name) == number for name, number in numbers.items()):
             found.append({**flags, **more})
     return min(found, key=len, default=None)
 

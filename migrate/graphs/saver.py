@@ -27,7 +27,7 @@ class SaverGraph:
     """A graph and its variables.
 
     Attributes:
-      trainable: names of the collection TRAINABLE_VARIABLES, in order of creation; None if there is none.
+      trainable: names of the collection TRAINABLE_VARIABLES, in order of creation, or None.
       reads: the variables that the assignments to each variable read, without initializers and restores.
     """
 
@@ -35,7 +35,7 @@ class SaverGraph:
     trainable: tuple[str, ...] | None = None
     reads: Mapping[str, frozenset[str]] = field(default_factory=dict)
     resources: frozenset[str] = frozenset()
-    """Variables that are resources: all in tf.keras from TF 1.12 on, and none in standalone Keras before 2.3."""
+    """Variables that are resources: all in tf.keras from TF 1.12 on, but not in standalone Keras before 2.3."""
     updates: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     """Scope of a tf.train optimizer's `apply_gradients` -> variable -> the variables that its update reads, without
     those that its gradient depends on."""
@@ -70,7 +70,7 @@ class SaverGraph:
 
 
 def read(prefix: str) -> SaverGraph | None:
-    """Read the graph of a checkpoint, None if there is none or it is damaged: a checkpoint does not need it."""
+    """Read the graph of a checkpoint, or None or it is damaged: a checkpoint does not need it."""
     data = _bytes(prefix + ".meta")
     try:
         return None if data is None else _of_proto(protos.SaverMetaGraph.FromString(data))
@@ -79,21 +79,23 @@ def read(prefix: str) -> SaverGraph | None:
 
 
 def read_saved_model(path: str) -> SaverGraph | None:
-    """Read the graph that trains in a `saved_model.pb`, None if there is none or if several differ."""
+    """Read the graph that trains in a `saved_model.pb`, or None or if several differ."""
     data = _bytes(path)
     try:
         graphs = [] if data is None else [_of_proto(g) for g in protos.SavedGraphs.FromString(data).meta_graphs]
     except DecodeError:
         return None
     training = [graph for graph in graphs if graph.updates or any(graph.reads.values())]
-    whole = max(training, key=lambda graph: len(_program(graph)), default=None)
+    whole = max(training, key=lambda graph: len(_nodes_without_saver(graph)), default=None)
     return (
-        whole if whole is not None and all(_program(g).items() <= _program(whole).items() for g in training) else None
+        whole
+        if whole is not None
+        and all(_nodes_without_saver(g).items() <= _nodes_without_saver(whole).items() for g in training)
+        else None
     )
 
 
-def _program(graph: SaverGraph) -> dict[str, tuple[Any, ...]]:
-    """The nodes of a graph without those of its Saver, which differ each time a program is saved."""
+def _nodes_without_saver(graph: SaverGraph) -> dict[str, tuple[Any, ...]]:
     nodes = graph.nodes.by_name.items() if graph.nodes is not None else ()
     attributes = {name: sorted(a.SerializeToString() for a in node.attr) for name, node in nodes}
     return {n: (node.op, *node.input, *attributes[n]) for n, node in nodes if not _is_of_saver(n)}
@@ -122,7 +124,7 @@ def _of_proto(proto: Any) -> SaverGraph:
     nodes.branches = taken.branches
     resources = frozenset(name for name in nodes.variables if nodes.op(name) == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
-    saves = [(key, nodes.variables_behind(value)) for key, value in _saves(proto)]
+    saves = [(key, nodes.variables_of(value)) for key, value in _saved_keys(proto)]
     saved, (parts, renamed) = dict(saves), _parts(saves)
     nodes.parts = parts
     updates = _updates(nodes)
@@ -149,7 +151,7 @@ def _of_proto(proto: Any) -> SaverGraph:
 
 def _cut(nodes: Any) -> str:
     known = {str(node.name) for node in nodes}
-    lacking = ((node, _plain(each.removeprefix("^"))) for node in nodes for each in node.input)
+    lacking = ((node, _node_name(each.removeprefix("^"))) for node in nodes for each in node.input)
     return next((f"lacks {name!r}, which {node.name!r} needs" for node, name in lacking if name not in known), "")
 
 
@@ -168,7 +170,7 @@ def _reads(nodes: Nodes) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for write in nodes.writes():
         if write.target in nodes.variables:
-            read = nodes.variables_behind(write.value)
+            read = nodes.variables_of(write.value)
             found[write.target] = found.get(write.target, frozenset()) | read
     return found
 
@@ -177,9 +179,9 @@ def _saved_as(saved: Mapping[str, frozenset[str]], parts: Collection[str]) -> di
     """Variables that a Saver saves under another name, as `Saver({"w": variable})` does, or swaps:
     `MovingAverageOptimizer.swapping_saver` saves averages under the names of their variables."""
     return {
-        key: next(iter(behind))
-        for key, behind in saved.items()
-        if key not in parts and len(behind) == 1 and key not in behind
+        key: next(iter(variables))
+        for key, variables in saved.items()
+        if key not in parts and len(variables) == 1 and key not in variables
     }
 
 
@@ -193,7 +195,7 @@ def _parts(saves: Collection[tuple[str, frozenset[str]]]) -> tuple[dict[str, str
       saves: the keys that the Saver writes, each with the variables that its value depends on. All parts of a variable
         share one key.
     """
-    keys = {next(iter(behind)): key for key, behind in saves if len(behind) == 1 and key not in behind}
+    keys = {next(iter(variables)): key for key, variables in saves if len(variables) == 1 and key not in variables}
     owners = {key for variable, key in keys.items() if variable.rpartition("/part_")[0] == key}
     parts, renamed = {}, {}
     for variable, key in keys.items():
@@ -208,15 +210,14 @@ def _parts(saves: Collection[tuple[str, frozenset[str]]]) -> tuple[dict[str, str
 _SLOT_OF_A_PART = re.compile(r".+/part_\d+/(.+)")
 
 
-def _saves(proto: Any) -> Iterator[tuple[str, str]]:
-    """Yield (key, node of its value) for everything that the file's Saver writes."""
+def _saved_keys(proto: Any) -> Iterator[tuple[str, str]]:
     nodes = proto.graph_def.node
-    scope = _plain(str(proto.saver_def.save_tensor_name)).rpartition("/")[0]
+    scope = _node_name(str(proto.saver_def.save_tensor_name)).rpartition("/")[0]
     by_name = {str(n.name): n for n in nodes}
     for node in nodes:
         if node.op != "SaveV2" or str(node.name).rpartition("/")[0] != scope:
             continue
-        inputs = [_plain(i) for i in node.input if not i.startswith("^")]
+        inputs = [_node_name(i) for i in node.input if not i.startswith("^")]
         if len(inputs) > 2:
             yield from zip(_strings(by_name.get(inputs[1])), inputs[3:], strict=False)
 
@@ -234,7 +235,7 @@ def _updates(nodes: Nodes) -> dict[str, dict[str, frozenset[str]]]:
         owner = next((v for v in _heads(rest) if v in nodes.variables), None)
         if rest and owner is not None and not _is_of_saver(scope):
             updates = found.setdefault(scope, {})
-            updates[owner] = updates.get(owner, frozenset()) | nodes.variables_behind(name)
+            updates[owner] = updates.get(owner, frozenset()) | nodes.variables_of(name)
     return found
 
 
@@ -244,6 +245,5 @@ def _heads(name: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
-def _plain(name: str) -> str:
-    """`scope/Mul:1` -> `scope/Mul`."""
+def _node_name(name: str) -> str:
     return name.partition(":")[0]

@@ -79,8 +79,8 @@ def moving(nodes: Nodes, key: str, names: Iterable[str], changed: Collection[str
     Args:
       names: its nodes. changed: the variables that steps change. how: the report's text in all cases.
     """
-    behind = {each for name in names for each in nodes.behind(name, with_choices=True)}
-    return {} if behind.isdisjoint(changed) else {MOVING + key: f"{key}: {how}"}
+    ancestors = {each for name in names for each in nodes.ancestors(name, with_choices=True)}
+    return {} if ancestors.isdisjoint(changed) else {MOVING + key: f"{key}: {how}"}
 
 
 def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[str] | None = None) -> str:
@@ -124,6 +124,5 @@ def _warmed_up(nodes: Nodes, name: str) -> str:
 
 
 def _constants(nodes: Nodes, name: str, pattern: Pattern) -> dict[str, float]:
-    """The constants of a node that fits this expression, empty for others."""
     found = Found()
     return found.constants if match(nodes, name, pattern, found) else {}

@@ -12,7 +12,7 @@ from migrate.graphs.evaluate import assignments
 from migrate.graphs.gradients import ROWS_ADDED
 from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.nodes import SCATTERS, Nodes, Write
-from migrate.graphs.rule_configs import carried
+from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.writers import alone_written
 from migrate.releases.recognition import SLOTS_NAMED_AFTER_CLASSES
 
@@ -43,13 +43,15 @@ def read(nodes: Nodes, tables: Mapping[str, Collection[str]]) -> dict[str, Table
 def _read(nodes: Nodes, table: str, ops: Collection[str], scalars: Mapping[str, list[Write]]) -> TableRule | None:
     writes = assignments(nodes, ops)
     identifier = Identifier(nodes, {**scalars, **writes}, rows=True)
-    known = carried(identifier.of(table), SLOTS_NAMED_AFTER_CLASSES) if len(writes.get(table, ())) == 1 else None
+    known = class_of_rule(identifier.of(table), SLOTS_NAMED_AFTER_CLASSES) if len(writes.get(table, ())) == 1 else None
     if known is None or known[0] not in _CLASSES or known[2].decays:
         return None
     identity, op = known[2], writes[table][0].op
     slots = [identity.slots[each] for each in ("m", "v") if each in identity.slots]
     powers = [identity.powers[each] for each in BETAS if each in identity.powers]
-    is_whole = writes.keys() == {table, *slots} and len(powers) == len(slots) and not _is_changed(nodes, op, identity)
+    is_whole = (
+        writes.keys() == {table, *slots} and len(powers) == len(slots) and not _changes_gradient(nodes, op, identity)
+    )
     rows = [sum(nodes.op(w.op).removeprefix("Resource") in SCATTERS for w in writes[each]) for each in (table, *slots)]
     if not is_whole or rows != ([0, 1, 1] if slots else [1]) or (identity.step or ("", 0.0)) != ("", 0.0):
         return None
@@ -58,8 +60,7 @@ def _read(nodes: Nodes, table: str, ops: Collection[str], scalars: Mapping[str, 
     return TableRule(_CLASSES[known[0]], op, inputs, [table, *slots], powers) if is_read else None
 
 
-def _is_changed(nodes: Nodes, op: str, identity: Identity) -> bool:
-    """Whether the update changes its gradient, apart from adding up repeated rows."""
-    made = identity.gradient[0]
-    made = nodes.source(nodes.inputs[made][0]) if nodes.op(made) == ROWS_ADDED else made
-    return made.startswith(f"{op.rpartition('/')[0]}/")
+def _changes_gradient(nodes: Nodes, op: str, identity: Identity) -> bool:
+    source = identity.gradient[0]
+    source = nodes.source(nodes.inputs[source][0]) if nodes.op(source) == ROWS_ADDED else source
+    return source.startswith(f"{op.rpartition('/')[0]}/")

@@ -19,7 +19,7 @@ from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
 from migrate.graphs.sparse_rows import is_sparse, lazy, of_own_rule, owner_of, rows_apart
 from migrate.graphs.table_rules import BETAS, TableRule
-from migrate.graphs.writers import alone_written, changers, other_writer, said_of_writer
+from migrate.graphs.writers import alone_written, changers, other_writer, text_of_writer
 from migrate.state import CHANGED, LATE_READ, MOVING, NO_KERNEL, SPARSE_CLIPPING
 
 
@@ -115,16 +115,16 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     owners = {variable for each in scopes for variable in updates[each]}
     found = _updating(nodes, scopes)
     kernels = {name: kernel_of(nodes.op(name), KERNELS) for name in found}
-    applied = {name: told for name, told in kernels.items() if told is not None}
+    applied = {name: match for name, match in kernels.items() if match is not None}
     beside = [n for n in _updating(nodes, list(updates)) if n not in found and kernel_of(nodes.op(n), KERNELS)]
     sparse = frozenset(owner_of(name) for name in found if is_sparse(nodes, [name])) & owners
-    tables = _by_owner(found, sparse.difference(map(owner_of, applied)))
+    tables = _ops_by_owner(found, sparse.difference(map(owner_of, applied)))
     rules = table_rules.read(nodes, tables)
     classes = {kernel.class_name for kernel, _ in applied.values()} | {rule.class_name for rule in rules.values()}
-    strange = _strange_rule(nodes, found, applied, classes)
+    strange = _mixed_rules(nodes, found, applied, classes)
     unknown = {table: ops for table, ops in tables.items() if table not in rules}
     if strange or (not applied and (unknown or not rules)):
-        called = None if applied else _without_rule(nodes, found)
+        called = None if applied else _class_without_rule(nodes, found)
         return Trained(called, sparse=sparse if owners else None, outside=strange or of_own_rule(nodes, unknown))
     read = _Read(nodes, owners)
     for name, (kernel, rows) in applied.items():
@@ -144,7 +144,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
         outside[_RATE] = standing
         outside |= schedules.moving(nodes, _RATE, read.rates, read.moved, standing)
         del config[_RATE]
-    config |= _limit(read.limits, outside)
+    config |= _common_limit(read.limits, outside)
     config |= rows_apart(config, sparse, read.gradients.added, outside)
     class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
     class_name = lazy(nodes, class_name, sparse, found, unknown, outside)
@@ -158,8 +158,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     return Trained(class_name, config, sparse, outside, seen, frozenset(read.gradients.gathered))
 
 
-def _by_owner(names: Collection[str], owners: Collection[str]) -> dict[str, list[str]]:
-    """Group the ops that update some owners by owner."""
+def _ops_by_owner(names: Collection[str], owners: Collection[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in names:
         if (owner := owner_of(name)) in owners:
@@ -171,17 +170,15 @@ def _updating(nodes: Nodes, scopes: Collection[str]) -> list[str]:
     return [name for each in scopes for name in nodes.by_name if name.startswith(f"{each}/update_")]
 
 
-def _without_rule(nodes: Nodes, found: Collection[str]) -> str | None:
-    """The class of these kernels that has no rule here; None for several classes, or for none of these."""
+def _class_without_rule(nodes: Nodes, found: Collection[str]) -> str | None:
     kernels = (_OTHER_KERNELS.fullmatch(nodes.op(name)) for name in found)
     called = {kernel.group(1) for kernel in kernels if kernel is not None}
     return f"{called.pop()}Optimizer" if len(called) == 1 else None
 
 
-def _strange_rule(
+def _mixed_rules(
     nodes: Nodes, found: Collection[str], applied: Mapping[str, tuple[Kernel, bool]], classes: Collection[str]
 ) -> dict[str, str]:
-    """Report kernels that do not follow the rule of one class."""
     other = next((name for name in found if _OTHER_KERNELS.fullmatch(nodes.op(name))), None)
     if other is not None:
         return {"optimizer": f"{other!r} ({nodes.op(other)}) updates a variable by the rule of another class"}
@@ -204,7 +201,7 @@ class _Read:
         self.rates: dict[str, Any] = {}
         """Schedules that were read; kernels share them."""
         self._doubted: set[tuple[str, str]] = set()
-        self._said: dict[tuple[str, str], dict[str, str]] = {}
+        self._texts: dict[tuple[str, str], dict[str, str]] = {}
         self._values: dict[str, list[Any]] = {}
         self.gradients = Gradients(nodes, owners)
         self.changed = set(owners)
@@ -216,7 +213,7 @@ class _Read:
         end = min(kernel.gradient, *kernel.inputs.values())
         slots, powers = own_slots.read(nodes, name, end)
         self.limits.add(self.gradients.clipping(owner, gradient_of(nodes, name, kernel), self.outside))
-        self._wrong(name, slots, powers, nodes.inputs[name][end + 1 :], _unusual(nodes, name))
+        self._report_wrong(name, slots, powers, nodes.inputs[name][end + 1 :], _unusual(nodes, name))
         places = (kernel.rows if rows and kernel.rows else kernel.inputs).items()
         inputs = dict(enumerate(nodes.inputs[name]))
         self._note(kernel.fixed.items())
@@ -226,21 +223,20 @@ class _Read:
 
     def rule(self, rule: TableRule) -> None:
         """Read a table that follows the rule of its class, which has no kernel for its rows."""
-        self._wrong(rule.op, rule.slots, rule.powers, [rule.inputs[key] for key in rule.inputs if key in BETAS])
+        self._report_wrong(rule.op, rule.slots, rule.powers, [rule.inputs[key] for key in rule.inputs if key in BETAS])
         self._note(self._arguments(rule.op, rule.inputs))
 
-    def _wrong(
+    def _report_wrong(
         self, name: str, slots: list[str], powers: list[str], betas: Sequence[str], unusual: str | None = None
     ) -> None:
-        """Report wrong inputs and a wrong order of an op that updates a variable."""
         wrong = own_slots.strange(self._nodes, name, owner_of(name), slots, powers, betas, self._written)
         wrong = wrong or unusual or _out_of_order(self._nodes, name, self.gradients)
         if wrong is not None:
             self.outside["updates"] = wrong
         self.changed.update(slots)
 
-    def _note(self, said: Iterable[tuple[str, Any]]) -> None:
-        for key, value in said:
+    def _note(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        for key, value in pairs:
             known = self._values.setdefault(key, [])
             known.extend([value] if value not in known else ())
 
@@ -256,35 +252,34 @@ class _Read:
                 if given not in rates:
                     rates[given] = schedules.read(nodes, given)
                 value = rates[given]
-            made = nodes.source(given)
-            if value is None and key == _L2 and match(nodes, made, _WITH_BETA, found := Found()):
+            source = nodes.source(given)
+            if value is None and key == _L2 and match(nodes, source, _WITH_BETA, found := Found()):
                 value = found.constants[_L2]
                 yield from [("beta", found.constants["beta"])] if found.constants["beta"] else []
-            if value is None and made in nodes.changing:
-                value, op = nodes.changing[made]
-                outside |= self._rewritten(name, key, made, op)
-            if made_from_gradients(nodes, made):
+            if value is None and source in nodes.changing:
+                value, op = nodes.changing[source]
+                outside |= self._rewritten(name, key, source, op)
+            if made_from_gradients(nodes, source):
                 outside[NO_KERNEL] = f"{name!r} uses a {key} that steps compute from gradients, which no rule here does"
             if value is not None:
                 yield key, value
             else:
-                self._unread(key, made)
+                self._report_unknown(key, source)
 
     def _rewritten(self, kernel: str, key: str, variable: str, op: str) -> dict[str, str]:
         """Report a hyperparameter whose variable the graph changes, once for all kernels."""
-        said = self._said.get((key, variable))
-        if said is None:
-            said = self._said[key, variable] = said_of_writer(self._nodes, key, variable, op, [kernel])
-        return said
+        text = self._texts.get((key, variable))
+        if text is None:
+            text = self._texts[key, variable] = text_of_writer(self._nodes, key, variable, op, [kernel])
+        return text
 
-    def _unread(self, key: str, made: str) -> None:
-        """Report a hyperparameter of kernels that the graph computes in a way that is not understood."""
-        if (key, made) in self._doubted:
+    def _report_unknown(self, key: str, source: str) -> None:
+        if (key, source) in self._doubted:
             return
-        self._doubted.add((key, made))
-        how = f"{made!r} ({self._nodes.op(made) or 'no op'}) in the graph computes it"
+        self._doubted.add((key, source))
+        how = f"{source!r} ({self._nodes.op(source) or 'no op'}) in the graph computes it"
         how = self.outside.setdefault(key, how)
-        self.outside |= schedules.moving(self._nodes, key, [made], self.moved, how)
+        self.outside |= schedules.moving(self._nodes, key, [source], self.moved, how)
 
     def table(self, owner: str, ops: Collection[str]) -> None:
         """Read a variable whose rows several ops change, without a kernel."""
@@ -298,8 +293,7 @@ class _Read:
         return {key: each[0] for key, each in self._values.items() if key not in differing}
 
 
-def _limit(limits: set[tuple[str, float] | None], outside: dict[str, str]) -> dict[str, float]:
-    """The limit of gradients as an option, if all have the same one."""
+def _common_limit(limits: set[tuple[str, float] | None], outside: dict[str, str]) -> dict[str, float]:
     if len(limits) > 1:
         outside.setdefault(CHANGED, "not all gradients are clipped in the same way")
     limit = next(iter(limits)) if len(limits) == 1 else None
@@ -307,7 +301,7 @@ def _limit(limits: set[tuple[str, float] | None], outside: dict[str, str]) -> di
 
 
 def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> str | None:
-    """Report a kernel that the op returned by `apply_gradients` does not wait for; None if there is none. That op has
+    """Report a kernel that the op returned by `apply_gradients` does not wait for, or None. That op has
     the name of its scope, unless the scope belongs to a distribution strategy."""
     own = tuple({f"{name.rpartition('/')[0]}/" for name in kernels})
     for scope in scopes:
@@ -332,10 +326,9 @@ def _out_of_order(nodes: Nodes, name: str, gradients: Gradients) -> str | None:
 
 
 def _unusual(nodes: Nodes, name: str) -> str | None:
-    """Describe a kernel's flag that differs from its class, such as RegAdagradOptimizer's update_slots; None if
-    none."""
-    told = {key: nodes.attribute(name, key) for key in _AS_USUAL}
-    key = next((k for k, each in told.items() if each is not None and bool(each.b) != _AS_USUAL[k]), None)
+    """Describe a kernel's flag that differs from its class, such as RegAdagradOptimizer's update_slots, or None."""
+    flags = {key: nodes.attribute(name, key) for key in _AS_USUAL}
+    key = next((k for k, each in flags.items() if each is not None and bool(each.b) != _AS_USUAL[k]), None)
     return None if key is None else f"{name!r} has {key} = {not _AS_USUAL[key]}"
 
 
@@ -372,7 +365,6 @@ def _with_decay(
 
 
 def _changes_gradient(nodes: Nodes, name: str, kernel: Kernel) -> bool:
-    """Whether a kernel's gradient is computed in the scope of its own update."""
     return nodes.source(gradient_of(nodes, name, kernel)).startswith(f"{name.rpartition('/')[0]}/")
 
 
@@ -385,6 +377,6 @@ def gradient_of(nodes: Nodes, name: str, kernel: Kernel) -> str:
 
 def kernel_of(op: str, kernels: Mapping[str, Kernel]) -> tuple[Kernel, bool] | None:
     """The kernel of an op, and whether it is the sparse one."""
-    told = re.fullmatch(r"(?:Resource)?(Sparse)?Apply(\w+)", op)
-    kernel = kernels.get(told.group(2)) if told else None
-    return (kernel, bool(told and told.group(1))) if kernel is not None else None
+    match = re.fullmatch(r"(?:Resource)?(Sparse)?Apply(\w+)", op)
+    kernel = kernels.get(match.group(2)) if match else None
+    return (kernel, bool(match and match.group(1))) if kernel is not None else None

@@ -37,9 +37,9 @@ class Update:
             self.traced = self._trace()
         self.slots = tuple(each for each in self.ends if each != variable)
         self.counters = [each for each in self.traced if self._is_counter(each)]
-        self.own = self._dependent(set(self.ends))
+        self.own = self._with_dependents(set(self.ends))
         self.leaves = [each for each, inputs in self.traced.items() if not inputs and self._is_array(each)]
-        self.others = self._dependent(set(self.leaves))
+        self.others = self._with_dependents(set(self.leaves))
         for output in self.traced.keys() - self.own - self.others:
             if self._chooses(output):
                 self.traced[output] = []  # its values at a few steps do not determine it at others
@@ -57,13 +57,13 @@ class Update:
         return self.nodes.is_gradient(node_of(output))
 
     def _is_slot(self, name: str) -> bool:
-        """Whether a variable of this shape gets a value that depends on an array besides itself."""
+        """Whether a variable of this shape gets a value that depends on another array."""
         nodes = self.nodes
         if name not in nodes.variables or not self.writes.get(name) or nodes.shape(name) != nodes.shape(self.variable):
             return False
         if nodes.shape(name) != ():
             return True
-        return any(map(nodes.is_gradient, nodes.behind(self._end(name), to_gradients=True)))
+        return nodes.has_gradients(self._end(name))
 
     def _is_counter(self, name: str) -> bool:
         if name not in self.nodes.variables or self.nodes.shape(name) != () or name in self.ends:
@@ -80,13 +80,12 @@ class Update:
         if output in nodes.variables:
             return nodes.shape(output) != ()
         if nodes.op(output) == "Const":
-            return nodes.held(output) is None or len(set(nodes.held(output).numbers)) > 1  # type: ignore[union-attr]
-        return not self._is_number(output)
+            return nodes.content(output) is None or len(set(nodes.content(output).numbers)) > 1  # type: ignore[union-attr]
+        return not self._depends_on_numbers(output)
 
-    def _is_number(self, output: str) -> bool:
-        """Whether an output depends on numbers alone, through ops that give one number."""
+    def _depends_on_numbers(self, output: str) -> bool:
         nodes = self.nodes
-        for each in nodes.behind(node_of(output), to_gradients=True):
+        for each in nodes.ancestors(node_of(output), to_gradients=True):
             if nodes.is_gradient(each):
                 return False
             scalar = nodes.shape(each) == () if each in nodes.variables or nodes.op(each) == "Placeholder" else None
@@ -102,8 +101,7 @@ class Update:
         limits = [number_of(self.nodes, each) for each in self.traced[output]]
         return sum(limit is not None and float(limit) in (0.0, math.inf) for limit in limits) < len(limits) - 1
 
-    def _dependent(self, on: set[str]) -> set[str]:
-        """These outputs and all that depend on them."""
+    def _with_dependents(self, on: set[str]) -> set[str]:
         found = set(on)
         for output, inputs in self.traced.items():
             if not found.isdisjoint(inputs):
@@ -113,7 +111,7 @@ class Update:
     def form(self) -> tuple[Any, ...]:
         """A key of the computation, without the names of the variable, its slots and its gradient."""
         places = {output: place for place, output in enumerate(self.traced)}
-        groups = list(dict.fromkeys(self._groups().values()))
+        groups = list(dict.fromkeys(self._equal_arrays().values()))
         found: list[Any] = []
         for output, inputs in self.traced.items():
             if output in self.leaves:
@@ -127,8 +125,7 @@ class Update:
                 found.append((self.nodes.op(output), *(places[i] for i in inputs)) if inputs else output)
         return (places[self.variable], *found)
 
-    def _groups(self) -> dict[str, tuple[str, ...]]:
-        """Map each array where the evaluation starts to those that are equal."""
+    def _equal_arrays(self) -> dict[str, tuple[str, ...]]:
         alike: dict[Any, list[str]] = {}
         for each in self.leaves:
             rows = self.nodes.op(each) == ROWS_ADDED  # added up again at each use
@@ -138,7 +135,7 @@ class Update:
     def cuts(self) -> list[tuple[str, ...]]:
         """Outputs that could be the gradient: everything except the variable, slots and numbers reaches the new values
         through one of them. Those that leave most of the graph to be evaluated come first."""
-        group = self._groups()
+        group = self._equal_arrays()
         open_: set[tuple[str, ...]] = {(end,) for end in self.ends.values() if end in self.others}
         found: list[tuple[str, ...]] = []
         for output in reversed(self.traced):

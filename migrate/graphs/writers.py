@@ -20,9 +20,9 @@ _FIRST = {"If": 1, "Case": 1, "While": 0, "PartitionedCall": 0, "StatefulPartiti
 
 
 def other_writer(nodes: Nodes, variables: Collection[str], own: Collection[str]) -> str | None:
-    """Describe an op that changes one of the variables in a step besides their optimizer; None if there is none."""
+    """Describe an op that changes one of the variables in a step in addition to their optimizer, or None."""
     found = next((op for op, changed in writers(nodes) if changed in variables and op not in own), None)
-    return None if found is None else f"{found!r} changes the variables or slots besides the optimizer"
+    return None if found is None else f"{found!r} also changes variables or slots of the optimizer"
 
 
 def alone_written(nodes: Nodes, changed: Mapping[str, Sequence[str]] | None = None) -> dict[str, Write]:
@@ -37,7 +37,7 @@ def changers(nodes: Nodes, without: Collection[str] = ()) -> dict[str, list[str]
     values = {write.op: write.value for write in nodes.writes()}
     found: dict[str, list[str]] = {}
     for op, variable in writers(nodes):
-        if op not in values or nodes.variables_behind(values[op]).isdisjoint(without):
+        if op not in values or nodes.variables_of(values[op]).isdisjoint(without):
             found.setdefault(variable, []).append(op)
     return found
 
@@ -53,21 +53,21 @@ def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
             yield from ((name, variable) for variable in changes.of(nodes, name))
 
 
-def rewritten(nodes: Nodes, held: Mapping[str, str], steps: Collection[str]) -> dict[str, str]:
+def rewritten(nodes: Nodes, variables: Mapping[str, str], steps: Collection[str]) -> dict[str, str]:
     """Report hyperparameters that the graph changes, such as a decaying rate.
 
     Args:
-      held: their variables. steps: ops of the optimizer's step.
+        held: their variables. steps: ops of the optimizer's step.
     """
     ops = {variable: op for op, variable in writers(nodes)}
-    changed = {key: variable for key, variable in held.items() if variable in ops}
+    changed = {key: variable for key, variable in variables.items() if variable in ops}
     found: dict[str, str] = {}
     for key, variable in changed.items():
-        found |= said_of_writer(nodes, key, variable, ops[variable], steps)
+        found |= text_of_writer(nodes, key, variable, ops[variable], steps)
     return found
 
 
-def said_of_writer(nodes: Nodes, key: str, variable: str, op: str, steps: Collection[str]) -> dict[str, str]:
+def text_of_writer(nodes: Nodes, key: str, variable: str, op: str, steps: Collection[str]) -> dict[str, str]:
     """Report one hyperparameter; if each step changes it, no number is right."""
     how = f"{op!r} in the graph changes the variable {variable!r}, which it is read from"
     return {key: how, **({MOVING + key: f"{key}: {how}"} if _runs_with(nodes, op, steps) else {})}
@@ -75,18 +75,16 @@ def said_of_writer(nodes: Nodes, key: str, variable: str, op: str, steps: Collec
 
 def _runs_with(nodes: Nodes, op: str, steps: Collection[str]) -> bool:
     """Whether one `run` does an op and one of these: some op waits for both."""
-    behind: set[str] = set()
+    dependents: set[str] = set()
     todo = [op]
     while todo:
-        behind.add(each := todo.pop())
-        todo += [name for name in nodes.readers.get(each, ()) if name not in behind]
+        dependents.add(each := todo.pop())
+        todo += [name for name in nodes.readers.get(each, ()) if name not in dependents]
     steps = set(steps)
-    return not behind.isdisjoint(steps) or any(not steps.isdisjoint(nodes.waits_for(each)) for each in behind)
+    return not dependents.isdisjoint(steps) or any(not steps.isdisjoint(nodes.waits_for(each)) for each in dependents)
 
 
 class _Changes:
-    """The changes by ops of a graph and of its functions."""
-
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._places: dict[str, frozenset[int]] = {}

@@ -1,4 +1,4 @@
-"""Live optimizers that `migrate.restore` fills: one file per kind, all seen through `base.Live`."""
+"""Live optimizers that `migrate.restore` fills: one file per kind, all through `base.Live`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any
 from migrate.errors import ArgumentError
 from migrate.live.base import Live
 from migrate.rules import step_factors as factors
+from optim.checkpoints.live import has_slots_of_keras
 from optim.errors import UnsupportedError
+from optim.lazy import uses_tensorflow
 
 KERAS3, TF_KERAS = "keras.src.optimizers.", "tf_keras.src.optimizers."
 
 
 def adapt(optimizer: Any) -> tuple[Live, str]:
-    """The optimizer as restoring sees it, and a note about what is wrapped around it (empty if nothing is).
+    """Adapt the optimizer for restoring; also return a note about its wrapper (may be empty).
 
     Raises:
-      UnsupportedError: it is of no library that dtopt restores into, or its algorithm is not known.
+      UnsupportedError: dtopt does not restore into its library, or its algorithm is unknown.
     """
     inner, wrapper = _unwrapped(optimizer)
     live = _adapted(optimizer, inner)
@@ -32,15 +34,15 @@ def adapt(optimizer: Any) -> tuple[Live, str]:
 
 def _adapted(optimizer: Any, inner: Any) -> Live:
     homes = [cls.__module__ for cls in type(inner).__mro__]
-    if any(h.startswith((KERAS3, TF_KERAS)) for h in homes) and find_spec("tensorflow") is None:
-        raise UnsupportedError(
-            f"{type(inner).__name__} is of Keras, into whose live optimizers restoring needs TensorFlow (pip install"
-            " tensorflow); dtopt migrate checkpoint --to keras writes a file that Keras loads on JAX and PyTorch, too"
-        )
     if any(home.startswith("optim.") for home in homes) and _is_ours(inner):
         from migrate.live.ours import Ours
 
         return Ours(inner)
+    if any(h.startswith((KERAS3, TF_KERAS)) for h in homes) and find_spec("tensorflow") is None:
+        raise UnsupportedError(
+            f"{type(inner).__name__} is of Keras, into whose live optimizers restoring needs TensorFlow (pip install"
+            " tensorflow); dtopt migrate checkpoint --to keras writes a file that Keras loads on JAX and PyTorch too"
+        )
     if any(home.startswith(f"{TF_KERAS}legacy.") for home in homes):
         from migrate.live.legacy import Legacy
 
@@ -60,26 +62,26 @@ def _adapted(optimizer: Any, inner: Any) -> Live:
     if hasattr(optimizer, "trainable_variables"):
         raise ArgumentError(f"optimizer is a model ({type(optimizer).__name__}); give model.optimizer")
     raise UnsupportedError(
-        f"{type(optimizer).__module__}.{type(optimizer).__name__} is no optimizer of optim, Keras 3, tf_keras,"
+        f"{type(optimizer).__module__}.{type(optimizer).__name__} is not an optimizer of optim, Keras 3, tf_keras,"
         " torch.optim or optax; restore into one of these, or migrate to a checkpoint or a list"
     )
 
 
 def _is_ours(optimizer: Any) -> bool:
-    from optim.optimizer import Optimizer
+    import optim
 
-    return isinstance(optimizer, Optimizer)
+    is_plain = isinstance(optimizer, optim.Optimizer)
+    if is_plain and not uses_tensorflow():
+        raise UnsupportedError(f"{type(optimizer).__name__} has no state here; give what optim.for_keras made of it")
+    return is_plain or has_slots_of_keras(optimizer)
 
 
 def _unwrapped(optimizer: Any) -> tuple[Any, Any]:
-    """The optimizer proper inside a LossScaleOptimizer or what `for_keras` made, and the former, None without one."""
+    """The optimizer inside a LossScaleOptimizer or `for_keras`, and the former, None without one."""
     is_scaled = type(optimizer).__name__.startswith("LossScaleOptimizer")
     found = optimizer.inner_optimizer if is_scaled else optimizer
-    if getattr(found, "has_slots_of_keras", False):
-        raise UnsupportedError(
-            "restore fills optimizers of optim on TensorFlow only. For JAX and PyTorch write a file that Keras loads:\n"
-            "dtopt migrate checkpoint SOURCE model.keras --to keras"
-        )
+    if has_slots_of_keras(found):
+        return found, optimizer if is_scaled else None
     if type(found).__module__.startswith("optim.keras."):
         found = found.inner
     return found, optimizer if is_scaled else None

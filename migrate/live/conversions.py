@@ -1,9 +1,9 @@
-"""Slots of one rule as those of another: which differences between rules an exact change of the numbers makes up for.
+"""Convert slots between rules that differ in ways that an exact change of the numbers compensates.
 
-- SGD and RMSprop: the learning rate inside the momentum or outside, a factor while it is constant.
+- SGD and RMSprop: the learning rate inside or outside the momentum, a factor while the rate is constant.
 - Ftrl: `linear` multiplied by the learning rate or not, the same.
-- Adagrad: an epsilon inside the root or none at all, an offset of the accumulator: √(a + ε) = √((a + ε − ε′) + ε′).
-- Nadam's product of momenta follows from the steps taken, for any schedule.
+- Adagrad: an epsilon inside the root or no epsilon, an offset of the accumulator: √(a + ε) = √((a + ε − ε′) + ε′).
+- Nadam's product of momenta follows from the number of steps, for any schedule.
 
 Formulas: `optim/rules`; factors after `tensorflow/python/training/momentum.py` 1.15 and `optimizer_experimental` 2.9.
 """
@@ -21,12 +21,12 @@ from migrate.rules.comparison import Differences, Rule
 from optim.errors import UnsupportedError
 
 Change = Callable[[np.ndarray], np.ndarray]
-"""Float64 numbers of a slot to float64 numbers."""
+"""A function from float64 numbers of a slot to float64 numbers."""
 
 
 @dataclass
 class Plan:
-    """`changes` by slot; `left` are differences that no change makes up for; `reasons` why some are not exact."""
+    """`changes` by slot; `left`: differences that no change compensates; `reasons` why some are not exact."""
 
     left: Differences
     changes: dict[str, Change] = field(default_factory=dict)
@@ -35,13 +35,13 @@ class Plan:
 
 
 def plan(source: Rule, live: Rule, found: Differences, iterations: int, slots: frozenset[str]) -> Plan:
-    """What to do with the slots of `source` so that `live` continues as `source` would.
+    """Plan how to convert the slots of `source` so that `live` continues as `source` would.
 
     Args:
-      found: as `comparison.compare` gives it. iterations: steps taken. slots: names of those in the source.
+      found: the result of `comparison.compare`. iterations: steps made. slots: names of the source's slots.
 
     Raises:
-      UnsupportedError: a change is needed and cannot be computed.
+      UnsupportedError: a necessary change cannot be computed.
     """
     plan = Plan(dict(found))
     _momentum(plan, source, live, iterations, slots)
@@ -67,13 +67,13 @@ def _linear(plan: Plan, source: Rule, live: Rule, iterations: int, slots: frozen
 
 
 def _scale(plan: Plan, slot: str, sign: float, inside: bool, source: Rule, live: Rule, iterations: int) -> None:
-    """Take the source's learning rate out of a slot, or put the live one in."""
+    """Remove the source's learning rate from a slot, or multiply by the live one."""
     rule = source if inside else live
     rate = comparison.rate_at(rule, iterations)
     if rate == 0.0:
         raise UnsupportedError(
             f"slot {slot} would have to be {'divided' if inside else 'multiplied'} by the learning rate, which is 0;"
-            " restore into a class that keeps it as the source does"
+            " restore into a class that stores it like the source"
         )
     factor = sign / rate if inside else sign * rate
     plan.changes[slot] = lambda values: values * factor
@@ -84,13 +84,13 @@ def _scale(plan: Plan, slot: str, sign: float, inside: bool, source: Rule, live:
     plan.warnings.append(f"slot {slot}: the learning rate is {where}; its numbers are multiplied by {factor:.9g}")
     if not (comparison.is_constant(source) and comparison.is_constant(live)):
         plan.reasons.append(
-            f"slot {slot}: the learning rate, which is {where}, changes from step to step, so that no factor is exact;"
+            f"slot {slot}: the learning rate, which is {where}, changes from step to step, so no factor is exact;"
             f" that of step {iterations} is used"
         )
 
 
 def _accumulator(plan: Plan, source: Rule, live: Rule, slots: frozenset[str]) -> None:
-    """Adagrad without epsilon is Adagrad with one inside the root and an accumulator that is less by so much."""
+    """Convert Adagrad without epsilon to one with epsilon inside the root and an accumulator smaller by epsilon."""
     if source.algorithm != "Adagrad" or "epsilon" not in plan.left or "accumulator" not in slots:
         return
     have, get = (float(rule.values.get("epsilon") or 0.0) for rule in (source, live))
@@ -104,7 +104,7 @@ def _accumulator(plan: Plan, source: Rule, live: Rule, slots: frozenset[str]) ->
         if np.any(moved < 0):
             raise UnsupportedError(
                 f"the source's Adagrad has epsilon {have:.6g} and the live one {get:.6g}, which an accumulator as small"
-                f" as {float(values.min()):.3g} cannot make up for; make the live optimizer with epsilon={have:.6g}"
+                f" as {float(values.min()):.3g} cannot compensate; make the live optimizer with epsilon={have:.6g}"
             )
         return moved
 
@@ -118,19 +118,19 @@ def _accumulator(plan: Plan, source: Rule, live: Rule, slots: frozenset[str]) ->
 
 
 def _say_epsilon(plan: Plan, source: Rule) -> None:
-    """Epsilon stands elsewhere: no change of slots makes up for that, but a better epsilon exists."""
+    """Report a different place of epsilon: no change of slots compensates it, but a better epsilon exists."""
     inside, _ = plan.left.pop("epsilon_inside")
     epsilon = float(source.values.get("epsilon") or 0.0)
     best = comparison.nearest_epsilon(epsilon, inside=bool(inside))
     places = ("inside", "outside") if inside else ("outside", "inside")
     plan.reasons.append(
-        f"epsilon is {places[0]} the root in the source and {places[1]} in the live class, so that steps differ where"
+        f"epsilon is {places[0]} the root in the source and {places[1]} in the live class, so steps differ if"
         f" gradients are small; epsilon={best:.3g} in the live optimizer comes closest"
     )
 
 
 def momentum_product(source: Rule, live: Rule, scalars: Mapping[str, float], iterations: int) -> float:
-    """Nadam's product for the live schedule: the stored one where the schedules are the same, else computed."""
+    """Nadam's product for the live schedule: the stored one if the schedules are equal, else computed."""
     keys = ("beta_1", "schedule_decay")
     if nadam.PRODUCT in scalars and all(comparison.same(source.values.get(k), live.values.get(k)) for k in keys):
         return float(scalars[nadam.PRODUCT])

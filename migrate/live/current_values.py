@@ -1,7 +1,7 @@
-"""What the numbers that live variables have already say of which stored variable each is.
+"""Use the current values of live variables as evidence of which stored variable each is.
 
-Who loads the weights first, and restores the optimizer then, has the proof at hand: a variable that holds all the
-numbers of another one is that other one, whatever a mapping or a name says.
+If the weights were loaded before the optimizer is restored, the values are the proof: a variable with all the numbers
+of another one is that one, despite a mapping or a name.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from migrate.state import StoredVariable
 from optim.errors import MismatchError
 
 MOST_DIMS = 5
-"""Of a variable whose dims are tried in every order."""
+"""Most dims of a variable whose dims are tried in every order."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """A stored variable, the live one that is assumed to be it, and in which order that one has its numbers.
+class Assumed:
+    """A stored variable, its assumed live one, and the order of that one's numbers.
 
-    `value` gives the live one's numbers, in float64.
+    `value` returns the live one's numbers in float64.
     """
 
     stored: StoredVariable
@@ -34,34 +34,34 @@ class Held:
     order: Order
 
 
-def reasons(rows: Iterable[Held], stored: Sequence[StoredVariable], restores: bool) -> list[str]:
-    """Why a restoration is not exact, whose live variables get the stored values over others that contradict it.
+def reasons(rows: Iterable[Assumed], stored: Sequence[StoredVariable], restores: bool) -> list[str]:
+    """Explain why a restoration is not exact: stored values replace live ones that contradict the matching.
 
     Args:
-      stored: all variables of the source, also those for which no live one is given.
-      restores: whether they get the values. If so and the mapping is right, they prove it when it is used again.
+      stored: all variables of the source, also those without a live one.
+      restores: whether the values are assigned. A correct mapping is then proven when it is used again.
 
     Raises:
-      MismatchError: they keep values that contradict it.
+      MismatchError: values that are not replaced contradict the matching.
     """
     rows = list(rows)
     found = list(against(rows, stored))
     if found and not restores:
         raise MismatchError(
-            f"{some(found, between='; ')}: give each variable of the source the live one that it is, with its axes or a"
+            f"{some(found, between='; ')}: give each variable of the source its live one, with its axes or a"
             " function, or pass restore_variables=True to replace the values of the live ones"
         )
-    denied = [f"{each}, before it was restored; where that is right, restore again" for each in found]
+    denied = [f"{each}, before it was restored; if that is right, restore again" for each in found]
     return [*denied, *_open(rows, restores)]
 
 
-def _open(rows: Sequence[Held], restores: bool) -> list[str]:
-    """A doubt where kernels fit in the order of dims of another framework as well, and neither axes nor values say.
+def _open(rows: Sequence[Assumed], restores: bool) -> list[str]:
+    """Warn about kernels whose shape also fits another framework's order of dims, without axes or values as proof.
 
-    Values that are restored prove no order: they may stand there since the same call was made before.
+    Values that are assigned prove no order: they may be the result of the same call before.
     """
     open_ = (row for row in rows if not row.order.is_told and _fits_otherwise(row))
-    names = [row.stored.name for row in open_ if restores or not _is_held(row)]
+    names = [row.stored.name for row in open_ if restores or not _has_stored_values(row)]
     text = (
         f"{some(names)}: dims are equal, so shapes do not show their order, which differs between torch and Keras."
         " Give the axes: (..., (1, 0)) if a kernel is transposed, (..., (0, 1)) if not"
@@ -69,22 +69,21 @@ def _open(rows: Sequence[Held], restores: bool) -> list[str]:
     return [text] if names else []
 
 
-def _fits_otherwise(row: Held) -> bool:
-    """Whether a kernel of this shape has the same shape with outputs and inputs in front, as torch has them."""
+def _fits_otherwise(row: Assumed) -> bool:
+    """Whether a kernel keeps its shape with outputs and inputs first, torch's order."""
     shape = row.stored.shape
     return len(shape) > 1 and (shape[-1], shape[-2], *shape[:-2]) == shape and max(shape) > 1
 
 
-def _is_held(row: Held) -> bool:
-    """Whether the live variable has the stored values, which are others with dims in another order."""
+def _has_stored_values(row: Assumed) -> bool:
     if row.stored.array is None:
         return False
     live = row.value()
     return np.array_equal(_wanted(row), live) and not _other_axes(row, live)
 
 
-def against(rows: Sequence[Held], stored: Sequence[StoredVariable]) -> Iterator[str]:
-    """Where the live numbers are those of another variable, or the right ones in another order."""
+def against(rows: Sequence[Assumed], stored: Sequence[StoredVariable]) -> Iterator[str]:
+    """Yield contradictions: live numbers of another variable, or the right ones in another order."""
     strange = [row for row in rows if row.stored.array is not None and _is_strange(row)]
     alike: dict[Any, list[StoredVariable]] = {}
     for variable in stored if strange else ():
@@ -94,8 +93,8 @@ def against(rows: Sequence[Held], stored: Sequence[StoredVariable]) -> Iterator[
     for row in strange:
         live, name = row.value(), row.stored.name
         for other in alike.get(_extremes(live), ()):
-            held = Held(other, row.value, orders.get(other.name, row.order))
-            if other.name != name and other.shape == row.stored.shape and np.array_equal(_wanted(held), live):
+            candidate = Assumed(other, row.value, orders.get(other.name, row.order))
+            if other.name != name and other.shape == row.stored.shape and np.array_equal(_wanted(candidate), live):
                 yield f"what is given for {name!r} has the values of {other.name!r}"
                 break
         else:
@@ -105,30 +104,30 @@ def against(rows: Sequence[Held], stored: Sequence[StoredVariable]) -> Iterator[
                 yield f"what is given for {name!r} has its values in an order that is not that of {row.order}"
 
 
-def _is_strange(row: Held) -> bool:
-    """Whether the live numbers are others than the stored ones; one everywhere, or zeros and ones, are those of any new
-    variable."""
+def _is_strange(row: Assumed) -> bool:
+    """Whether the live numbers differ from the stored ones. Constants, zeros and ones do not count: any new variable
+    has them."""
     live = row.value()
     is_new = np.all(live == live.flat[:1]) or np.isin(live, (0.0, 1.0)).all()
     return not is_new and not np.array_equal(_wanted(row), live)
 
 
-def _wanted(row: Held) -> np.ndarray:
+def _wanted(row: Assumed) -> np.ndarray:
     assert row.stored.array is not None
     return row.order.of(numbers(row.stored.array))
 
 
 def _has_the_same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays have the same numbers, in whatever order: gates of a layer, rows behind a Flatten."""
+    """Whether two arrays have the same numbers in any order: gates of a layer, rows after a Flatten."""
     return _extremes(a) == _extremes(b) and np.array_equal(np.sort(a, axis=None), np.sort(b, axis=None))
 
 
 def _extremes(array: np.ndarray) -> tuple[int, float, float]:
-    """What arrays of the same numbers have in common, in whatever order, and few others."""
+    """A key that is equal for arrays of the same numbers in any order, and for few others."""
     return array.size, float(array.min(initial=np.inf)), float(array.max(initial=-np.inf))
 
 
-def _other_axes(row: Held, live: np.ndarray) -> tuple[int, ...]:
+def _other_axes(row: Assumed, live: np.ndarray) -> tuple[int, ...]:
     assert row.stored.array is not None
     stored = numbers(row.stored.array)
     if not 2 <= stored.ndim <= MOST_DIMS or _extremes(stored) != _extremes(live):

@@ -1,4 +1,4 @@
-"""How the steps of a live optimizer would differ from those of the source whose state it is given."""
+"""Compare the steps of a live optimizer with those of the source whose state it gets."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from migrate.models import rounding
 from migrate.rules import comparison
 from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
+from optim.checkpoints.variables import handle
 from optim.errors import MismatchError
 
 GATHERING = (slot_layout.ACCUMULATED_GRADIENT, slot_layout.GATHERED)
-"""Slots that have a dtype of their own."""
+"""Slots with their own dtype."""
 
 
 class Differences:
-    """What differs, and how slots are converted for it.
+    """The differences, and how slots are converted.
 
     Args:
       trainable: the live variables that are trained; pairs: of live and stored variables.
-      denied: what the values that the live variables have say against these, see `current_values`.
+      denied: contradictions by the live variables' values, see `current_values`.
 
     Attributes:
       source_rule, rule: of the source, of the live optimizer; plan: from one to the other.
-      origins: those of the state, and the doubts that the live optimizer adds; reasons: why it is not exact.
+      origins: those of the state, and the live optimizer's warnings; reasons: why it is not exact.
 
     Raises:
       MismatchError: a slot that its live variable's dtype cannot hold.
@@ -46,13 +47,11 @@ class Differences:
         pairs: Sequence[Pair],
         denied: Sequence[str] = (),
     ):
-        from optim.state.tracked import unwrap
-
         self._state, self._live, self._pairs, self._denied = state, live, pairs, denied
         self._trainable = trainable
         self._trained = [p for p in pairs if p.live.trainable]
         self.source_rule = comparison.rule_of(state.algorithm, state.hyperparameters)
-        self.rule = live.rule(sorted({unwrap(g.variable).dtype.name for g in trainable}))
+        self.rule = live.rule(sorted({handle(g.variable).dtype for g in trainable}))
         found = comparison.compare(self.source_rule, self.rule)
         self.plan = conversions.plan(self.source_rule, self.rule, found, state.iterations, frozenset(state.slots))
         self.origins = tuple(self._origins())
@@ -67,7 +66,7 @@ class Differences:
         alike = not isinstance(self._live, Ours) and repeated_rows.is_alike(
             self._state, algorithm, self._live.repeated()
         )
-        for o in self._state.origins:  # what both do alike is no matter
+        for o in self._state.origins:  # common behaviour does not matter
             if o.certain or not (o.reason in theirs or (alike and o.subject == repeated_rows.REPEATED)):
                 yield o
         known = claims.reasons(self._state.origins)
@@ -78,8 +77,8 @@ class Differences:
         yield from self.plan.reasons
         yield from (comparison.described(key, *both) for key, both in self.plan.left.items())
         if rates.shown(self.plan.left.get("learning_rate", (None,))[0]):
-            made = f"optim.{self._state.algorithm}.from_config(migrate.read(source).hyperparameters)"
-            yield f"the source's Formula is in {made}, which optim.for_keras(...) takes into compile"
+            code = f"optim.{self._state.algorithm}.from_config(migrate.read(source).hyperparameters)"
+            yield f"the source's Formula is in {code}, which optim.for_keras(...) prepares for compile"
         if rounded := rounding.difference(self._state, self._live.generation):
             yield rounded
         algorithm = algorithms.find(self._state.algorithm)
@@ -92,7 +91,6 @@ class Differences:
         yield from self._dtype_reasons()
 
     def _position_reasons(self) -> Iterator[str]:
-        """Where only the order of a sequence shows which variable is which."""
         weak = [f"{p.live.name} = {p.stored.name}" for p in self._trained if not p.proven]
         if weak:
             yield (
@@ -101,25 +99,23 @@ class Differences:
             )
 
     def _factor_reasons(self) -> Iterator[str]:
-        """What no configuration holds: which variables are trained, constrained, decayed, and the like."""
+        """Report differences that no configuration contains: which variables are trained, constrained, decayed, and so
+        on."""
         live, framework = self._live, self._live.generation
         rows = [Row(p.stored, p.live.name, p.live.variable) for p in self._pairs]
         if self._pairs:
             decays = all(rule.values.get("weight_decay") for rule in (self.source_rule, self.rule))
             yield from step_answers.differences(self._state, framework, rows, live.asks, decays)
         else:
-            rows = [Row(_as_stored(g), g.name, g.variable) for g in self._trainable]
+            rows = [Row(_as_unmatched_variable(g), g.name, g.variable) for g in self._trainable]
             shapes = [g.shape for g in self._trainable]
             yield from step_answers.unmatched(self._state, framework, shapes, live.asks, rows)
         yield from step_answers.of_whole(self._state, framework, self.source_rule, self.rule, live.scaling)
 
     def _dtype_reasons(self) -> Iterator[str]:
-        """Raises MismatchError for a slot that its live variable's dtype cannot hold."""
-        from optim.state.tracked import unwrap
-
         wider, other = [], []
         for pair in self._trained:
-            want = unwrap(pair.live.variable).dtype.name
+            want = handle(pair.live.variable).dtype
             if pair.stored.array is not None and pair.stored.dtype != want:
                 other.append(pair.live.name)
             if self.rule.values.get("master_copies") and values.holds("float32", want):
@@ -139,11 +135,10 @@ class Differences:
         elif other:
             yield f"{some(other)}: of another dtype than in the source"
         have = {v.dtype for v in self._state.variables if v.trainable and v.array is not None}
-        get = {unwrap(g.variable).dtype.name for g in self._trainable}
+        get = {handle(g.variable).dtype for g in self._trainable}
         if have and not self._pairs and have != get:
             yield f"the live variables are {some(sorted(get))}, and {some(sorted(have))} in the source"
 
 
-def _as_stored(given: Given) -> StoredVariable:
-    """A live variable that is not known to be one of the source."""
+def _as_unmatched_variable(given: Given) -> StoredVariable:
     return StoredVariable(given.name, None, given.shape, "", given.trainable)

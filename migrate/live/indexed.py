@@ -1,4 +1,4 @@
-"""Keras 3, and tf_keras as from Keras 2.11: slots in lists, the i-th for the i-th variable that `build` was given."""
+"""Keras 3, and tf_keras as from Keras 2.11: slots in lists, in the order of `build`'s variables."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ class Indexed:
         return repeated_rows.done(self.generation, self._spec, self._values, UNKNOWN)
 
     def settle(self, values: Mapping[str, float]) -> None:
-        if hasattr(self._optimizer, "_u_product_counter"):  # what keeps tf_keras's Nadam from multiplying twice
+        if hasattr(self._optimizer, "_u_product_counter"):  # it prevents tf_keras's Nadam from multiplying twice
             self._optimizer._u_product_counter = int(values[slot_layout.ITERATIONS]) + 1
 
 
 def unwrap_or_none(variable: Any) -> Any:
-    """The `tf.Variable` in a variable, None in one of another framework."""
+    """The `tf.Variable` of a variable, None for another framework's."""
     from optim.errors import GradientsError
 
     try:

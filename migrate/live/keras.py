@@ -1,4 +1,4 @@
-"""What the optimizers of Keras 3 and of tf_keras, new and legacy, have in common: configs and names."""
+"""Common parts of Keras 3's and tf_keras's optimizers, new and legacy: configs and names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from optim.errors import UnsupportedError
 
 PLACEHOLDER_RATE = 1.0
 CONSTANT = 2**31 - 1
-"""Steps until a loss scale of Keras 3 grows, of one that never does."""
+"""Steps until a loss scale of Keras 3 grows, if it never does."""
 
 
 def algorithm_of(optimizer: Any, home: str) -> tuple[Algorithm, bool]:
-    """The algorithm of an optimizer, and whether its class is the library's own; `home` is where those live.
+    """Return the algorithm of an optimizer, and whether its class is the library's own; `home` is their module.
 
     Raises:
-      UnsupportedError: neither it nor any class that it derives from is one of the library's known ones.
+      UnsupportedError: neither its class nor a base class is a known one of the library.
     """
     for cls in type(optimizer).__mro__:
         if not cls.__module__.startswith(home):
@@ -43,11 +43,11 @@ def algorithm_of(optimizer: Any, home: str) -> tuple[Algorithm, bool]:
 def rule_of(
     optimizer: Any, algorithm: Algorithm, stock: bool, generation: str, version: str, dtypes: Sequence[str]
 ) -> comparison.Rule:
-    """The rule that a library's optimizer follows, from its own `get_config()`."""
+    """The rule of a library's optimizer, from its own `get_config()`."""
     rate = getattr(optimizer, "_hyper", {}).get("learning_rate", getattr(optimizer, "_learning_rate", None))
     unknown, config = None, _config(optimizer)
     if isinstance(config.get("learning_rate"), Mapping):
-        config["learning_rate"] = _plain(config["learning_rate"])
+        config["learning_rate"] = _without_serialization(config["learning_rate"])
         if str(config["learning_rate"].get("class_name")) not in rates.SCHEDULES:
             unknown = f"the schedule {config['learning_rate'].get('class_name')}"
     elif callable(config.get("learning_rate")) or not isinstance(config.get("learning_rate"), (int, float)):
@@ -58,7 +58,7 @@ def rule_of(
     arguments = keras_config.arguments(full, {}, algorithm, generation, Versions(version), dtypes)
     own = (o for o in arguments.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
     reasons = list(claims.reasons(own))
-    reasons += [*replaced(optimizer), *_transformed(optimizer)]
+    reasons += [*replaced(optimizer), *_transformer_reasons(optimizer)]
     if not stock:
         reasons.append(f"{type(optimizer).__name__} is a class of your own: its rule was not compared")
     return comparison.Rule(
@@ -71,8 +71,7 @@ def rule_of(
     )
 
 
-def _transformed(optimizer: Any) -> Iterator[str]:
-    """What an OptimizerV2 does to gradients by functions that it was given, and its config does not have."""
+def _transformer_reasons(optimizer: Any) -> Iterator[str]:
     if getattr(optimizer, "gradient_transformers", None):
         yield "the live optimizer has gradient_transformers, and what they do is not compared"
     aggregator = getattr(optimizer, "gradient_aggregator", None)
@@ -81,7 +80,7 @@ def _transformed(optimizer: Any) -> Iterator[str]:
 
 
 def _called(rate: Any) -> Callable[[int], float] | None:
-    """A schedule of one's own, as its library calls it; None for a callable that is not told the step."""
+    """A custom schedule as its library calls it; None for a callable without a step argument."""
     homes = {c.__module__.partition(".")[0] for c in type(rate).__mro__ if c.__name__ == "LearningRateSchedule"}
     return (lambda step: float(rate(step))) if homes & {"keras", "tf_keras"} else None
 
@@ -91,14 +90,13 @@ def _config(optimizer: Any) -> dict[str, Any]:
     return {k: (v.item() if hasattr(v, "item") and getattr(v, "ndim", 1) == 0 else v) for k, v in config.items()}
 
 
-def _plain(schedule: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"class_name", "config"}` of a schedule, without what serialization adds."""
+def _without_serialization(schedule: Mapping[str, Any]) -> dict[str, Any]:
     name = str(schedule.get("class_name", "")).rsplit(">", 1)[-1]
     return {"class_name": name, "config": dict(schedule.get("config", {}))}
 
 
 def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generation: str, name: str) -> str:
-    """What becomes of the rows of a variable of that name that sparse gradients leave out, see `step_answers.lazy`."""
+    """How rows that a sparse gradient leaves out are handled for a variable of that name, see `step_answers.lazy`."""
     arguments = Arguments()
     lazy_rows.put_in(
         arguments, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, [name]
@@ -107,7 +105,7 @@ def lazy_by_convention(algorithm: Algorithm, values: Mapping[str, Any], generati
 
 
 def asks(algorithm: Algorithm, generation: str, values: Callable[[], Mapping[str, Any]]) -> dict[str, Ask]:
-    """What an optimizer answers of one variable, weight decay apart. `values`: of its rule."""
+    """An optimizer's answers for one variable, without weight decay. `values`: of its rule."""
     from optim.state.tracked import plain_name
 
     return {
@@ -131,7 +129,7 @@ def scaling(wrapper: Any) -> Scaling | None:
 
 
 def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: str, names: Sequence[str]) -> list[str]:
-    """Why the library's handling of sparse gradients is none that `optim` knows; empty if it is one."""
+    """Explain why the library's handling of sparse gradients is unknown to `optim`; empty if it is known."""
     arguments = Arguments()
     lazy_rows.put_in(
         arguments, {k: v for k, v in values.items() if k != keras_config.LAZY_ROWS}, algorithm, generation, names
@@ -140,7 +138,7 @@ def lazy_reasons(algorithm: Algorithm, values: Mapping[str, Any], generation: st
 
 
 def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any]]:
-    """Lists of slot variables by `optim`'s slot name, found under the attributes that the library gives them."""
+    """Lists of slot variables by `optim`'s slot name, found under the library's attributes."""
     shared = {AVERAGE: "_model_variables_moving_average", ACCUMULATED: "_accumulated_gradients"}
     found: dict[str, Sequence[Any]] = {}
     for slot in (*algorithm.slots, *shared):
@@ -154,7 +152,7 @@ def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any
 
 
 def start_of(slot: str, values: Mapping[str, Any]) -> float | None:
-    """What a library's new slot is filled with; None for the value of its variable."""
+    """The initial value of a library's new slot; None for the value of its variable."""
     if slot == AVERAGE.name:
         return None
     return float(values.get("initial_accumulator_value") or 0.0) if slot == "accumulator" else 0.0

@@ -1,4 +1,4 @@
-"""OptimizerV2: tf_keras.optimizers.legacy, where slots are asked for by name."""
+"""OptimizerV2: tf_keras.optimizers.legacy, whose slots are requested by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ GENERATION = factors.LEGACY
 
 
 class Legacy:
-    """See `migrate.live.base.Live`. It makes slots of any variable at any time, so none are missing or too many."""
+    """See `migrate.live.base.Live`. It creates slots of any variable at any time, so there are never too few or too
+    many."""
 
     generation = GENERATION
 

@@ -1,4 +1,4 @@
-"""Parameters of frameworks that know no TensorFlow names: which stored variable each is, told by a mapping alone."""
+"""Match parameters of frameworks without TensorFlow's names to stored variables, by a mapping alone."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from optim.errors import MismatchError
 
 @dataclass(frozen=True)
 class Order:
-    """In which order a parameter has the numbers of its variable: with dims transposed, or as an array of places says.
+    """The order of a parameter's numbers: dims transposed, or as an array of places.
 
-    `is_told`: whether the user said it.
+    `is_told`: whether the user gave it.
     """
 
     axes: tuple[int, ...] = ()
@@ -35,7 +35,7 @@ class Order:
     is_told: bool = True
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """An array of the variable's shape, in the parameter's."""
+        """Convert an array from the variable's shape to the parameter's."""
         return np.transpose(array, self.axes) if self.places is None else np.ravel(array)[self.places]
 
     def __str__(self) -> str:
@@ -44,9 +44,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Target:
-    """A parameter, the stored variable that it is, and the order in which it has that one's numbers.
+    """A parameter, its stored variable, and the order of its numbers.
 
-    `place` is what finds the parameter in its framework: itself for torch, its name in the pytree for optax.
+    `place` finds the parameter in its framework: itself for torch, its name in the pytree for optax.
     """
 
     stored: StoredVariable
@@ -61,11 +61,11 @@ class Target:
         return math.prod(self.shape) > math.prod(self.stored.shape)
 
     def laid_out(self, array: np.ndarray) -> np.ndarray:
-        """An array shaped like the stored variable, as the parameter has its numbers; others as they are."""
+        """Convert an array of the stored variable's shape to the parameter's order; leave others unchanged."""
         return np.array(self.order.of(array), order="C") if array.shape == self.stored.shape else array
 
     def filled(self, array: np.ndarray, rest: Callable[[], np.ndarray]) -> np.ndarray:
-        """An array as the parameter has its numbers; a grown one has the others of `rest`, which is shaped like it."""
+        """Convert an array to the parameter's order; a grown one gets the other numbers of `rest`, of its shape."""
         first = self.laid_out(array)
         if not self.is_grown or array.shape != self.stored.shape:
             return first
@@ -74,10 +74,10 @@ class Target:
         return whole
 
     def value(self, now: Callable[[], np.ndarray]) -> np.ndarray:
-        """The stored value in the parameter's order of dims, with what it has `now` where it has grown.
+        """The stored value in the parameter's order of dims; the rest of a grown one from `now`.
 
         Raises:
-          MismatchError: the source has none.
+          MismatchError: the source has no value.
         """
         if self.stored.array is None:
             raise MismatchError(f"the source holds no value of {self.stored.name}; pass restore_variables=False")
@@ -86,7 +86,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Mapped:
-    """The state as parameters take it, those that are the source's, and name -> place of those that start fresh."""
+    """The state for the parameters, the parameters of the source, and name -> place of those that start fresh."""
 
     state: OptimizerState
     targets: list[Target]
@@ -94,12 +94,12 @@ class Mapped:
 
 
 def numbers(array: LazyArray) -> np.ndarray:
-    """All of an array in its shape, in a dtype of numpy that holds it."""
+    """A whole array in its shape, in a dtype of numpy that can hold it."""
     return widened(np.asarray(array.load()), array.dtype).reshape(array.shape)
 
 
 Found = Callable[[Any], tuple[Any, tuple[int, ...], str] | None]
-"""What was given for a parameter -> its place, shape and dtype; None if the optimizer does not have it."""
+"""A parameter from the mapping -> its place, shape and dtype; None if the optimizer does not have it."""
 
 
 def mapped(
@@ -111,23 +111,23 @@ def mapped(
     choice: Choice,
     named: Mapping[str, Any],
 ) -> Mapped:
-    """The parameters of a mapping, all that an optimizer has and no others.
+    """Match the parameters of a mapping, which must be exactly those of the optimizer.
 
     Args:
-      variables: name in the source -> parameter, or (parameter, axes) where the parameter is the variable with its dims
-        in another order, `numpy.transpose(variable, axes)`, or (parameter, function) where it is `function(variable)`;
-        any name -> parameter that starts fresh.
-      places: of all parameters of the optimizer. called: what a parameter is called in messages.
+      variables: name in the source -> parameter; or (parameter, axes) if the parameter is the variable with its dims
+        in another order, `numpy.transpose(variable, axes)`; or (parameter, function) if it is `function(variable)`;
+        or any other name -> parameter that starts fresh.
+      places: of all parameters of the optimizer. called: the word for a parameter in messages.
       choice: what starts fresh, and what has grown. named: places by names that need not be in the mapping.
 
     Raises:
       MismatchError: no mapping; or parameters that are missing, extra, or of another shape or dtype, all listed.
-      HyperparameterError: patterns that choose nothing.
+      HyperparameterError: patterns that match nothing.
     """
     if not isinstance(variables, Mapping):
         trained = [v.name for v in state.variables if v.trainable]
         raise MismatchError(
-            f"give a mapping of the source's names to {called}s, or to ({called}, axes) where dims are in another"
+            f"give a mapping of the source's names to {called}s, or to ({called}, axes) if dims are in another"
             f" order; the source has {some(trained, between='; ')}"
         )
     known = {name: _known(found, given) for name, given in variables.items()}
@@ -141,36 +141,35 @@ def mapped(
     state, resharded = shards.resharded(state, plain, parts.grown)
     stored = {v.name: v for v in state.variables}
     strange = [name for name in kept if name not in stored]
-    problems, made, unfit = [f"the source has no {name!r}" for name in strange], list[Target](), list(strange)
+    problems, targets_, unfit = [f"the source has no {name!r}" for name in strange], list[Target](), list(strange)
     for name in (name for name in kept if name in stored):
         before = len(problems)
-        made += _target(stored[name], kept[name], known[name], called, name in parts.grown, problems)
+        targets_ += _target(stored[name], kept[name], known[name], called, name in parts.grown, problems)
         unfit += [name] if len(problems) > before and known[name] is not None else []
     left = partial.dropped(state, {*kept, *parts.fresh})
     if not (choice.is_partial or choice.weights_only):
         problems += [f"no {called} is given for {name!r}" for name in sorted(left)]
         left = ()
-    taken = {target.place for target in made}
+    taken = {target.place for target in targets_}
     lacking = set(places) - taken - there - set(fresh.values())
     problems += [f"{len(lacking)} {called}s of the optimizer are not in the mapping"] if lacking else []
-    if len(taken | set(fresh.values())) < len(made) + len(fresh):
+    if len(taken | set(fresh.values())) < len(targets_) + len(fresh):
         problems.append(f"a {called} is given for two names")
     if problems:
-        advice = _advice(unfit, lacking, variables, others, choice)
+        advice = _call_with_fresh(unfit, lacking, variables, others, choice)
         raise MismatchError(f"the {called}s are not those of the source: {some(problems, between='; ')}{advice}")
-    parts = Parts(tuple(fresh), tuple(t.stored.name for t in made if t.is_grown), left)
-    origins = (*state.origins, *partial.told(parts, resharded))
-    return Mapped(replace(state, parts=parts, origins=origins), made, fresh)
+    parts = Parts(tuple(fresh), tuple(t.stored.name for t in targets_ if t.is_grown), left)
+    origins = (*state.origins, *partial.partial_origins(parts, resharded))
+    return Mapped(replace(state, parts=parts, origins=origins), targets_, fresh)
 
 
-def _advice(
+def _call_with_fresh(
     unfit: Sequence[str],
     lacking: Collection[Any],
     variables: Mapping[str, Any],
     others: Mapping[str, Any],
     choice: Choice,
 ) -> str:
-    """The call in which what is new starts fresh; empty if nothing is."""
     new = [*unfit, *(name for name, place in others.items() if place in lacking)]
     nameless = len(lacking) - sum(place in lacking for place in others.values())
     if not new and not nameless:
@@ -186,7 +185,7 @@ def _known(found: Found, given: Any) -> tuple[Any, tuple[int, ...], str] | None:
     wanted = given[0] if isinstance(given, tuple) and len(given) == 2 else given
     try:
         return found(wanted)
-    except TypeError:  # what cannot be looked up
+    except TypeError:  # not hashable
         return None
 
 
@@ -200,7 +199,7 @@ def _target(
 ) -> list[Target]:
     axes_given = given[1] if isinstance(given, tuple) and len(given) == 2 else None
     if known is None:
-        problems.append(f"the optimizer has not what is given for {stored.name!r}")
+        problems.append(f"the optimizer does not have the parameter given for {stored.name!r}")
         return []
     place, shape, dtype = known
     if dtype != stored.dtype and not values.holds(dtype, stored.dtype):
@@ -214,13 +213,13 @@ def _target(
 
 
 def _order(stored: tuple[int, ...], shape: tuple[int, ...], axes_given: Any, may_grow: bool) -> Order:
-    """How an array of the stored shape gets the parameter's, or the shape of its first part.
+    """How an array of the stored shape becomes one of the parameter's, or its first part.
 
     Args:
-      told: axes; or a function of an array, which rearranges it; None if nothing was said.
+      axes_given: axes; or a function that rearranges an array; None if the user gave neither.
 
     Raises:
-      ValueError: it does not get that shape, or not each number once.
+      ValueError: the shape is different, or not each number occurs once.
     """
     if callable(axes_given):
         places = np.arange(np.prod(stored, dtype=np.int64)).reshape(stored)
@@ -233,7 +232,7 @@ def _order(stored: tuple[int, ...], shape: tuple[int, ...], axes_given: Any, may
     try:
         axes = tuple(int(a) for a in (range(len(stored)) if axes_given is None else axes_given))
     except (TypeError, ValueError):
-        raise ValueError(f"axes {axes_given!r} are no permutation such as (1, 0)") from None
+        raise ValueError(f"axes {axes_given!r} are not a permutation such as (1, 0)") from None
     turned = tuple(stored[a] for a in axes) if sorted(axes) == list(range(len(stored))) else None
     if turned is None or not (turned == shape or (may_grow and slot_layout.is_grown(turned, shape))):
         raise ValueError(f"axes {list(axes)} do not make the one of the other")
@@ -241,7 +240,7 @@ def _order(stored: tuple[int, ...], shape: tuple[int, ...], axes_given: Any, may
 
 
 def variable_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:
-    """What steps make of some variables alone: other dtypes are rounded differently, and so on."""
+    """Explain differences of some variables only: other dtypes are rounded differently, and so on."""
     if wider := [target.stored.name for target in found if target.dtype != target.stored.dtype]:
         yield f"{some(wider)}: computed in a wider dtype than in the source"
     if rounded := rounding.difference(state, None):

@@ -1,4 +1,4 @@
-"""Optimizer state of any source into a transformation of optax: checked by its own steps, and put into new pytrees."""
+"""Restore optimizer state of any source into an optax transformation: check it by its own steps, fill new pytrees."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from migrate import claims
 from migrate.algorithms import rates
-from migrate.bytes.source import still_the_same
+from migrate.bytes.source import check_unchanged
 from migrate.conversion import partial
 from migrate.conversion.partial import Choice
 from migrate.live import current_values, mapped, optax_state, optax_trial, step_answers
-from migrate.live.current_values import Held
+from migrate.live.current_values import Assumed
 from migrate.live.mapped import Mapped, Order, Target
 from migrate.live.optax_state import COUNT, FIELDS, KEPT, Leaf, Optax
 from migrate.live.step_answers import Row
@@ -27,14 +27,14 @@ from optim.errors import UnsupportedError
 
 
 class Restored:
-    """One restoration on its way: what differs is known when it is made, `run` replaces state and parameters.
+    """A restoration: differences are known after it is created, `run` replaces state and parameters.
 
     Args:
-      variables: name in the source -> name of a leaf of the parameters, keys joined by slashes, or as `mapped.targets`
-        has it.
+      variables: name in the source -> name of a leaf of the parameters, keys joined by slashes, or as in
+        `mapped.targets`.
 
     Raises:
-      UnsupportedError: an algorithm that optax does not have, or a state that has no place for its slots.
+      UnsupportedError: an algorithm that optax does not have, or a state without a place for its slots.
       MismatchError: leaves that are missing, extra, or of another shape or dtype, all of them listed.
     """
 
@@ -54,7 +54,7 @@ class Restored:
         self._leaves = optax_state.leaves(training.state, training.params)
         self._check_places()
         rows = (
-            Held(t.stored, functools.partial(np.asarray, self._parameters[t.place], np.float64), t.order)
+            Assumed(t.stored, functools.partial(np.asarray, self._parameters[t.place], np.float64), t.order)
             for t in self.targets
             if not t.is_grown
         )
@@ -63,24 +63,22 @@ class Restored:
         rate = state.hyperparameters.get("learning_rate")
         self._own_schedule = rates.is_own(rate)
         if not self._own_schedule:
-            self._trial = optax_trial.tried(state, training, [*self.targets, *self._new_targets()])
+            self._trial = optax_trial.tried(state, training, [*self.targets, *self._fresh_targets()])
         self.origins = (*state.origins, *claims.doubts("optax transformation", dict.fromkeys(self._doubts())))
         self.reasons = claims.reasons(self.origins)
         self.warnings = tuple(
-            f"slot {slot}: its numbers are multiplied by {factor:.9g}, as the transformation keeps them"
+            f"slot {slot}: its numbers are multiplied by {factor:.9g}, as the transformation stores them"
             for slot, factor in self._trial.factors.items()
             if factor != 1.0
         )
 
-    def _new_targets(self) -> Iterator[Target]:
-        """Leaves that start fresh, as variables of their own, for a step needs all of them."""
+    def _fresh_targets(self) -> Iterator[Target]:
         for place in self._fresh.values():
             shape, dtype = tuple(self._parameters[place].shape), str(self._parameters[place].dtype)
             stored = StoredVariable(f"fresh {place}", None, shape, dtype, True)
             yield Target(stored, place, Order(tuple(range(len(shape)))), dtype, shape)
 
     def _check_places(self) -> None:
-        """Raises UnsupportedError: a slot has no place, or two."""
         places = [(leaf.what, leaf.name) for leaf in self._leaves if leaf.name]
         twice = sorted({f"{what} of {name}" for what, name in places if places.count((what, name)) > 1})
         if twice:
@@ -102,7 +100,7 @@ class Restored:
         state = self.state
         if self._own_schedule:
             name = state.hyperparameters["learning_rate"]["class_name"]
-            yield f"the source's learning rate is {name}, no schedule of Keras, so that no steps can be compared"
+            yield f"the source's learning rate is {name}, not a schedule of Keras, so its steps cannot be compared"
         yield from self._denied
         yield from self._trial.reasons
         for option, what in optax_trial.APART.items():
@@ -147,7 +145,7 @@ class Restored:
 
     @property
     def unmapped(self) -> tuple[str, ...]:
-        """What the source has and the state has no place for."""
+        """Parts of the source without a place in the state."""
         kinds = {leaf.what for leaf in self._leaves if leaf.name}
         lost = [
             f"{slot}/{name}"
@@ -158,7 +156,7 @@ class Restored:
         return (*self.state.unmapped, *lost)
 
     def run(self) -> int:
-        """Replace `state`, and `params` if wanted, or nothing; returns how many bytes of slots."""
+        """Replace `state`, and `params` if requested, or nothing; return the bytes of slots."""
         import jax
 
         targets = {target.place: target for target in self.targets}
@@ -187,8 +185,8 @@ class Restored:
         state = optax_state.filled(self._training.state, self._training.params, value)
         params = self._training.params
         if self._restore_variables:
-            params = _with_values(self._training, self.targets)
-        still_the_same()
+            params = _with_stored_values(self._training, self.targets)
+        check_unchanged()
         self._training.state, self._training.params = state, params
         return moved
 
@@ -199,7 +197,7 @@ class Restored:
 
 
 class Reset:
-    """Parameters with the stored values and a new state of them; as `Restored`."""
+    """Set parameters to the stored values and create a new state; same interface as `Restored`."""
 
     def __init__(self, state: OptimizerState, training: Optax, variables: Any, choice: Choice):
         self._training, self.what = training, "optax"
@@ -209,10 +207,10 @@ class Reset:
         self.reasons = claims.reasons(self.origins)
 
     def run(self) -> int:
-        """Replace `state` and `params`, or nothing; returns how many bytes of slots."""
-        params = _with_values(self._training, self.targets)
+        """Replace `state` and `params`, or nothing; return the bytes of slots."""
+        params = _with_stored_values(self._training, self.targets)
         state = self._training.tx.init(params)
-        still_the_same()
+        check_unchanged()
         self._training.state, self._training.params = state, params
         return 0
 
@@ -220,7 +218,7 @@ class Reset:
 def restored(
     state: OptimizerState, training: Optax, variables: Any, restore_variables: bool, choice: Choice
 ) -> Restored | Reset:
-    """One restoration on its way, see `Restored`."""
+    """Create the restoration, see `Restored`."""
     if choice.weights_only:
         return Reset(state, training, variables, choice)
     return Restored(state, training, variables, restore_variables, choice)
@@ -237,8 +235,7 @@ def _mapped(state: OptimizerState, training: Optax, variables: Any, choice: Choi
     return mapped.mapped(state, variables, found, tuple(parameters), "leaf array", choice, named)
 
 
-def _with_values(training: Optax, targets: Sequence[Target]) -> Any:
-    """The parameters with the stored values of the targets."""
+def _with_stored_values(training: Optax, targets: Sequence[Target]) -> Any:
     import jax
 
     by_place = {target.place: target for target in targets}

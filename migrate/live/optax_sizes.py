@@ -1,4 +1,4 @@
-"""Whether a transformation does the same to large variables as to small ones, as which it is tried."""
+"""Whether a transformation does the same to large variables as to the small ones of a trial."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def differs(tx: Any, params: Any, cut: int) -> bool:
-    """Whether its operations are others where no dim is larger than `cut`; shapes alone are traced."""
+    """Whether its operations change if no dim is larger than `cut`; only shapes are traced."""
     import jax
 
     def small(leaf: Any) -> Any:
@@ -24,23 +24,23 @@ def differs(tx: Any, params: Any, cut: int) -> bool:
 def _operations(tx: Any, params: Any) -> list[str]:
     import jax
 
-    made = jax.make_jaxpr(lambda gradients, values: tx.update(gradients, tx.init(values), values))(params, params)
-    return list(_said(made))
+    traced = jax.make_jaxpr(lambda gradients, values: tx.update(gradients, tx.init(values), values))(params, params)
+    return list(_operations_of(traced))
 
 
-def _said(closed: Any) -> Iterator[str]:
-    """Operations with the numbers that are written in them, and which places of an array these are about."""
+def _operations_of(closed: Any) -> Iterator[str]:
+    """Yield operations with their literal numbers, and the array positions that these concern."""
     yield from (_number(value) for value in getattr(closed, "consts", ()))
     for equation in closed.jaxpr.eqns:
         written = [_number(each.val) for each in equation.invars if hasattr(each, "val")]
         places = equation.outvars[0].aval.shape if equation.primitive.name == "iota" else ""
         yield f"{equation.primitive.name} {written} {places} {equation.params.get('start_indices', '')}"
         for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):  # as the branches of a condition
+            for inner in value if isinstance(value, (tuple, list)) else (value,):  # such as the branches of a condition
                 if hasattr(inner, "jaxpr"):
-                    yield from _said(inner)
+                    yield from _operations_of(inner)
 
 
 def _number(value: Any) -> str:
-    """A number, or the shape of an array: one that the variables' has made is another for smaller ones."""
+    """A number, or the shape of an array: sizes of variables are replaced by smaller ones."""
     return repr(np.shape(value) or np.asarray(value).tolist())

@@ -1,4 +1,4 @@
-"""An optax transformation with its state and its parameters, and which leaf of the state is which slot.
+"""An optax transformation with its state and parameters, and which leaf of the state is which slot.
 
 Source: the classes of state in `optax/_src/{transform,accumulation}.py` and `optax/schedules/_inject.py` 0.2.
 """
@@ -23,9 +23,9 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "Lion": {"m": "mu"},
     **dict.fromkeys(("Adam", "AdamW", "Nadam", "RectifiedAdam", "AdaBelief", "Yogi"), MOMENTS),
 }
-"""Algorithm of `optim` -> slot -> the field of optax's state that holds it."""
+"""Algorithm of `optim` -> slot -> the field of optax's state."""
 KEPT = "hyperparams"
-"""Where `inject_hyperparams` has numbers that stay as they are."""
+"""The field of `inject_hyperparams` with constant numbers."""
 COUNT = "count"
 
 
@@ -39,7 +39,7 @@ class Optax:
         params, state = training.params, training.state
 
     Args:
-      tx: an `optax.GradientTransformation`; what `restore` reports as exact was tried with it.
+      tx: an `optax.GradientTransformation`; `restore` tests it, and reports it as exact only if the tests agree.
       params: the pytree of arrays that it updates.
       state: its state; None for `tx.init(params)`.
     """
@@ -81,10 +81,10 @@ def _name(path: Any) -> str:
 
 
 def leaves(state: Any, params: Any) -> list[Leaf]:
-    """What each array of a state is, in the order in which JAX flattens it.
+    """What each array of a state is, in JAX's order of flattening.
 
     Raises:
-      UnsupportedError: an array of which no source can say what it should hold.
+      UnsupportedError: an array that no source has a value for.
     """
     import jax
 
@@ -109,7 +109,7 @@ def _leaf(path: Any, names: Mapping[Any, str]) -> Leaf:
 
 
 def filled(state: Any, params: Any, value: Callable[[Leaf, Any], Any]) -> Any:
-    """A state whose arrays are `value(what it is, old array)`."""
+    """A state whose arrays are `value(leaf, old array)`."""
     import jax
 
     structure = jax.tree_util.tree_structure(state)
@@ -119,8 +119,8 @@ def filled(state: Any, params: Any, value: Callable[[Leaf, Any], Any]) -> Any:
 
 
 def like(array: np.ndarray, leaf: Any) -> Any:
-    """An array in the dtype of a leaf and where that one lies."""
+    """An array with the dtype and device of a leaf."""
     import jax
 
-    made = np.asarray(array).astype(leaf.dtype)
-    return jax.device_put(made, leaf.sharding) if hasattr(leaf, "sharding") else jax.numpy.asarray(made)
+    values = np.asarray(array).astype(leaf.dtype)
+    return jax.device_put(values, leaf.sharding) if hasattr(leaf, "sharding") else jax.numpy.asarray(values)

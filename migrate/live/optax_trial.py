@@ -1,9 +1,9 @@
-"""Whether an optax transformation steps as the source would: both are tried, in float64, on numbers made for it.
+"""Test whether an optax transformation steps as the source would: run both in float64 on generated numbers.
 
-The hyperparameters of a transformation are hidden in functions, so that nothing but its steps tells them. They are
-compared with those of `optim` where they differ if anything does: at gradients of many sizes (epsilon, clipping), at
-step counts as far as int32 goes (schedules), on random slots and variables of the real names (weight decay and what is
-left out of it), several steps in a row (what is kept for later). Dims are the leaf's, cut to CUT.
+The hyperparameters of a transformation are hidden in functions, so only its steps show them. They are compared with
+those of `optim` where they differ most: with gradients of many sizes (epsilon, clipping), at step counts up to the
+limit of int32 (schedules), on random slots and variables with the real names (weight decay and its exclusions), and for
+several steps in a row (accumulated state). Dims are the leaf's, cut to CUT.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from migrate.algorithms import nadam
+from migrate.algorithms import nadam, rates
 from migrate.algorithms.clipping import LIMITS
 from migrate.live import optax_sizes, optax_state, step_answers
 from migrate.live.mapped import Target
@@ -31,7 +31,7 @@ from optim.options.adaptive_clipping import unit_axes
 from optim.rule import arguments, made_from, slot_dims
 
 CUT = 32
-"""No dim of what is tried is larger."""
+"""Largest dim of a trial."""
 STEPS = 3
 SIZES = {
     1e-9: "which shows epsilon",
@@ -40,12 +40,12 @@ SIZES = {
     1e3: "which shows clipping",
     1e6: "which shows clipping",
 }
-"""Of gradients, besides usual ones -> what a difference there comes from."""
+"""Sizes of gradients, besides usual ones -> the cause of a difference there."""
 SMALL = 1e-6
-"""Of gradients next to variables that are not."""
+"""Size of gradients for usual variables."""
 LAST = 2**31 - 1 - STEPS
 CLOSE, ROUNDED = 1e-6, 2e-7
-"""Relative to the step, and to the largest step that the same numbers make: optax computes schedules in float32."""
+"""Relative to the step, and to the largest step of the same numbers: optax computes schedules in float32."""
 APART = {
     "use_ema": "averages of the variables",
     "gradient_accumulation_steps": "accumulation of gradients",
@@ -53,7 +53,7 @@ APART = {
     "cautious": "cautious updates",
     "stochastic_average": "averages of the variables",
 }
-"""Options of a source that no transformation here has."""
+"""Options of a source that transformations here do not have."""
 NOT_TRIED = {
     *APART,
     "ema_momentum",
@@ -64,7 +64,7 @@ NOT_TRIED = {
     "float32_powers",
 }
 MOMENTA = {"SGD": "m", "RMSprop": "momentum"}
-"""The slot that holds steps, or gradients, whichever a transformation keeps there."""
+"""The slot of steps or gradients, whichever a transformation stores."""
 TRIED = {
     "learning_rate",
     "decay",
@@ -75,7 +75,7 @@ TRIED = {
     *comparison.ON,
     *LIMITS,
 }
-"""Options other than the rule's own that are tried."""
+"""Options, other than the rule's own, that are tested."""
 Arrays = dict[str, np.ndarray]
 Slots = dict[str, Arrays]
 """Slot -> variable -> array."""
@@ -83,7 +83,7 @@ Slots = dict[str, Arrays]
 
 @dataclass(frozen=True)
 class Numbers:
-    """What steps are tried on: variables by name, slots, and gradients of some steps in a row."""
+    """The data of a trial: variables by name, slots, and gradients of several steps in a row."""
 
     start: Arrays
     slots: Slots
@@ -92,8 +92,8 @@ class Numbers:
 
 @dataclass
 class Outcome:
-    """`factors`: by slot, what its numbers are multiplied by. `reasons`: why steps are not the source's; `is_other`:
-    not even usual ones are."""
+    """`factors`: multiply each slot's numbers by these. `reasons`: why steps differ from the source's. `is_other`:
+    whether even usual steps differ."""
 
     factors: dict[str, float] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
@@ -114,13 +114,13 @@ def tried(state: OptimizerState, training: Optax, targets: Sequence[Target]) -> 
     outcomes: list[Outcome] = []
     with enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for each in (plain, state):  # 0.9, and the 0.8999999762 that a release with float32 makes of it
+        for each in (plain, state):  # 0.9, and the 0.8999999762 that a release with float32 computes
             outcomes.append(_Trial(each, training, targets).outcome())
             if not outcomes[-1].reasons or plain.hyperparameters == state.hyperparameters:
                 break
     found = min(outcomes, key=lambda outcome: (outcome.is_other, len(outcome.reasons)))
     if optax_sizes.differs(training.tx, training.params, CUT):
-        found.reasons.append(f"what it does depends on how large variables are, and it was tried with dims up to {CUT}")
+        found.reasons.append(f"its operations depend on the size of variables, and it was tested with dims up to {CUT}")
     return found
 
 
@@ -135,30 +135,32 @@ class _Trial:
     def outcome(self) -> Outcome:
         count, rate = self._state.iterations, self._ours.rate
         usual = self._drawn(1.0)
-        made = Outcome()
+        result = Outcome()
         if self._ours.left_out:
-            made.reasons.append(f"{', '.join(self._ours.left_out)} of the source: not tried")
+            result.reasons.append(f"{', '.join(self._ours.left_out)} of the source: not tested")
         slot = MOMENTA.get(self._state.algorithm)
         if slot in usual.slots:
-            self._factors[slot] = made.factors[slot] = self._factor(slot, usual, count)
+            self._factors[slot] = result.factors[slot] = self._factor(slot, usual, count)
             if abs(self._factors[slot]) != 1.0 and self._ours.changes:
-                made.reasons.append(
+                result.reasons.append(
                     f"slot {slot}: the learning rate is inside the slot on one side and outside on the other, and"
                     " changes from step to step, so that no factor is exact"
                 )
         apart = self._apart(usual, count)
         if apart:
-            made.reasons.append(f"its next steps are not the source's: {apart}")
-            made.is_other = True
-            return made
+            result.reasons.append(f"its next steps are not the source's: {apart}")
+            result.is_other = True
+            return result
         for size, why in SIZES.items():
-            apart = "" if any(why in reason for reason in made.reasons) else self._apart(self._drawn(size), count)
+            apart = "" if any(why in reason for reason in result.reasons) else self._apart(self._drawn(size), count)
             if apart:
-                made.reasons.append(f"with gradients of about {size:g}, {why}, its steps are not the source's: {apart}")
+                result.reasons.append(
+                    f"with gradients of about {size:g}, {why}, its steps are not the source's: {apart}"
+                )
         small = replace(self._drawn(SMALL), start=usual.start)
-        apart = "" if made.reasons else self._apart(small, count)
+        apart = "" if result.reasons else self._apart(small, count)
         if apart:
-            made.reasons.append(
+            result.reasons.append(
                 f"with gradients of about {SMALL:g} and usual variables, which shows weight decay, its steps are not"
                 f" the source's: {apart}"
             )
@@ -166,18 +168,18 @@ class _Trial:
         for later in _counts(count, rate):
             apart = self._apart(usual, later, largest)
             if apart:
-                made.reasons.append(f"{later} steps on, which shows the schedule, it is not the source's: {apart}")
+                result.reasons.append(f"{later} steps on, which shows the schedule, it is not the source's: {apart}")
                 break
-        return made
+        return result
 
     def _drawn(self, size: float) -> Numbers:
         return self._ours.drawn(self._random, size)
 
     def _apart(self, numbers: Numbers, count: int, also: Arrays | None = None) -> str:
-        """How far the steps of the two are from each other, in words; empty if they are the same.
+        """Describe the difference between the two steps; empty if they are the same.
 
         Args:
-          also: another step that these numbers may have, by whose size rounding is judged, too.
+          also: another possible step for these numbers, whose size also limits rounding.
         """
         ours = self._ours.steps(numbers, count)
         theirs = self._theirs.steps(self._scaled(numbers), count)
@@ -194,9 +196,9 @@ class _Trial:
         return replace(numbers, slots=slots)
 
     def _factor(self, slot: str, numbers: Numbers, count: int) -> float:
-        """What the numbers of a slot are there: with or without the learning rate, added or subtracted.
+        """The factor of a slot's numbers there: with or without the learning rate, added or subtracted.
 
-        Without a gradient the slot alone moves a variable; how far shows which of the possible factors it is.
+        Without a gradient only the slot changes a variable; the size shows which possible factor applies.
         """
         name = next((n for n in numbers.slots[slot] if n not in self._ours.frozen), "")
         if not name:
@@ -228,15 +230,16 @@ def _said(name: str, number: int, have: np.ndarray, get: np.ndarray) -> str:
     if size and np.linalg.norm(get - ratio * have) < 0.01 * off:
         return f"step {number} of {name} is {round(ratio, 9) + 0.0:.7g} times as large"
     if not size:
-        return f"step {number} moves {name}, and the source does not"
+        return f"step {number} changes {name}, and the source does not"
     return f"step {number} of {name} is {off / size:.2g} of its size away"
 
 
 def _counts(count: int, rate: Any) -> list[int]:
-    """Step counts after one, closest together where they are few and where a schedule may turn."""
+    """Step counts after one, densest at the start and where a schedule may change."""
     config = rate.get("config", {}) if isinstance(rate, Mapping) else {}
     turns = [*(config.get("boundaries") or ()), *(config.get(key) for key in ("decay_steps", "first_decay_steps"))]
-    turns += [told[1] for op, *told in config.get("operations", ()) if op == "Const" and np.ndim(told[1]) == 0]
+    turns += rates.ends_of_phases(rate)
+    turns += [inputs[1] for op, *inputs in config.get("operations", ()) if op == "Const" and np.ndim(inputs[1]) == 0]
     near = [int(turn) + i for turn in turns if isinstance(turn, (int, float)) for i in (-1, 0, 1)]
     wanted = {*near, *(count + 2**power + i for power in range(31) for i in (0, 1))}
     return sorted(n for n in wanted if count < n <= LAST)
@@ -245,14 +248,14 @@ def _counts(count: int, rate: Any) -> list[int]:
 class _Source:
     """The source's steps by its rule, in float64, on variables with the source's names.
 
-    `left_out` are options of the source that take part in its steps and not in these, `frozen` the variables that it
-    does not train.
+    `left_out` are options of the source that affect its steps but not these; `frozen` the variables that it does not
+    train.
     """
 
     def __init__(self, state: OptimizerState, targets: Sequence[Target]):
         cls = rules.of(state.algorithm)
         if cls is None:
-            raise UnsupportedError(f"no rule is known of {state.algorithm}")
+            raise UnsupportedError(f"there is no rule for {state.algorithm}")
         self._state = state
         values = {k: v for k, v in state.hyperparameters.items() if k not in NOT_TRIED}
         own = arguments(cls)
@@ -265,7 +268,7 @@ class _Source:
         self._limits = {key: float(values[key]) for key in LIMITS if values.get(key)}
         self.rate = values["learning_rate"]
         self.changes = isinstance(self.rate, Mapping) or bool(values.get("decay"))
-        self.left_out = [n for n, v in values.items() if n not in own and not _is_idle(n, v)]
+        self.left_out = [n for n, v in values.items() if n not in own and not _has_no_effect(n, v)]
         self.left_out += ["clip_order"] if len(self._limits) > 1 else []
         self.left_out += ["weight_decay"] if state.algorithm == "AdamW" and "weight_decay" not in values else []
         source = step_answers.Source(state).asks[factors.TRAINED]
@@ -276,7 +279,7 @@ class _Source:
         return comparison.rate_at(self._rule, count)
 
     def drawn(self, random: Any, size: float) -> Numbers:
-        """Numbers as they may be where gradients are of that size; variables are no larger than 1."""
+        """Draw realistic numbers for gradients of that size; variables are at most 1."""
         gradients = [self._normal(random, size) for _ in range(STEPS)]
         return Numbers(self._normal(random, min(size, 1.0)), self._slots(random, size), gradients)
 
@@ -297,15 +300,15 @@ class _Source:
         return found
 
     def steps(self, numbers: Numbers, count: int) -> list[Arrays]:
-        """What each of some steps in a row adds to the variables, after `count` steps."""
-        values, slots, made = dict(numbers.start), {s: dict(per) for s, per in numbers.slots.items()}, []
-        product = {nadam.PRODUCT: self._product(count)} if self._state.algorithm == "Nadam" else {}
+        """The changes of the variables in each of several steps, after `count` steps."""
+        values, slots, changes = dict(numbers.start), {s: dict(per) for s, per in numbers.slots.items()}, []
+        product = {nadam.PRODUCT: self._product_of_momenta(count)} if self._state.algorithm == "Nadam" else {}
         for step, gradients in enumerate(numbers.gradients, count + 1):
             rate = self.rate_at(step - 1)
             clipped = self._clipped(gradients)
             added = {}
             for name, value in values.items():
-                decay = 0.0 if self._is_kept(name) else self._decay
+                decay = 0.0 if self._is_excluded_from_decay(name) else self._decay
                 inside = decay if self._made.places_weight_decay else 0.0
                 gradient, shrunk = clipped[name], value
                 if not self._is_coupled and not self._made.places_weight_decay:
@@ -328,11 +331,10 @@ class _Source:
                     slots[slot][name] = np.asarray(array)
             product = {nadam.PRODUCT: c[nadam.PRODUCT]} if product else {}
             values = {name: value + added[name] for name, value in values.items()}
-            made.append(added)
-        return made
+            changes.append(added)
+        return changes
 
-    def _is_kept(self, name: str) -> bool:
-        """Whether a variable is left out of weight decay."""
+    def _is_excluded_from_decay(self, name: str) -> bool:
         patterns = self._state.hyperparameters.get("weight_decay_exclude") or ()
         return any(re.search(pattern, name) for pattern in patterns)
 
@@ -348,8 +350,7 @@ class _Source:
             gradients = {name: g * (limit / max(norms[name], limit)) for name, g in gradients.items()}
         return gradients
 
-    def _product(self, steps: int) -> float:
-        """Nadam's product of momenta after so many steps."""
+    def _product_of_momenta(self, steps: int) -> float:
         if steps == self._state.iterations and nadam.PRODUCT in self._state.scalars:
             return self._state.scalars[nadam.PRODUCT]
         return nadam.product(float(self._hyper["beta_1"]), float(self._hyper["schedule_decay"]), steps)
@@ -367,16 +368,13 @@ def _clipped_by_unit(
     return np.asarray(gradient * (limit / np.maximum(norm, limit)))
 
 
-def _is_idle(name: str, value: Any) -> bool:
-    """Whether an option other than the rule's own is taken part of, or does nothing."""
+def _has_no_effect(name: str, value: Any) -> bool:
     if name in TRIED or name in comparison.NOT_THE_RULE:
         return True
     return not value
 
 
 class _Transformation:
-    """The transformation, on parameters of float64 and of the pytree's own structure."""
-
     def __init__(self, training: Optax, targets: Sequence[Target], fields: Mapping[str, str]):
         import jax
 
@@ -397,7 +395,7 @@ class _Transformation:
         """As `_Source.steps`."""
         params = self._tree(numbers.start)
         state = self._state(params, numbers.slots, count)
-        made = []
+        changes = []
         for gradient in numbers.gradients:
             try:
                 updates, state = self._update(self._tree(gradient), state, params)
@@ -407,9 +405,9 @@ class _Transformation:
                     f" {type(error).__name__}: {str(error)[:200]}"
                 ) from error
             added = {name: np.asarray(update) for name, update in optax_state.named(updates).items()}
-            made.append({self._targets[n].stored.name: value for n, value in added.items()})
+            changes.append({self._targets[n].stored.name: value for n, value in added.items()})
             params = self._unflatten([old + added[name] for name, old in optax_state.named(params).items()])
-        return made
+        return changes
 
     def _state(self, params: Any, slots: Slots, count: int) -> Any:
         import jax

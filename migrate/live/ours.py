@@ -15,7 +15,10 @@ from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim import slot_layout
+from optim.checkpoints import assigning, live
+from optim.checkpoints.variables import handle, identity
 from optim.errors import HyperparameterError, UnsupportedError
+from optim.state.names import plain_name
 
 
 class Ours:
@@ -27,15 +30,17 @@ class Ours:
         import optim
 
         self._optimizer = optimizer
-        base = next((c for c in type(optimizer).__mro__ if getattr(optim, c.__name__, None) is c), None)
+        """Whose state it is: what `for_keras` made on JAX and PyTorch."""
+        inner = getattr(optimizer, "inner", optimizer)
+        base = next((c for c in type(inner).__mro__ if getattr(optim, c.__name__, None) is c), None)
         if base is None or base is optim.Optimizer:
             raise UnsupportedError(
-                f"{type(optimizer).__name__} is not a class of optim, so its rule is not known; restore into a class"
+                f"{type(inner).__name__} is not a class of optim, so its rule is not known; restore into a class"
                 " of optim"
             )
         self.algorithm = base.__name__
-        self.what = f"optim.{base.__name__}" if type(optimizer) is base else f"{type(optimizer).__name__} (optim)"
-        self._stock = type(optimizer) is base
+        self.what = f"optim.{base.__name__}" if type(inner) is base else f"{type(inner).__name__} (optim)"
+        self._stock, self._rule = type(inner) is base, inner._rule
         self.scaling: Scaling | None = None
         self._values: Mapping[str, Any] = {}
         self.asks: Asks = {
@@ -49,8 +54,8 @@ class Ours:
     def rule(self, dtypes: Sequence[str]) -> comparison.Rule:
         unknown = None
         try:
-            values = dict(self._optimizer.get_config())
-        except HyperparameterError as error:  # a schedule of the caller's own has no config
+            values = dict(live.config_of(self._optimizer))
+        except HyperparameterError as error:  # a custom schedule has no config
             raise UnsupportedError(f"{self.what} has options that cannot be compared: {error}") from error
         self._values = values
         self.scaling = self.scaling or loss_scale.of_arguments(values)
@@ -61,39 +66,39 @@ class Ours:
         return comparison.Rule(self.algorithm, values, unknown, (*reasons, *replaced(self._optimizer)))
 
     def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
-        tracked = list(self._optimizer._state.tracked)
-        if not tracked:
+        known = self._tracked()
+        if not known:
             return [], []
-        known = {id(t.variable) for t in tracked}
-        from optim.state.tracked import plain_name, unwrap
-
-        given = {id(unwrap(v)) for v in variables}
+        given = {identity(v) for v in variables}
         return (
-            [plain_name(v) for v in variables if id(unwrap(v)) not in known],
-            [t.name for t in tracked if id(t.variable) not in given],
+            [plain_name(v) for v in variables if identity(v) not in known],
+            [t.name for i, t in known.items() if i not in given],
         )
 
+    def _tracked(self) -> dict[int, Any]:
+        """What the optimizer knows of its variables, by identity."""
+        return {id(t.variable): t for t in live.state_of(self._optimizer).tracked}
+
     def known(self) -> Sequence[Any]:
-        return [t.variable for t in self._optimizer._state.tracked]
+        return [t.variable for t in self._tracked().values()]
 
     def build(self, variables: Sequence[Any]) -> None:
         if not self._optimizer.built:
             self._optimizer.build(list(variables))
 
     def slots(self, variable: Any) -> Mapping[str, Any]:
-        state = self._optimizer._state
-        names = [name for name in state.slots.names if name != slot_layout.GATHERED]  # made by `settle`
-        return dict(state.slots.of(state.tracked[variable], names))
+        state, tracked = live.state_of(self._optimizer), self._tracked()[identity(variable)]
+        found = {name: state.find(name, tracked) for name in state.slots if name != slot_layout.GATHERED}
+        return {name: slot for name, slot in found.items() if slot is not None}  # marks are made by `settle`
 
     def scalars(self, values: Mapping[str, float]) -> list[tuple[str, Any, float]]:
-        kept = self._optimizer._state.scalars
+        kept = live.state_of(self._optimizer).scalars
         return [(name, v, values[name]) for name, v in kept.items() if name in values]
 
     def start(self, slot: str) -> float | None:
         if slot == slot_layout.AVERAGE:
             return None
-        rule = self._optimizer._rule
-        initial = next((s.initial for s in (rule.slots if rule is not None else ()) if s.name == slot), 0.0)
+        initial = next((s.initial for s in (self._rule.slots if self._rule is not None else ()) if s.name == slot), 0.0)
         return None if isinstance(initial, str) else initial
 
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
@@ -104,9 +109,7 @@ class Ours:
         return repeated_rows.acting(options.get("repeated_rows"), {k: options.get(k) for k in LIMITS})
 
     def _is_decayed(self, variable: Any) -> bool:
-        from optim.state.tracked import unwrap
-
-        if self._optimizer._settings.weight_decay.lists(unwrap(variable)):
+        if self._optimizer._settings.weight_decay.lists(handle(variable).variable):
             return False
         return not self._matches(self._optimizer.weight_decay_exclude, variable)
 
@@ -114,13 +117,9 @@ class Ours:
         return any(re.search(pattern, name) for pattern in patterns for name in self._names(variable))
 
     def _names(self, variable: Any) -> tuple[str, ...]:
-        """What patterns look at: its name in the optimizer, or the one that it will have there, and its own."""
-        from optim.state.tracked import plain_name
-
-        tracked = self._optimizer._state.tracked
-        return tracked[variable].names if variable in tracked else (plain_name(variable),)
+        """The names that patterns are matched with: its present or future name in the optimizer, and its own."""
+        tracked = self._tracked().get(identity(variable))
+        return (plain_name(variable),) if tracked is None else tracked.names
 
     def settle(self, values: Mapping[str, float]) -> None:
-        from optim.checkpoints import assigning
-
         assigning.settle(self._optimizer)

@@ -1,4 +1,4 @@
-"""Optimizer state from any source straight into a live optimizer: everything is checked, then all of it is assigned."""
+"""Restore optimizer state from any source into a live optimizer: everything is checked, then everything is assigned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from migrate import claims, readers, surfaces
 from migrate.algorithms import nadam
 from migrate.bytes.arrays import LazyArray
 from migrate.bytes.messages import some, worded
-from migrate.bytes.source import still_the_same, watching
+from migrate.bytes.source import check_unchanged, watching
 from migrate.conversion import error_boundary, model_weights, partial
 from migrate.conversion.commands import RESTORE, answered, calls
 from migrate.conversion.convert import PathLike, Progress, Report, read
@@ -39,22 +39,25 @@ from migrate.matching import choosing
 from migrate.rules import comparison
 from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
+from optim.checkpoints import assigning
+from optim.checkpoints.assigning import Assignment
+from optim.checkpoints.variables import handle
 from optim.errors import MismatchError, UnsupportedError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 RANK = ("name", "object graph", "shape", "position")
-"""Ways of matching, the surest first."""
+"""Ways of matching, the most reliable first."""
 
 
 @dataclass(frozen=True)
 class Restoration(Report):
-    """What `restore` did: a `Report` in which `dest` is the live optimizer and `matched` has the live variables' names.
+    """The result of `restore`: a `Report` with the live optimizer as `dest` and the live variables' names in `matched`.
 
     Attributes:
       onto: {live variable: (variable of the source, how it was found: `name`, `shape` or `position`)}.
-      unmapped: names of what the source has and the live optimizer has no place for.
+        unmapped: names of parts of the source without a place in the live optimizer.
     """
 
     onto: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -78,38 +81,38 @@ def restore(
     """Put the optimizer state of `source` into a live optimizer: all of it, or none.
 
     Args:
-      source: a file, a folder, or the prefix of a TensorFlow checkpoint, as `read` takes.
-      optimizer: of `optim`, or what `optim.for_keras` made of it, of Keras 3 on the TensorFlow backend, or of tf_keras
-        (`optimizers` or `optimizers.legacy`), in a LossScaleOptimizer or not. New slots are made for the trainable ones
-        of `variables`, in their order. Or of torch.optim, with a mapping name in the source -> parameter; or
-        `migrate.Optax(tx, params)`, with a mapping name in the source -> name in the pytree, `Dense_0/kernel`. Where
-        dims are in another order, (parameter, axes) or (name, axes); where more is, (parameter, function), which gives
-        NumPy arrays of the source's shape in the parameter's order.
+      source: a file, a folder, or the prefix of a TensorFlow checkpoint, as for `read`.
+      optimizer: of `optim`, or the result of `optim.for_keras` anywhere, of Keras 3 on TensorFlow, or of tf_keras
+        (`optimizers` or `optimizers.legacy`), in a LossScaleOptimizer or not. New slots are created for the trainable
+        ones of `variables`, in their order. Or of torch.optim, with a mapping name in the source -> parameter; or
+        `migrate.Optax(tx, params)`, with a mapping name in the source -> name in the pytree, `Dense_0/kernel`. If
+        dims are in another order, use (parameter, axes) or (name, axes); for other orders (parameter, function),
+        which gets NumPy arrays of the source's shape and returns them in the parameter's order.
       variables: the model's variables, at least the trainable ones (of tf_keras model.trainable_variables, as those of
         a frozen layer keep trainable=True there): a sequence in the model's order, matched to the
         source by name (`variable.path` or `.name`), then shape, then position; or a mapping name in the source ->
         variable, matched by name and shape alone.
       restore_variables: also assign the stored values of the variables given.
       strict: refuse whatever is not exact.
-      fresh: regular expressions, searched for in the names of live variables, in a mapping in its keys: those take
-        nothing from the source, as a new last layer does. They keep their values, and their slots are initial. What the
+      fresh: regular expressions, searched in the names of live variables, or in the keys of a mapping: those get
+        nothing from the source, like a new last layer. They keep their values, and their slots are initial. What the
         source has instead is dropped.
-      grown: the same, of variables that are larger along one dim than in the source, such as a longer vocabulary: the
-        first part is taken from there, and the rest starts fresh. That the order is the source's is your promise.
-      weights_only: reset the optimizer, whatever the source has: take the values of the variables, make slots initial
-        and the step counter 0.
-      source_variables: what `read` calls `variables`; a list takes the live variables where this is None.
+      grown: the same, for variables that are larger along one dim than in the source, such as a longer vocabulary:
+        the first part comes from the source, and the rest starts fresh. You promise that the order is the source's.
+      weights_only: reset the optimizer: assign the values of the variables, make slots initial and the step counter
+        0.
+      source_variables: `variables` of `read`; for a list, None means the live variables.
       progress: called with (bytes done, bytes in all).
       hints: `format`, `optimizer_config`, `generation`, `optimizer_path` and `overrides`, as for `read`.
 
     Returns:
-      What was done. `fidelity` is `exact` where the live optimizer continues as the source would have; hyperparameters
-      that differ keep their live values, and are among the `reasons` why it is then `approximate`.
+      The result. `fidelity` is `exact` if the live optimizer continues as the source would have. Hyperparameters that
+      differ keep their live values, and are among the `reasons` for `approximate`.
 
     Raises:
-      StrictError: `strict`, and it is not exact. UnsupportedError: another algorithm than the source's, or an optimizer
-        of another library. MismatchError, AmbiguousError: variables. Otherwise as `read`. The values of optimizer and
-        variables are then what they were before; slots that did not exist may have been made, with initial values.
+      StrictError: `strict`, and it is not exact. UnsupportedError: another algorithm than the source's, or an
+        optimizer of another library. MismatchError, AmbiguousError: variables. The others are those of `read`. After
+        an error, optimizer and variables have their old values; new slots with initial values may exist.
     """
     path = argument_types.path("source", source)
     check_hints(hints, weights_only=weights_only)
@@ -135,7 +138,7 @@ def restore(
         if restored:
             mapped = restored(state, optimizer, variables, restores, choice)
             _check_strict(mapped, strict)
-            return _asking(_by_mapping(path, mapped, restores), ask)
+            return _asking(_restore_by_mapping(path, mapped, restores), ask)
         assert live is not None
         if not weights_only:
             _check_class(state, live)
@@ -153,7 +156,7 @@ def _read(
     hints: SourceHints,
     choice: Choice,
 ) -> OptimizerState:
-    """The state of a source, checked whole; the live variables name those of a list where nobody else does."""
+    """Read and check a whole source; the live variables name those of a list if the user gave no names."""
     with error_boundary.reading(path):
         if choice.weights_only:
             return model_weights.of_source(path, {**hints, **({"source_variables": hint} if hint else {})})
@@ -168,7 +171,7 @@ def _read(
 def _read_with_flags(
     path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[variable_matching.Given], hints: SourceHints
 ) -> OptimizerState:
-    """As `read`; of a file of weights alone, which does not store what was frozen, the live variables show it."""
+    """Do the same as `read`; for a file of weights alone the live variables show what was frozen."""
     try:
         return read(path, variables=hint, **hints)
     except AmbiguousError:
@@ -182,8 +185,8 @@ def _read_with_flags(
         state = read(path, variables=[{"name": v.name, "shape": v.shape} for v in names], **hints)
         trained = [v.name for v in names]
         doubt = (
-            f"{some(trained)}: the source does not store which variables were trained, so that those are taken which"
-            " the live model trains"
+            f"{some(trained)}: the source does not store which variables were trained; dtopt assumes those that the"
+            " live model trains"
         )
         confirm = surfaces.naming(trained)
         origin = claims.Origin(claims.TRAINED, trained, claims.COMPUTED, doubt=doubt, confirm=confirm)
@@ -199,7 +202,7 @@ Done = (
     | optax_optimizers.Reset
 )
 Ask = Callable[[claims.Questions], tuple[str, tuple[str, ...]]]
-"""Makes the calls that answer what is open."""
+"""Formats calls that answer open questions."""
 
 
 def _check_strict(done: Done, strict: bool) -> None:
@@ -208,18 +211,17 @@ def _check_strict(done: Done, strict: bool) -> None:
         raise claims.asking(StrictError(text), claims.questions(done.origins))
 
 
-def _asking(made: Restoration, ask: Ask) -> Restoration:
-    asked = claims.questions(made.origins)
+def _asking(restoration: Restoration, ask: Ask) -> Restoration:
+    asked = claims.questions(restoration.origins)
     confirm, choices = ask(asked)
-    return replace(made, questions=asked, confirm_command=confirm, choice_commands=choices)
+    return replace(restoration, questions=asked, confirm_command=confirm, choice_commands=choices)
 
 
-def _by_mapping(
+def _restore_by_mapping(
     source: str,
     done: torch_optimizers.Restored | torch_optimizers.Reset | optax_optimizers.Restored | optax_optimizers.Reset,
     restore_variables: bool,
 ) -> Restoration:
-    """Into another framework."""
     moved = done.run()
     state, names = done.state, [t.stored.name for t in done.targets]
     slots = sum(name in per for per in state.slots.values() for name in names)
@@ -254,7 +256,7 @@ def _check_class(state: OptimizerState, live: Live) -> None:
 
 
 class _Restoring:
-    """One restoration on its way: what differs is known when it is made, `run` assigns."""
+    """A restoration: differences are known after it is created, `run` assigns."""
 
     def __init__(self, chosen: selection.Selection, live: Live, restore_variables: bool, weights_only: bool):
         self._state, self._live, self._given, self._pairs = chosen.state, live, chosen.given, chosen.pairs
@@ -267,7 +269,9 @@ class _Restoring:
             self.differences = Reset(self._state, live, self._trainable)
         else:
             same = (p for p in self._pairs if p.live.shape == p.stored.shape)
-            denied = current_values.reasons(map(variable_matching.held, same), self._state.variables, restore_variables)
+            denied = current_values.reasons(
+                map(variable_matching.assumed, same), self._state.variables, restore_variables
+            )
             self.differences = Differences(self._state, live, self._trainable, self._pairs, denied)
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
@@ -298,9 +302,7 @@ class _Restoring:
     # Assigning.
 
     def run(self, progress: Progress | None) -> None:
-        """Make the slots that are not there, and assign everything or nothing."""
-        from optim.checkpoints import assigning
-
+        """Create missing slots, and assign everything or nothing."""
         self._live.build([g.variable for g in self._trainable])
         todo = [*self._slot_assignments(), *self._scalar_assignments(), *self._variable_assignments()]
         sizes = {id(a.value): values.size(a.value) for a in todo}
@@ -311,36 +313,35 @@ class _Restoring:
             if progress is not None:
                 progress(self._moved, total)
             if self._moved == total:
-                still_the_same()  # raised here, everything is put back
+                check_unchanged()  # raised here, everything is put back
 
         assigning.assign_all(todo, assigned)
         self._live.settle(self._scalars)
 
     def _slot_assignments(self) -> Iterator[Any]:
-        from optim.checkpoints.assigning import Assignment
-
         stored = {id(p.live): p.stored for p in self._trained}
         for given in self._trainable:
             slots = self._live.slots(given.variable)
             own = stored.get(id(given))
             for slot, variable in slots.items():
-                yield Assignment(variable, self._slot_value(slot, given, own, variable))
+                yield Assignment(variable, self._stored_or_initial(slot, given, own, variable))
             if own is not None:
-                held = [s for s in self._state.slots if own.name in self._state.slots[s]]
-                self._slots += sum(slot in slots for slot in held)
-                self._unmapped += [f"{slot}/{own.name}" for slot in held if slot not in slots]
+                names = [s for s in self._state.slots if own.name in self._state.slots[s]]
+                self._slots += sum(slot in slots for slot in names)
+                self._unmapped += [f"{slot}/{own.name}" for slot in names if slot not in slots]
         frozen = {p.stored.name for p in self._pairs if not p.live.trainable}
         self._unmapped += [f"{s}/{n}" for s, per in self._state.slots.items() for n in per if n in frozen]
 
-    def _slot_value(self, slot: str, given: Given, own: StoredVariable | None, variable: Any) -> Any:
-        """The stored slot, or what a new one is filled with."""
+    def _stored_or_initial(self, slot: str, given: Given, own: StoredVariable | None, variable: Any) -> Any:
         array = self._stored_slot(slot, own)
         what, change = f"slot {slot} of {given.name!r}", self.differences.plan.changes.get(slot)
         start = self._live.start(slot)
         initial = values.filled(what, variable, given.variable if start is None else start)
         if array is None and start is None and own is not None and self._restore_variables:
             array, change = own.array, None
-        return initial if array is None else values.grown(values.stored(what, array, variable.dtype, change), initial)
+        if array is None:
+            return initial
+        return values.grown(values.stored(what, array, handle(variable).dtype, change), initial)
 
     def _stored_slot(self, slot: str, own: StoredVariable | None) -> LazyArray | None:
         if own is None:
@@ -362,19 +363,14 @@ class _Restoring:
         return known
 
     def _scalar_assignments(self) -> Iterator[Any]:
-        from optim.checkpoints.assigning import Assignment
-
         for name, variable, number in self._live.scalars(self._scalars):
             yield Assignment(variable, values.filled(f"{name} of the optimizer", variable, number))
 
     def _variable_assignments(self) -> Iterator[Any]:
-        from optim.checkpoints.assigning import Assignment
-        from optim.state.tracked import unwrap
-
         for pair in self._pairs if self._restore_variables else ():
             assert pair.stored.array is not None
-            variable, what = unwrap(pair.live.variable), f"variable {pair.live.name!r}"
-            value = values.stored(what, pair.stored.array, variable.dtype, None)
+            variable, what = pair.live.variable, f"variable {pair.live.name!r}"
+            value = values.stored(what, pair.stored.array, handle(variable).dtype, None)
             yield Assignment(variable, values.grown(value, values.filled(what, variable, variable)))
 
     # Report.

@@ -1,4 +1,4 @@
-"""Which live variables take what from a source, where only a part of each side belongs to the other one."""
+"""Choose which live variables get what from a source if only parts of the two match."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from migrate.live.variable_matching import Given, LeftOverError, Pair
 from migrate.matching import choosing
 from migrate.rules.comparison import Rule
 from migrate.state import OptimizerState, Parts
+from optim.checkpoints.variables import handle, identity
 from optim.errors import DtoptError, HyperparameterError, MismatchError, UnsupportedError
 
 TRIES = 4
-"""Calls with more patterns that are tried before one is advised."""
+"""Most patterns of a call that is tested before it is advised."""
 NADAM = "Nadam"
-"""Its state starts with a number that follows from its settings."""
+"""Algorithms whose state starts with a number that follows from their settings."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The state as the live variables take it, all of these, and those that are the source's."""
+    """The state for the live variables, all of these, and those of the source."""
 
     state: OptimizerState
     given: tuple[Given, ...]
@@ -35,15 +36,13 @@ class Selection:
 
 
 class Reset:
-    """Stands for `differences.Differences` where the optimizer takes nothing from the source."""
+    """Replaces `differences.Differences` if the optimizer gets nothing from the source."""
 
     def __init__(self, state: OptimizerState, live: Live, trainable: Sequence[Given]):
-        from optim.state.tracked import unwrap
-
-        dtypes = sorted({unwrap(g.variable).dtype.name for g in trainable})
+        dtypes = sorted({handle(g.variable).dtype for g in trainable})
         try:
             self.rule = self.source_rule = live.rule(dtypes)
-        except UnsupportedError:  # a schedule of the caller's own, which is compared with nothing here
+        except UnsupportedError:  # a custom schedule, which is not compared here
             if live.algorithm == NADAM:
                 raise
             self.rule = self.source_rule = Rule(live.algorithm, {})
@@ -55,33 +54,31 @@ class Reset:
 def select(
     state: OptimizerState, live: Live, given: Sequence[Given], variables: Any, choice: Choice, restores: bool
 ) -> Selection:
-    """The pairs of live and stored variables, after what the user chose.
+    """Return the pairs of live and stored variables, after the user's choices.
 
     Args:
-      restores: whether the variables take the stored values.
+      restores: whether the variables get the stored values.
 
     Raises:
-      HyperparameterError: patterns that choose nothing. MismatchError, AmbiguousError: as `matching.pairs`; where other
-        patterns would do, with the call that has them.
+      HyperparameterError: patterns that match nothing. MismatchError, AmbiguousError: as for `matching.pairs`; if
+        other patterns would work, with the call that has them.
     """
     ordered = not isinstance(variables, Mapping)
     given = [*given, *_known(live, given, choice)]
     try:
         return _selected(state, live, given, choice, ordered, restores)
     except LeftOverError as error:
-        advised = _advised(error, state, live, given, choice, ordered, restores)
+        advised = _tested_call(error, state, live, given, choice, ordered, restores)
         raise MismatchError(f"{error}{advised}") from error
     except HyperparameterError as error:
-        more = "" if ordered else "; name the new variables in the mapping, too, under names of your own"
+        more = "" if ordered else "; name the new variables in the mapping too, under new names"
         raise HyperparameterError(f"{error}{more}") from error
 
 
 def _known(live: Live, given: Sequence[Given], choice: Choice) -> list[Given]:
     """Other variables that the optimizer was built on, which start fresh by their own names."""
-    from optim.state.tracked import unwrap
-
-    there = {id(unwrap(g.variable)) for g in given}
-    others = variable_matching.given([v for v in live.known() if id(unwrap(v)) not in there]) if choice.fresh else []
+    there = {identity(g.variable) for g in given}
+    others = variable_matching.given([v for v in live.known() if identity(v) not in there]) if choice.fresh else []
     return [g for g in others if any(choosing.finds(pattern, g.name) for pattern in choice.fresh)]
 
 
@@ -100,11 +97,11 @@ def _selected(
     parts = Parts(fresh, larger, partial.dropped(state, {p.stored.name for p in pairs} | {*fresh}) if is_part else ())
     if choice.weights_only:
         state = replace(state, algorithm=live.algorithm)
-    state = replace(state, parts=parts, origins=(*state.origins, *partial.told(parts, resharded)))
+    state = replace(state, parts=parts, origins=(*state.origins, *partial.partial_origins(parts, resharded)))
     return Selection(state, tuple(given), tuple(pairs))
 
 
-def _advised(
+def _tested_call(
     error: LeftOverError,
     state: OptimizerState,
     live: Live,
@@ -113,7 +110,6 @@ def _advised(
     ordered: bool,
     restores: bool,
 ) -> str:
-    """The call with which the rest is restored, tried; empty if patterns alone do not do."""
     names, are_grown = [g.name for g in given], error.are_grown
     found = choice
     for _ in range(TRIES):

@@ -1,4 +1,5 @@
-"""What a source and a live optimizer answer to each entry of `rules.step_factors` that no configuration holds."""
+"""The answers of a source and a live optimizer for each entry of `rules.step_factors` that configurations don't
+have."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from migrate.rules.comparison import Rule, same
 from migrate.state import OptimizerState, StoredVariable
 
 NOT_STORED = object()
-"""The answer of a source that does not store it: the live model's own is right."""
+"""The answer of a source that does not store it: the live model's is right."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A stored variable, and the live one: `name` as a report shows it, `variable` as its framework takes it."""
+    """A stored variable, and the live one: `name` for reports, `variable` for its framework."""
 
     stored: StoredVariable
     name: str
@@ -30,7 +31,7 @@ class Row:
 
 
 Ask = Callable[[Row], Any]
-"""What a live optimizer answers of one variable."""
+"""A live optimizer's answer for one variable."""
 Asks = Mapping[str, Ask]
 """By the name of an entry of `step_factors`."""
 
@@ -40,7 +41,7 @@ def _chosen(patterns: Iterable[str] | None, name: str) -> bool:
 
 
 def exceptions(values: Mapping[str, Any], *names: str) -> tuple[str, ...]:
-    """Arguments of a rule that except a variable of these names."""
+    """Arguments of a rule that exclude a variable of these names."""
     given = {argument: values.get(argument) for argument in factors.BY_NAME[factors.EXCEPTED].arguments}
     if values.get("exclude_embeddings"):
         given["exclude_embeddings"] = ["(?i)embedding"]
@@ -48,25 +49,25 @@ def exceptions(values: Mapping[str, Any], *names: str) -> tuple[str, ...]:
 
 
 def multiplier(values: Mapping[str, Any], *names: str) -> float:
-    """What the learning rate of a variable is multiplied by."""
+    """The factor of a variable's learning rate."""
     given = (values.get("learning_rate_multipliers") or {}).items()
     return next((float(factor) for pattern, factor in given if any(_chosen([pattern], n) for n in names)), 1.0)
 
 
 def of_variables() -> dict[str, Ask]:
-    """The answers of variables of TensorFlow and Keras, whichever optimizer steps."""
+    """The answers of variables of TensorFlow and Keras, for any optimizer."""
     return {
         factors.TRAINED: lambda row: bool(getattr(row.variable, "trainable", True)),
         factors.CONSTRAINT: lambda row: constraints.of_variable(row.variable),
     }
 
 
-MOVE, STAY, DECAY = "move", "stay, with their slots", "stay, and their slots decay"
-"""What becomes of rows of a table that a sparse gradient leaves out."""
+MOVE, STAY, DECAY = "change", "do not change, nor do their slots", "do not change, but their slots decay"
+"""How rows of a table that a sparse gradient leaves out are handled."""
 
 
 def lazy(values: Mapping[str, Any], *names: str) -> str:
-    """What becomes of the rows of a variable of these names that a sparse gradient leaves out."""
+    """How the rows of a variable of these names that a sparse gradient leaves out are handled."""
     if not any(_chosen(values.get("lazy_rows"), name) for name in names):
         return MOVE
     return STAY if values.get("lazy_rows_keep_slots", True) else DECAY
@@ -100,7 +101,7 @@ class Source:
         return text or "one that its graph applies"
 
     def lost_constraints(self, variables: Sequence[StoredVariable]) -> list[str]:
-        """Constraints of the model's config whose variable is not among those of the source by its name."""
+        """Constraints of the model's config for variables that the source does not have by that name."""
         stored = self._stored
         if stored is None or stored.model is None or stored.traits.ignores_constraints:
             return []
@@ -115,7 +116,7 @@ UNUSED: Mapping[str, Any] = {
     factors.EXCEPTED: (),
     factors.LAZY: MOVE,
 }
-"""What a framework answers that never does it."""
+"""The answer of a framework that never does it."""
 
 
 def _decay_text(have: Any, get: Any) -> str:
@@ -149,10 +150,10 @@ TEXTS: Mapping[str, Callable[[Any, Any], str]] = {
 def differences(
     state: OptimizerState, framework: str, rows: Sequence[Row], asks: Asks, decays: bool, flag: str = "trainable"
 ) -> Iterator[str]:
-    """Why variables move differently.
+    """Explain why variables change differently.
 
     Args:
-      framework: one of `step_factors.LIVE`. asks: what it answers.
+      framework: one of `step_factors.LIVE`. asks: its answers.
       decays: whether weights decay in both.
       flag: the attribute of a live variable that freezes it.
     """
@@ -162,7 +163,7 @@ def differences(
     )  # dropped: a reason already
     lacking = [v.name for v in state.variables if source.asks[factors.TRAINED](v) is True and v.name not in known]
     if lacking:
-        yield f"{some(lacking)}: trained in the source, and not among the live variables given"
+        yield f"{some(lacking)}: trained in the source, but not among the live variables"
     trained = [row for row in rows if source.asks[factors.TRAINED](row.stored) is not False]
     for name in factors.OF_VARIABLES:
         way = factors.BY_NAME[name].answers[framework]
@@ -179,11 +180,11 @@ def differences(
             if name == factors.TRAINED and both[1] and framework in (factors.TF_KERAS, factors.LEGACY):
                 yield "variables of a frozen layer of tf_keras keep trainable=True: give model.trainable_variables"
     if lost := source.lost_constraints(state.variables):
-        yield f"{some(lost)}: the source has a constraint on it, and no variable of that name to compare with"
+        yield f"{some(lost)}: the source has a constraint on it, but no variable of that name to compare"
 
 
 def remarks(state: OptimizerState, rows: Sequence[Row], asks: Asks) -> list[str]:
-    """What a source does not store, and the live model decides."""
+    """Report what a source does not store and the live model decides."""
     source, ask = Source(state), asks[factors.CONSTRAINT]
     kept = [r.name for r in rows if source.asks[factors.CONSTRAINT](r.stored) is NOT_STORED and ask(r) is not None]
     return [f"{some(kept)}: the source does not store constraints; those of the live model apply"] if kept else []
@@ -192,10 +193,10 @@ def remarks(state: OptimizerState, rows: Sequence[Row], asks: Asks) -> list[str]
 def unmatched(
     state: OptimizerState, framework: str, shapes: Sequence[tuple[int, ...]], asks: Asks, live: Sequence[Row]
 ) -> Iterator[str]:
-    """Why steps may differ where no live variable is known to be a stored one, as no slots ask for it.
+    """Explain why steps may differ if no slots identify the live variables with stored ones.
 
     Args:
-      shapes: of the live variables that are trained. live: these, each with itself for a stored one.
+      shapes: of the live variables that are trained. live: these, each with itself as its stored one.
     """
     source = Source(state)
     stored = [v for v in state.variables if v.trainable]
@@ -213,11 +214,11 @@ def unmatched(
 
 
 def of_whole(state: OptimizerState, framework: str, source: Rule, live: Rule, scaling: Scaling | None) -> Iterator[str]:
-    """Why steps differ by what is neither an argument that is compared nor of single variables."""
+    """Explain differences that are neither a compared argument nor about single variables."""
     have = loss_scale.of_state(state)
     if factors.BY_NAME[factors.LOSS_SCALE].answers[framework] == factors.UNKNOWN:
         if have is not None:
-            yield f"the loss scale is {have} in the source, and the live optimizer cannot be asked for one"
+            yield f"the loss scale is {have} in the source, and the live optimizer does not show one"
     elif (have is None) != (scaling is None) or (have and scaling and not have.fits(scaling)):
         yield (
             f"the loss scale is {have or 'none'} in the source and {scaling or 'none'} around the live optimizer, which"
@@ -227,7 +228,7 @@ def of_whole(state: OptimizerState, framework: str, source: Rule, live: Rule, sc
 
 
 def _first_values(state: OptimizerState, framework: str, source: Rule, live: Rule) -> Iterator[str]:
-    """What new slots are filled with, where the source has none yet, and what averages start from at the first step."""
+    """Compare initial values of new slots if the source has none yet, and the start of averages."""
     for argument in ("initial_accumulator_value", "initial_velocity"):
         both = source.values.get(argument), live.values.get(argument)
         if not state.slots and not same(*both):

@@ -1,4 +1,5 @@
-"""Optimizer state of any source into a live optimizer of PyTorch: everything is checked, then all of it is assigned."""
+"""Restore optimizer state of any source into a PyTorch optimizer: everything is checked, then everything is
+assigned."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ import numpy as np
 
 from migrate import claims
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.source import still_the_same
+from migrate.bytes.source import check_unchanged
 from migrate.conversion import partial
 from migrate.conversion.partial import Choice
 from migrate.live import conversions, current_values, mapped, step_answers
 from migrate.live.base import replaced
 from migrate.live.conversions import Plan
-from migrate.live.current_values import Held
+from migrate.live.current_values import Assumed
 from migrate.live.keras import start_of
 from migrate.live.mapped import Mapped, Target
 from migrate.live.step_answers import Row
@@ -29,18 +30,18 @@ from optim.errors import UnsupportedError
 
 
 def is_torch(optimizer: Any) -> bool:
-    """Whether it is an optimizer of PyTorch; torch is not imported for the question."""
+    """Whether it is an optimizer of PyTorch, without importing torch."""
     return any(c.__module__.startswith("torch.optim") and c.__name__ == "Optimizer" for c in type(optimizer).__mro__)
 
 
 class Restored:
-    """One restoration on its way: what differs is known when it is made, `run` assigns.
+    """A restoration: differences are known after it is created, `run` assigns.
 
     Args:
-      variables: name in the source -> parameter, or as `mapped.targets` has it.
+      variables: name in the source -> parameter, or as in `mapped.targets`.
 
     Raises:
-      UnsupportedError: a class that is not known, or another algorithm than the source's.
+      UnsupportedError: an unknown class, or another algorithm than the source's.
       MismatchError: parameters that are missing, extra, or of another shape or dtype, all of them listed.
     """
 
@@ -74,7 +75,7 @@ class Restored:
             self.warnings = tuple(dict.fromkeys((*self.warnings, *plan.warnings)))
             self._products[id(group)] = self._momentum_product(source, live)
         if _has_hooks(optimizer):
-            reasons.append("the live optimizer calls hooks at each step, and what they do is not compared")
+            reasons.append("the live optimizer calls hooks at each step, which are not compared")
         reasons += replaced(optimizer)
         reasons += [FRESH_COUNT] if self._fresh and self._kind.counts else []
         reasons += [
@@ -82,7 +83,7 @@ class Restored:
             *self._factor_reasons(source),
         ]
         reasons += current_values.reasons(
-            (Held(t.stored, functools.partial(_held, t.place), t.order) for t in self.targets if not t.is_grown),
+            (Assumed(t.stored, functools.partial(_held, t.place), t.order) for t in self.targets if not t.is_grown),
             state.variables,
             restore_variables,
         )
@@ -97,7 +98,7 @@ class Restored:
         return replace(source, values={k: v for k, v in source.values.items() if k != "weight_decay"})
 
     def _factor_reasons(self, source: comparison.Rule) -> Iterator[str]:
-        """A group decays all of its parameters, and torch steps with none that requires no gradient."""
+        """Report single parameters: a group decays all of them, and torch skips those that require no gradient."""
         rows = [Row(t.stored, t.stored.name, t.place) for t in self.targets]
         asks: step_answers.Asks = {
             factors.TRAINED: lambda row: bool(row.variable.requires_grad),
@@ -114,22 +115,22 @@ class Restored:
 
     @property
     def unmapped(self) -> tuple[str, ...]:
-        """What the source has and torch has no place for."""
+        """Parts of the source without a place in torch."""
         lost = [f"{slot}/{n}" for slot, per in self.state.slots.items() if slot not in self._kind.slots for n in per]
         return (*self.state.unmapped, *lost)
 
     def run(self) -> int:
-        """Assign everything or nothing; returns how many bytes of slots."""
-        made = {target.place: dict(self._entries(target)) for target in self.targets}
-        _assign(self.targets if self._restore_variables else ())
-        for parameter, entries in made.items():
+        """Assign everything or nothing; return the bytes of slots."""
+        states = {target.place: dict(self._entries(target)) for target in self.targets}
+        _assign_all_or_none(self.targets if self._restore_variables else ())
+        for parameter, entries in states.items():
             self._optimizer.state[parameter] = entries
         for parameter in self._fresh.values():
             self._optimizer.state.pop(parameter, None)
-        return sum(e.element_size() * e.nelement() for entries in made.values() for e in entries.values())
+        return sum(e.element_size() * e.nelement() for entries in states.values() for e in entries.values())
 
     def _entries(self, target: Target) -> Iterator[tuple[str, Any]]:
-        """What torch keeps of one parameter. Keras counts steps for all together, also for one never trained."""
+        """The state of one parameter in torch. Keras counts steps for all together, also for one never trained."""
         owned = {slot: per[target.stored.name] for slot, per in self.state.slots.items() if target.stored.name in per}
         group = self._groups[target.place]
         if self._kind.counts:
@@ -137,7 +138,7 @@ class Restored:
         for slot, key in self._kind.slots.items():
             if slot not in owned:
                 if group.get(NEEDED_BY.get(slot, ""), self._kind.counts):
-                    yield key, _tensor(target, self._new(slot, target, owned))
+                    yield key, _tensor(target, self._initial_value(slot, target, owned))
                 continue
             wide = mapped.numbers(owned[slot])
             change = self._plans[id(group)].changes.get(slot)
@@ -147,8 +148,7 @@ class Restored:
         if product is not None:
             yield self._kind.scalars["u_product"], self._number(target, product)
 
-    def _new(self, slot: str, target: Target, owned: Mapping[str, LazyArray]) -> np.ndarray:
-        """What a slot that the source has not begins with."""
+    def _initial_value(self, slot: str, target: Target, owned: Mapping[str, LazyArray]) -> np.ndarray:
         start = self._start(slot, target)
         return target.filled(mapped.numbers(owned["v"]), lambda: start) if slot == "vhat" and "v" in owned else start
 
@@ -156,7 +156,7 @@ class Restored:
         return np.full(target.shape, start_of(slot, self._source.values))
 
     def _number(self, target: Target, value: float) -> Any:
-        """A number that torch keeps with a parameter, where its kernels ask for it."""
+        """A number that torch stores with a parameter, on the device that its kernels require."""
         import torch
 
         group = self._groups[target.place]
@@ -166,7 +166,7 @@ class Restored:
 
 
 class Reset:
-    """Parameters that take the stored values, and an optimizer without state, as a new one; as `Restored`."""
+    """Set parameters to the stored values and clear the optimizer's state; same interface as `Restored`."""
 
     def __init__(self, state: OptimizerState, optimizer: Any, variables: Any, choice: Choice):
         self._optimizer = optimizer
@@ -177,8 +177,8 @@ class Reset:
         self.reasons = claims.reasons(self.origins)
 
     def run(self) -> int:
-        """Assign everything or nothing; returns how many bytes of slots."""
-        _assign(self.targets)
+        """Assign everything or nothing; return the bytes of slots."""
+        _assign_all_or_none(self.targets)
         self._optimizer.state.clear()
         return 0
 
@@ -186,7 +186,7 @@ class Reset:
 def restored(
     state: OptimizerState, optimizer: Any, variables: Any, restore_variables: bool, choice: Choice
 ) -> Restored | Reset:
-    """One restoration on its way, see `Restored`."""
+    """Create the restoration, see `Restored`."""
     if choice.weights_only:
         return Reset(state, optimizer, variables, choice)
     return Restored(state, optimizer, variables, restore_variables, choice)
@@ -195,7 +195,7 @@ def restored(
 def _mapped(state: OptimizerState, optimizer: Any, variables: Any, choice: Choice) -> Mapped:
     parameters = {p: None for group in optimizer.param_groups for p in group["params"]}
     named: dict[str, Any] = {}
-    for group in optimizer.param_groups:  # torch keeps names where it was given them, from 2.6 on
+    for group in optimizer.param_groups:  # torch stores names if it got them, from 2.6 on
         named |= dict(zip(group.get("param_names", ()), group["params"], strict=False))
 
     def found(parameter: Any) -> tuple[Any, tuple[int, ...], str] | None:
@@ -209,12 +209,11 @@ def _mapped(state: OptimizerState, optimizer: Any, variables: Any, choice: Choic
     return mapped.mapped(state, variables, found, tuple(parameters), "parameter", choice, named)
 
 
-def _assign(targets: Sequence[Target]) -> None:
-    """The stored values to all parameters or none."""
+def _assign_all_or_none(targets: Sequence[Target]) -> None:
     import torch
 
     values = [(t.place, _tensor(t, t.value(functools.partial(_held, t.place)))) for t in targets]
-    still_the_same()
+    check_unchanged()
     before = [(parameter, parameter.detach().clone()) for parameter, _ in values]
     try:
         with torch.no_grad():
@@ -228,7 +227,7 @@ def _assign(targets: Sequence[Target]) -> None:
 
 
 def _tensor(target: Target, array: np.ndarray) -> Any:
-    """In memory as the parameter is: fused steps go through both from the first address to the last."""
+    """A tensor with the parameter's memory layout: fused steps go through both in order of addresses."""
     import torch
 
     live, whole = target.place, torch.from_numpy(array)
@@ -240,7 +239,6 @@ def _tensor(target: Target, array: np.ndarray) -> Any:
 
 
 def _is_sharded(parameter: Any) -> bool:
-    """Whether each process has a part of it: a DTensor of torch, as those of `fully_shard`."""
     return hasattr(parameter, "full_tensor")
 
 
@@ -254,7 +252,6 @@ def _held(parameter: Any) -> np.ndarray:
 
 
 def _has_hooks(optimizer: Any) -> bool:
-    """Its own, or such as torch calls for all optimizers."""
     from torch.optim import optimizer as shared
 
     hooks = [getattr(optimizer, name, None) for name in HOOKS]

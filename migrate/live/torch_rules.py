@@ -1,4 +1,4 @@
-"""The optimizers of PyTorch in `optim`'s terms: which state is which slot, and which rule a group follows.
+"""The optimizers of PyTorch in `optim`'s terms: their state as slots, and the rule of a group.
 
 Source: `torch/optim/{adam,adamw,sgd,rmsprop,adagrad,adadelta,adamax,nadam,radam}.py` 2.0 to 2.11.
 """
@@ -57,10 +57,10 @@ def _radam(group: Group) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """One class: the class of `optim` with its rule, its arguments there, its state by slot, and its scalars.
+    """One class: the class of `optim` with its rule, the arguments there, its state by slot, and its scalars.
 
-    `coupled`: whether `weight_decay` is added to the gradient. `differs`: (group, steps taken) -> why a step is not
-    quite that of the class of `optim`; empty if it is.
+    `coupled`: whether `weight_decay` is added to the gradient. `differs`: (group, steps made) -> why a step differs
+    slightly from that of the class of `optim`; empty if it does not.
     """
 
     algorithm: str
@@ -73,13 +73,13 @@ class Kind:
 
 
 def _epsilon(group: Group, steps: int) -> str:
-    """epsilon is added to √(v/(1−β₂ᵗ)) in torch and to √v in Keras, times the same: that is epsilon·√(1−β₂ᵗ)."""
+    """torch adds epsilon to √(v/(1−β₂ᵗ)) and Keras to √v, times the same: a factor of √(1−β₂ᵗ) in epsilon."""
     factor = math.sqrt(1.0 - float(group["betas"][1]) ** (steps + 1))
     if group["eps"] == 0 or 1.0 - factor < 1e-6:
         return ""
     return (
         f"epsilon is added after the bias correction in torch and before it in the source: {factor:.3g} times as much"
-        " at the next step, which matters where the root is about as small as epsilon, and less from step to step"
+        " at the next step, which matters if the root is about as small as epsilon, and less with each step"
     )
 
 
@@ -105,11 +105,11 @@ KINDS = {
 }
 """By the name of the class in `torch.optim`."""
 NEEDED_BY = {"vhat": "amsgrad", "momentum": "momentum", "average_gradient": "centered"}
-"""Slot -> the option with which torch takes no step without it: where a source has none, it begins again."""
+"""Slot -> the option without which torch ignores it; a source without the slot restarts it."""
 
 
 def rule_of(kind: Kind, group: Group) -> Rule:
-    """The rule that a group of parameters follows."""
+    """The rule of a group of parameters."""
     rate = group["lr"]
     values = {"learning_rate": float(rate), **kind.arguments(group)}
     reasons = []
@@ -119,5 +119,5 @@ def rule_of(kind: Kind, group: Group) -> Rule:
     if group.get("maximize"):
         reasons.append("the live optimizer maximizes")
     if group.get("dampening"):
-        reasons.append("the live optimizer dampens its momentum, which no source's rule does")
+        reasons.append("the live optimizer dampens its momentum, unlike any source")
     return Rule(kind.algorithm, spelled_out(kind.algorithm, values), None, tuple(reasons))

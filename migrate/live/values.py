@@ -1,4 +1,4 @@
-"""Values on their way into live variables: stored ones in the variable's dtype, and what new slots are filled with."""
+"""Values for live variables: stored ones in the variable's dtype, and initial ones of new slots."""
 
 from __future__ import annotations
 
@@ -9,39 +9,36 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.live.conversions import Change
+from optim.checkpoints.assigning import Value
+from optim.checkpoints.variables import dtype_called, handle
 
 
 def size(value: Any) -> int:
-    """Bytes of a value."""
-    import tensorflow as tf
-
-    return int(np.prod(value.shape, dtype=np.int64)) * int(tf.as_dtype(value.dtype).size)
+    return int(np.prod(value.shape, dtype=np.int64)) * dtype_called(value.dtype).itemsize
 
 
 def holds(wide: str, narrow: str) -> bool:
-    """Whether every number of one floating dtype is one of another."""
+    """Whether one floating dtype can hold every number of another."""
     order = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
     return wide in order and narrow in order and order[wide] > order[narrow]
 
 
-def stored(what: str, array: LazyArray, dtype: Any, change: Change | None) -> Any:
-    """An array of the source in the dtype of its variable, changed if need be."""
-    from optim.checkpoints.assigning import Value
-
-    wanted = dtype.as_numpy_dtype
+def stored(what: str, array: LazyArray, dtype: str, change: Change | None) -> Value:
+    """An array of the source in the dtype of its variable, converted if necessary."""
+    wanted = dtype_called(dtype)
 
     def load() -> np.ndarray:
-        if change is None and array.dtype == dtype.name:
+        if change is None and array.dtype == dtype:
             raw = np.asarray(array.load()).reshape(array.shape)
             return raw.view(wanted) if array.dtype == "bfloat16" else raw
         wide = widened(np.asarray(array.load()), array.dtype).reshape(array.shape)
         return (wide if change is None else change(wide)).astype(wanted)
 
-    return Value(f"{what} ({array.stored_as})", array.shape, dtype.name, load)
+    return Value(f"{what} ({array.stored_as})", array.shape, dtype, load)
 
 
-def grown(first: Any, rest: Any) -> Any:
-    """A value whose first part is one and the rest another; that first one where the two have one shape."""
+def grown(first: Value, rest: Value) -> Value:
+    """A value with one as its first part and the rest of another; the first one if both have the same shape."""
     if first.shape == rest.shape:
         return first
 
@@ -53,17 +50,14 @@ def grown(first: Any, rest: Any) -> Any:
     return replace(first, shape=rest.shape, load=load)
 
 
-def filled(what: str, variable: Any, value: Any) -> Any:
+def filled(what: str, variable: Any, value: Any) -> Value:
     """A number everywhere, or the present value of another variable."""
-    from optim.checkpoints.assigning import Value
-    from optim.layouts import placement
-    from optim.state.tracked import unwrap
-
-    shape, wanted = tuple(int(n) for n in variable.shape), variable.dtype.as_numpy_dtype
+    own = handle(variable)
+    wanted = dtype_called(own.dtype)
 
     def load() -> np.ndarray:
         if isinstance(value, (int, float)):
-            return np.full(shape, value, wanted)
-        return np.asarray(placement.to_host(unwrap(value))).astype(wanted)
+            return np.full(own.shape, value, wanted)
+        return handle(value).to_host().astype(wanted)
 
-    return Value(what, shape, variable.dtype.name, load)
+    return Value(what, own.shape, own.dtype, load)

@@ -1,4 +1,4 @@
-"""Which stored variable a live one is: by name, else by shape, else by position, and never by guess."""
+"""Match live variables with stored ones: by name, else by shape, else by position, and never by guess."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 
 from migrate.errors import AmbiguousError
-from migrate.live.current_values import Held
+from migrate.live.current_values import Assumed
 from migrate.live.mapped import Order
 from migrate.matching.strategies import is_statistic, plain
 from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
+from optim.checkpoints.variables import handle
 from optim.errors import MismatchError
+from optim.state.names import plain_name
 
 SHOWN = 8
 
 
 class LeftOverError(MismatchError):
-    """Live variables are other ones than those of the source; `names` are theirs, and may start fresh."""
+    """Live variables that the source does not have; `names` are theirs, and may start fresh."""
 
     names: tuple[str, ...] = ()
     are_grown: bool = False
@@ -37,23 +39,23 @@ def _left_over(text: str, live: Sequence[Given], are_grown: bool = False) -> Lef
 
 @dataclass(frozen=True)
 class Part:
-    """What of the live variables is not the source's: the names of those that start `fresh`, which are not matched, and
-    of those that have `grown`. What the source has beyond the others is dropped. `with_all`: whether what is not
-    trained is matched by shape and position, too."""
+    """The parts of the live variables that are not the source's: the names of those that start `fresh`, which are not
+    matched, and of those that have `grown`. The source's other variables are dropped. `with_all`: whether untrained
+    ones are matched by shape and position too."""
 
     fresh: Collection[str] = ()
     grown: Collection[str] = ()
     with_all: bool = False
 
     def fits(self, live: Given, stored: StoredVariable) -> bool:
-        """Whether a live variable can have the numbers of a stored one."""
+        """Whether a live variable can get the numbers of a stored one."""
         is_grown = live.name in self.grown and slot_layout.is_grown(stored.shape, live.shape)
         return live.shape == stored.shape or is_grown
 
 
 @dataclass(frozen=True)
 class Given:
-    """A live variable: `variable` as the caller gave it, `name` without `:0`."""
+    """A live variable: `variable` is the caller's object, `name` has no `:0`."""
 
     name: str
     variable: Any
@@ -63,8 +65,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Pair:
-    """A live variable, the stored one that it is, and how that was found: `name`, `shape` or `position`, which is
-    proven if it has the value of the stored one already."""
+    """A live variable, its stored one, and how they were matched: `name`, `shape` or `position`. `proven`: whether it
+    has the value of the stored one already."""
 
     live: Given
     stored: StoredVariable
@@ -73,22 +75,18 @@ class Pair:
 
 
 def given(variables: Sequence[Any] | Mapping[str, Any]) -> list[Given]:
-    """The live variables as they are matched. Raises GradientsError for what is none."""
-    from optim.state.tracked import plain_name, unwrap
-
+    """Prepare live variables for matching. Raises GradientsError for other objects."""
     named = variables.items() if isinstance(variables, Mapping) else [(plain_name(v), v) for v in variables]
     found = []
     for name, variable in named:
-        inner = unwrap(variable)
-        shape = tuple(int(n) for n in inner.shape)
-        found.append(Given(str(name), variable, shape, bool(getattr(variable, "trainable", True))))
+        found.append(Given(str(name), variable, handle(variable).shape, bool(getattr(variable, "trainable", True))))
     return found
 
 
 def pairs(
     state: OptimizerState, live: Sequence[Given], ordered: bool, with_values: bool, part: Part | None = None
 ) -> list[Pair]:
-    """Live and stored variables that belong together; none are needed where there are no slots and no values."""
+    """Match live and stored variables; pairs are only required if there are slots or values."""
     owners = {name for per in state.slots.values() for name in per}
     if not owners and not with_values:
         ordered = False
@@ -100,7 +98,7 @@ def pairs(
             stored,
             needed=lambda v: v.name in owners,
             ordered=ordered,
-            equal=_equal,
+            equal=_has_stored_value,
             part=part,
             has_places=layers is None,
         )
@@ -111,8 +109,8 @@ def pairs(
 
 
 def trained(live: Sequence[Given], stored: Sequence[StoredVariable], ordered: bool) -> list[StoredVariable] | None:
-    """The stored variables that the live model trains, for a source that does not store which those are; None if no
-    live variable is known to be one of them."""
+    """The stored variables that the live model trains, for a source without trainable flags; None if no live variable
+    is known to be one of them."""
     every = [replace(g, trainable=True) for g in live]
     flags = {g.name: g.trainable for g in live}
     for needed in (True, False):
@@ -126,8 +124,8 @@ def trained(live: Sequence[Given], stored: Sequence[StoredVariable], ordered: bo
 
 
 def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
-    """Stored variables as the model has them. From 2.9 on an optimizer is built in that order; older ones had others,
-    and what they saved with has the model's."""
+    """Stored variables in the model's order. From 2.9 on an optimizer is built in that order; older ones had others,
+    and models saved with them have the model's."""
     stored = state.source
     if stored is None or stored.traits.builds_for_all:
         return state.variables
@@ -135,26 +133,20 @@ def _in_model_order(state: OptimizerState) -> Sequence[StoredVariable]:
     return sorted(state.variables, key=lambda v: order.get(v.name, len(order)))
 
 
-def held(pair: Pair) -> Held:
-    """What the live variable of a pair has."""
-    from optim.layouts import placement
-    from optim.state.tracked import unwrap
+def assumed(pair: Pair) -> Assumed:
+    """The current values of a pair's live variable."""
 
     def value() -> np.ndarray:
-        return np.asarray(placement.to_host(unwrap(pair.live.variable)), np.float64)
+        return np.asarray(handle(pair.live.variable).to_host(), np.float64)
 
-    return Held(pair.stored, value, Order(tuple(range(len(pair.stored.shape)))))
+    return Assumed(pair.stored, value, Order(tuple(range(len(pair.stored.shape)))))
 
 
-def _equal(live: Given, stored: StoredVariable) -> bool:
-    """Whether a live variable has the value of a stored one, bit for bit."""
-    from optim.layouts import placement
-    from optim.state.tracked import unwrap
-
-    variable = unwrap(live.variable)
-    if stored.array is None or stored.dtype != variable.dtype.name or stored.shape != live.shape:
+def _has_stored_value(live: Given, stored: StoredVariable) -> bool:
+    variable = handle(live.variable)
+    if stored.array is None or stored.dtype != variable.dtype or stored.shape != live.shape:
         return False
-    return bool(np.asarray(placement.to_host(variable)).tobytes() == np.asarray(stored.array.load()).tobytes())
+    return bool(variable.to_host().tobytes() == np.asarray(stored.array.load()).tobytes())
 
 
 def match(
@@ -167,19 +159,19 @@ def match(
     part: Part | None = None,
     has_places: bool = True,
 ) -> list[Pair]:
-    """A stored variable for every live one that is trained, and for each other one that has one of its name.
+    """Find a stored variable for every live one that is trained, and for others of the same name.
 
     Args:
       live: in the order of the model. stored: in the order of the source's model.
-      needed: whether a stored variable must find its live one, as it has slots.
-      ordered: whether the order of `live` means anything, so that position may decide.
-      equal: whether a live variable has the value of a stored one; used where position decides.
-      part: where only a part of each side belongs to the other one.
+      needed: whether a stored variable must have a live one, because it has slots.
+      ordered: whether the order of `live` is meaningful, so that position may decide.
+      equal: whether a live variable has the value of a stored one; used if position decides.
+      part: set if only parts of the two sides match.
       has_places: whether the order of `stored` is known.
 
     Raises:
-      MismatchError: a name fits and its shape does not; or some are left over, all of them listed.
-      AmbiguousError: only position is left to decide, and order or values speak against it.
+      MismatchError: a name matches but not its shape; or some are left over, all of them listed.
+      AmbiguousError: only position is left, and order or values contradict it.
     """
     aside = [g for g in live if part is not None and g.name in part.fresh]
     live = [g for g in live if part is None or g.name not in part.fresh]
@@ -190,24 +182,24 @@ def match(
     taken = {p.stored.name for p in pairs}
     free = [v for v in stored if v.name not in taken and (needed(v) or _is_trained(v, part))]
     ordered = ordered and has_places
-    pairs += _by_rest(free_live, free, needed, ordered, equal, part)
+    pairs += _pairs_by_shape_or_position(free_live, free, needed, ordered, equal, part)
     if part is not None and part.with_all:
         done, taken = {id(p.live) for p in pairs}, {p.stored.name for p in pairs}
         free_live = [g for g in live if not g.trainable and id(g) not in done]
         free = [v for v in stored if v.name not in taken and not _is_trained(v, part)]
-        pairs += _by_rest(free_live, free, lambda _: False, ordered, equal, part)
+        pairs += _pairs_by_shape_or_position(free_live, free, lambda _: False, ordered, equal, part)
     place = {id(g): i for i, g in enumerate(live)}
     return sorted(pairs, key=lambda p: place[id(p.live)])
 
 
 def _is_trained(variable: StoredVariable, part: Part | None) -> bool:
-    """By its flag; where a part is wanted of a source that has none, by its name."""
+    """Whether it is trained: by its flag; if only a part is wanted and the source has no flags, by its name."""
     if part is None or variable.trainable is not None:
         return bool(variable.trainable)
     return not is_statistic(variable.name)
 
 
-def _by_rest(
+def _pairs_by_shape_or_position(
     live: list[Given],
     stored: list[StoredVariable],
     needed: Callable[[StoredVariable], bool],
@@ -215,10 +207,9 @@ def _by_rest(
     equal: Callable[[Given, StoredVariable], bool],
     part: Part | None,
 ) -> list[Pair]:
-    """Pairs of variables with names that tell nothing."""
-    pairs, live, stored = _by_shape(live, stored)
+    pairs, live, stored = _unique_shape_pairs(live, stored)
     if part is not None:
-        grown, live, stored = _by_growth(live, stored, part)
+        grown, live, stored = _growth_pairs(live, stored, part)
         pairs += grown
         shapes = {g.shape for g in live}
         stored = [v for v in stored if v.shape in shapes]
@@ -235,22 +226,22 @@ def _by_name(
     part: Part,
     telling: Telling,
 ) -> list[Pair]:
-    """Same names, then names with the same end, longest first, as far as each is the only one on both sides.
+    """Match equal names, then names with equal ends, longest first, if each is unique on both sides.
 
     Args:
-      aside: live ones that are not matched. telling: those of the live names that say anything, compared with the
-        stored ones and those aside.
+      aside: live ones that are not matched. telling: the informative live names, compared with the stored ones and
+        those aside.
     """
     pairs: list[Pair] = []
     depth = max((n.count("/") + 1 for n in [g.name for g in live] + [plain(v.name) for v in stored]), default=0)
     for parts in (0, *range(depth, 1, -1)):
         done = {id(p.live) for p in pairs}
         taken = {p.stored.name for p in pairs}
-        ours = _unique((_end(g.name, parts), g) for g in live if id(g) not in done)
-        theirs = _unique((_end(plain(v.name), parts), v) for v in stored if v.name not in taken)
-        others = {_end(g.name, parts) for g in aside}
+        ours = _unique((_last_parts(g.name, parts), g) for g in live if id(g) not in done)
+        theirs = _unique((_last_parts(plain(v.name), parts), v) for v in stored if v.name not in taken)
+        others = {_last_parts(g.name, parts) for g in aside}
         same = [key for key in telling(ours, theirs, others) if key and key in theirs]
-        if parts:  # the end of a name proves less, so there the shape has to be right, too
+        if parts:  # the end of a name proves less, so the shape must match too
             same = [key for key in same if part.fits(ours[key], theirs[key])]
         pairs += [Pair(ours[key], theirs[key], "name") for key in same]
     return pairs
@@ -263,16 +254,16 @@ def _telling_of(ordered: bool, part: Part | None) -> Telling:
 
 
 def _telling(ours: Collection[str], theirs: Collection[str], aside: Collection[str], begins_alike: bool) -> list[str]:
-    """Names of live variables that say which stored one each is.
+    """Names of live variables that identify their stored ones.
 
-    Keras numbers layers in the order in which a process makes them: `dense_1` of a model that was saved is `dense_2` of
-    the same one made later. So numbers tell only where one side has none that the other has not; and, where something
-    may be left over on both sides, where both have the same first one.
+    Keras numbers layers in the order in which a process creates them: `dense_1` of a saved model is `dense_2` of the
+    same model created later. So numbers identify variables only if one side has only numbers of the other; and, if
+    variables of both sides may be left over, only if both begin with the same number.
     """
     sides: list[dict[str, set[str]]] = [{}, {}]
     for found, keys in zip(sides, ((*ours, *aside), theirs), strict=True):
         for key in keys:
-            found.setdefault(_numberless(key), set()).add(key)
+            found.setdefault(_without_numbers(key), set()).add(key)
     mine, other = sides
     kept = (group for kind, group in mine.items() if _tells(group, other.get(kind, set()), begins_alike))
     return [key for group in kept for key in sorted(group) if key in ours]
@@ -285,17 +276,15 @@ def _tells(group: set[str], rest: set[str], begins_alike: bool) -> bool:
 
 
 def _numbers(name: str) -> tuple[int, ...]:
-    """The numbers of layers in a name, in which `dense` comes before `dense_1`."""
+    """The numbers of layers in a name; `dense` comes before `dense_1`."""
     return tuple(int(number or -1) for number in re.findall(r"_?(\d*)(?=[_/]|$)", name))
 
 
-def _numberless(name: str) -> str:
-    """`dense_2/kernel` and `dense/kernel` are alike but for a number."""
+def _without_numbers(name: str) -> str:
     return re.sub(r"_?\d+(?=[_/]|$)", "", name)
 
 
-def _end(name: str, parts: int) -> str:
-    """The last parts of a name, the whole one for 0; empty if it has fewer."""
+def _last_parts(name: str, parts: int) -> str:
     if not parts:
         return name
     pieces = name.split("/")
@@ -303,7 +292,6 @@ def _end(name: str, parts: int) -> str:
 
 
 def _unique(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Those whose key occurs once."""
     found: dict[str, list[Any]] = {}
     for key, item in items:
         found.setdefault(key, []).append(item)
@@ -321,10 +309,9 @@ def _check_shapes(pairs: Sequence[Pair], part: Part) -> None:
         )
 
 
-def _by_shape(
+def _unique_shape_pairs(
     live: Sequence[Given], stored: Sequence[StoredVariable]
 ) -> tuple[list[Pair], list[Given], list[StoredVariable]]:
-    """Pairs of shapes that occur once on both sides, and what is left."""
     ours = _unique((str(g.shape), g) for g in live)
     theirs = _unique((str(v.shape), v) for v in stored)
     pairs = [Pair(ours[key], theirs[key], "shape") for key in ours if key in theirs]
@@ -332,10 +319,9 @@ def _by_shape(
     return pairs, [g for g in live if id(g) not in done], [v for v in stored if v.name not in taken]
 
 
-def _by_growth(
+def _growth_pairs(
     live: Sequence[Given], stored: Sequence[StoredVariable], part: Part
 ) -> tuple[list[Pair], list[Given], list[StoredVariable]]:
-    """Pairs of grown variables and the only stored ones that can be their first part, and what is left."""
     pairs = []
     for g in (g for g in live if g.name in part.grown):
         fitting = [v for v in stored if part.fits(g, v)]
@@ -373,7 +359,6 @@ def _by_position(
 
 
 def _check_values(pairs: Sequence[Pair], equal: Callable[[Given, StoredVariable], bool]) -> None:
-    """Where the live variables have the values of stored ones already, these must be the ones at their positions."""
     for pair in pairs:
         if pair.proven:
             continue
@@ -398,4 +383,4 @@ def _candidates(live: Sequence[Given], stored: Sequence[StoredVariable], why: st
 
 def _shown(items: Sequence[Any]) -> str:
     names = ", ".join(f"{x.name}{list(x.shape)}" for x in items[:SHOWN])
-    return f"{names}, ... ({len(items)} in all)" if len(items) > SHOWN else names or "none"
+    return f"{names}, ... ({len(items)} in all)" if len(items) > SHOWN else names or "no variables"

@@ -1,4 +1,4 @@
-"""Layers that train otherwise on another backend of Keras 3 than on TensorFlow.
+"""Layers that train differently on another backend of Keras 3 than on TensorFlow.
 
 Found by training each layer, activation and loss of Keras 3.15.1 alone on TensorFlow, JAX and PyTorch.
 """
@@ -16,7 +16,7 @@ from migrate.releases.versions import JAX_OR_PYTORCH, TENSORFLOW
 
 @dataclass(frozen=True)
 class Otherwise:
-    """What a layer does on `backend`. `chosen`: of its class and config."""
+    """What a layer does on `backend`. `chosen`: whether a class and config are concerned."""
 
     backend: str
     chosen: Callable[[str, Mapping[str, Any]], bool]
@@ -28,7 +28,7 @@ def _bicubic(_: str, config: Mapping[str, Any]) -> bool:
 
 
 def _padded(kind: str, config: Mapping[str, Any]) -> bool:
-    """Whether means are over more than a number and what repeats it, with which PyTorch pads."""
+    """Whether means include the values with which PyTorch pads: neither a constant nor a repetition."""
     size = config.get("pool_size")
     sizes = size if isinstance(size, list) else [size]
     return kind.startswith("AveragePooling") and config.get("padding") == "same" and sizes not in ([1], [2], [2, 2])
@@ -38,18 +38,18 @@ OTHERWISE = (
     Otherwise("jax", lambda kind, _: kind == "SpectralNormalization", "learns through the norm by which it divides"),
     Otherwise("jax", lambda kind, config: kind == "Resizing" and _bicubic(kind, config), "interpolates otherwise"),
     Otherwise("torch", _bicubic, "interpolates otherwise"),
-    Otherwise("torch", _padded, "counts what it pads in its means"),
+    Otherwise("torch", _padded, "includes padding in its means"),
 )
 SHOWN = {TENSORFLOW: "", "jax": " on JAX", "torch": " on PyTorch", JAX_OR_PYTORCH: " on JAX or PyTorch"}
 
 
 def differences(config: Any, backend: str) -> Iterator[str]:
-    """Why a model that was trained on a backend does not train alike on TensorFlow.
+    """Explain why a model trained on one backend does not train the same on TensorFlow.
 
     Args:
-      backend: `tensorflow`, `jax`, `torch`, or `JAX_OR_PYTORCH` where nothing tells these two apart.
+      backend: `tensorflow`, `jax`, `torch`, or `JAX_OR_PYTORCH` if it is one of these two.
     """
-    layers = list(_layers(config)) if backend != TENSORFLOW else []
+    layers = list(_classes_and_configs(config)) if backend != TENSORFLOW else []
     for each in OTHERWISE:
         names = dict.fromkeys(str(inside.get("name")) for kind, inside in layers if each.chosen(kind, inside))
         if names and backend in (each.backend, JAX_OR_PYTORCH):
@@ -59,12 +59,11 @@ def differences(config: Any, backend: str) -> Iterator[str]:
 
 
 def shown(backend: str) -> str:
-    """For behind the name of Keras 3; nothing of TensorFlow, which is what a target has."""
+    """The suffix for Keras 3's name; empty for TensorFlow, the target's backend."""
     return SHOWN.get(backend, f" on {backend}")
 
 
-def _layers(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Class and config of whatever a config has in it."""
+def _classes_and_configs(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for each in objects(config):
         if isinstance(each.get("class_name"), str) and isinstance(each.get("config"), Mapping):
             yield each["class_name"], each["config"]

@@ -1,6 +1,6 @@
-"""Loss and metrics with which a model was compiled, as another Keras takes them: stock ones are migrated, by name.
+"""Translate the loss and metrics of a compiled model: stock ones are migrated, by name.
 
-Training continues only with the same loss; metrics measure and change nothing.
+Training continues only with the same loss. Metrics change nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ONLY_3 = {
     "circle": "Circle",
     "categorical_generalized_cross_entropy": "CategoricalGeneralizedCrossEntropy",
 }
-"""Losses that Keras 3 alone has."""
+"""Losses that only Keras 3 has."""
 SHORT = {
     "mse": "mean_squared_error",
     "mae": "mean_absolute_error",
@@ -55,16 +55,16 @@ METRICS = ("accuracy", "acc", "mae", "mse", "mape", "msle", *LOSSES)
 
 
 def compile_arguments(training: Mapping[str, Any] | None, notes: list[str], for_keras3: bool) -> dict[str, Any]:
-    """`loss`, `loss_weights`, `metrics`, `weighted_metrics` by name, or as `{"class_name", "config"}`.
+    """Return `loss`, `loss_weights`, `metrics`, `weighted_metrics` by name, or as `{"class_name", "config"}`.
 
-    What the target does not have of its own is left out; `without_loss` says so of a loss, and `notes` of metrics.
+    Parts that the target does not have are left out: `without_loss` reports a loss, and `notes` metrics.
     """
     training = training or {}
-    loss = _each(training.get("loss"), _loss_of_keras3 if for_keras3 else _loss)
+    loss = _convert_each(training.get("loss"), _loss_of_keras3 if for_keras3 else _loss)
     loss = None if loss is NotImplemented else loss
     arguments = {"loss": loss, "loss_weights": _plain_weights(training.get("loss_weights"))}
     for key in ("metrics", "weighted_metrics"):
-        metrics = _each(training.get(key), _metric)
+        metrics = _convert_each(training.get(key), _metric)
         if metrics is NotImplemented:
             metrics = None
             notes.append(
@@ -75,13 +75,13 @@ def compile_arguments(training: Mapping[str, Any] | None, notes: list[str], for_
 
 
 def without_loss(training: Mapping[str, Any] | None, compiled: Mapping[str, Any]) -> list[str]:
-    """What is said of a model that was compiled with a loss and is written without."""
+    """Report a loss that the target is written without."""
     loss = (training or {}).get("loss")
     if not loss or compiled.get("loss", loss) is not None:
         return []
     return [
         f"the loss {_shown(loss)} is not in the target's Keras, so the model is written without one: compile it with"
-        " optimizer=model.optimizer and your loss before you train on"
+        " optimizer=model.optimizer and your loss before you continue training"
     ]
 
 
@@ -94,15 +94,14 @@ def _plain_weights(weights: Any) -> Any:
     return weights if weights or isinstance(weights, float) else None
 
 
-def _each(item: Any, convert: Any) -> Any:
-    """A structure of losses or metrics, one by one; NotImplemented if any of them is."""
+def _convert_each(item: Any, convert: Any) -> Any:
     if item is None or item == [] or item == {}:
         return None
     if isinstance(item, list):
-        found = [_each(x, convert) for x in item]
+        found = [_convert_each(x, convert) for x in item]
         return NotImplemented if any(x is NotImplemented for x in found) else found
     if isinstance(item, Mapping) and "class_name" not in item:
-        named = {str(k): _each(v, convert) for k, v in item.items()}
+        named = {str(k): _convert_each(v, convert) for k, v in item.items()}
         return NotImplemented if any(x is NotImplemented for x in named.values()) else named
     return convert(item)
 
@@ -136,13 +135,13 @@ def _metric(item: Any) -> Any:
 
 
 def named(item: Any) -> Any:
-    """A function as Keras 3 writes it, by its name."""
+    """A function by its name, as Keras 3 writes it."""
     is_function = isinstance(item, Mapping) and item.get("class_name") == "function"
     return item.get("config") if is_function else item
 
 
 def hinges(training: Mapping[str, Any] | None) -> list[str]:
-    """Those of a model's losses whose labels are -1 and 1, by name."""
+    """The names of a model's losses with labels of -1 and 1."""
     loss = (training or {}).get("loss")
     each = loss.values() if isinstance(loss, Mapping) else loss if isinstance(loss, list) else [loss]
     names = (snake(str(item.get("class_name") if isinstance(item, Mapping) else item)) for item in each)
@@ -155,10 +154,10 @@ def snake(name: str) -> str:
 
 
 def for_keras3(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-    """As Keras 3's `compile_config` has them, without the optimizer.
+    """Return Keras 3's `compile_config` without the optimizer.
 
     Args:
-      outputs: names of the model's outputs, for each of which Keras 3 wants a loss and a weight.
+      outputs: names of the model's outputs; Keras 3 needs a loss and a weight for each.
     """
     given = {**arguments, **for_outputs(arguments, outputs)}
     rest = {"run_eagerly": False, "steps_per_execution": 1, "jit_compile": False}
@@ -166,7 +165,7 @@ def for_keras3(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[str
 
 
 def for_outputs(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-    """Loss and weights for each of the outputs, which Keras 3.10 to 3.15 want, and other releases did not."""
+    """Give each output a loss and weights, as Keras 3.10 to 3.15 require; other releases do not."""
     loss, weights = arguments.get("loss"), arguments.get("loss_weights")
     if isinstance(loss, Mapping) and "class_name" not in loss:
         loss = {**dict.fromkeys(outputs), **loss}

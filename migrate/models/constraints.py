@@ -1,4 +1,4 @@
-"""Which weights a model puts a constraint on after each step, and which constraint."""
+"""Find the weights that a model constrains after each step, and their constraints."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 from migrate.state import Stored
 
 CONSTRAINT = "_constraint"
-"""Ends keys of a layer's config; before it stands the weight."""
+"""Suffix of keys in a layer's config; the weight comes before it."""
 STOCK = {name.lower(): name for name in ("MaxNorm", "MinMaxNorm", "NonNeg", "RadialConstraint", "UnitNorm")}
-"""Classes of Keras by their names in small letters, as functions of old releases are called but for underscores."""
+"""Keras's classes by their lower-case names; functions of old releases have the same names with underscores."""
 LIBRARIES = ("keras", "tf_keras", "tensorflow")
 
 
 @dataclass(frozen=True)
 class Tie:
-    """One constraint in a model's config: names of its layer and of those around it, the part of the layer that has it
-    (`kernel`), and what the config holds for it."""
+    """One constraint in a model's config: the names of its layer and of the outer ones, the constrained part of the
+    layer (`kernel`), and the value in the config."""
 
     layers: tuple[str, ...]
     part: str
     constraint: Any
 
     def is_of(self, variable: str, nearest: bool = True) -> bool:
-        """Whether a variable is called as that part of the layer, `dense/kernel`; or, without `nearest`, of one of the
-        layers around it."""
+        """Whether a variable's name is that part of the layer, `dense/kernel`; without `nearest`, of any of its outer
+        layers."""
         *path, last = variable.split("/")
         layers = self.layers[-1:] if nearest else self.layers
         return last.split(":")[0].startswith(self.part) and any(layer in path for layer in layers)
 
 
 def of_model(item: Any, around: tuple[str, ...] = ()) -> Iterator[Tie]:
-    """All constraints in a model's config, or in a part of one."""
+    """Yield all constraints in a model's config, or in a part of one."""
     if isinstance(item, (list, tuple)):
         for each in item:
             yield from of_model(each, around)
@@ -47,7 +47,7 @@ def of_model(item: Any, around: tuple[str, ...] = ()) -> Iterator[Tie]:
 
 
 def of_source(source: Stored, variables: Sequence[str]) -> dict[str, str]:
-    """The constraints of these variables, as the model's config or `Stored.constrained` has them."""
+    """The constraints of these variables, from the model's config or `Stored.constrained`."""
     ties = list(of_model(source.model.config)) if source.model is not None else []
     found = {
         name: " and ".join(dict.fromkeys(of_config(tie.constraint) for tie in ties if tie.is_of(name)))
@@ -59,7 +59,7 @@ def of_source(source: Stored, variables: Sequence[str]) -> dict[str, str]:
 
 
 def of_config(constraint: Any) -> str:
-    """A constraint as `of_variable` shows the same one: `MaxNorm(axis=0, max_value=2)`."""
+    """Format a constraint exactly as `of_variable` does: `MaxNorm(axis=0, max_value=2)`."""
     if not isinstance(constraint, Mapping):
         return _shown(str(constraint), {})
     name = constraint.get("class_name") or constraint.get("name")
@@ -68,7 +68,7 @@ def of_config(constraint: Any) -> str:
 
 
 def of_variable(variable: Any) -> str | None:
-    """The constraint of a live variable, None without one. One that is not of Keras itself equals no other."""
+    """The constraint of a live variable, None without one. A custom one equals no other."""
     constraint = getattr(variable, "constraint", None)
     if constraint is None:
         return None

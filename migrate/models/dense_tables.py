@@ -1,5 +1,6 @@
-"""Tables of Embedding layers whose gradients Keras 3 on TensorFlow would square one by one where a batch has a row
-several times: with a regularizer it gets an array, which has their sum, as in JAX and PyTorch.
+"""Handle tables of Embedding layers if a batch has a row several times and Keras 3 squares each gradient on TensorFlow.
+
+With a regularizer Keras 3 uses an array with their sum, as on JAX and PyTorch.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ NOTHING = {"class_name": "L2", "config": {"l2": 0.0}}
 def sum_rows(
     state: OptimizerState, document: Layer, places: Mapping[Place, str], generation: str, notes: list[str]
 ) -> OptimizerState:
-    """The state without these tables among what has sparse gradients. Where the source adds up the gradients of a row,
-    moves all rows, and `generation` does something to each, layers get a regularizer that adds nothing to the loss."""
+    """Return the state without these tables among those with sparse gradients. If the source adds up the gradients of a
+    row and updates all rows, and `generation` handles each gradient, layers get a regularizer that adds nothing."""
     algorithm, values = algorithms.find(state.algorithm), state.hyperparameters
     doing = repeated_rows.done(generation, algorithm, values, UNKNOWN)
     unlike = repeated_rows.of_source(state, algorithm) or values.get("lazy_rows")
@@ -37,7 +38,7 @@ def sum_rows(
         tables[name].config[REGULARIZER] = NOTHING
     if plain:
         notes.append(
-            f"{some(plain)}: gets a regularizer of 0 there, so that Keras 3 on TensorFlow adds up its gradients, too,"
-            " where a batch has a row several times"
+            f"{some(plain)}: gets a regularizer of 0 there, so that Keras 3 on TensorFlow adds up its gradients too"
+            " if a batch has a row several times"
         )
     return replace(state, source=replace(state.source, sparse=frozenset(sparse) - tables.keys()))

@@ -1,4 +1,5 @@
-"""A model's config of Keras 3 in today's terms, and in Keras 2's. Source: `keras/src/layers` 3.0 to 3.15."""
+"""Translate a model's config of Keras 3 into today's terms, and into Keras 2's. Source: `keras/src/layers` 3.0 to
+3.15."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from optim.errors import UnsupportedError
 
 MASKED = "zero_output_for_mask"
 UNUSED_RANGE = "value_range"
-"""What RandomRotation of Keras 3.0 to 3.5 saves and uses nowhere, and no other Keras takes."""
+"""Arguments that RandomRotation of Keras 3.0 to 3.5 saves without using them, and that no other Keras accepts."""
 ADDED = {
     "quantization_config": (None,),
     "rms_scaling": (False,),
@@ -27,7 +28,7 @@ ADDED = {
     "input_axes": (None,),
     "output_axes": (None,),
 }
-"""Arguments that Keras 2 does not have -> the values with which they change nothing of what is computed."""
+"""Arguments that Keras 2 does not have -> the values with which they do not change the result."""
 CHANNELS = {"data_format": ("channels_last", None)}
 ADDED_TO: dict[str, Mapping[str, tuple[Any, ...]]] = {
     **dict.fromkeys(("ZeroPadding1D", "CenterCrop", *RANDOM), CHANNELS),
@@ -43,17 +44,17 @@ ADDED_TO: dict[str, Mapping[str, tuple[Any, ...]]] = {
     "AlphaDropout": {"noise_shape": (None,)},
     "MultiHeadAttention": {"use_gate": (False,), "sliding_window": (None,)},
 }
-"""As ADDED, of layers whose namesakes in Keras 2 lack them; without `pad_to_aspect_ratio` nothing is filled."""
+"""Like ADDED, for layers that exist in Keras 2 without these; without `pad_to_aspect_ratio` nothing is filled."""
 MASKING = ("SimpleRNN", "LSTM", "GRU", "RNN")
-"""Layers of Keras 2 that take MASKED; of ConvLSTM it takes it, too, and does nothing."""
+"""Layers of Keras 2 that accept MASKED; ConvLSTM accepts and ignores it."""
 SEEDED = ("Dropout", "SpatialDropout1D", "GaussianNoise", "GaussianDropout", "AlphaDropout")
-"""Layers of Keras 2 that take a seed."""
+"""Layers of Keras 2 that accept a seed."""
 OWN_MASKS = ("query_mask", "value_mask", "key_mask")
-"""Arguments in which Keras 3.0 to 3.9 writes the masks that a MultiHeadAttention's inputs have anyway."""
+"""Arguments in which Keras 3.0 to 3.9 writes masks that a MultiHeadAttention's inputs have anyway."""
 PASSED_OVER = ("training",)
-"""Arguments of a call that a model of Keras 3 gives again whenever it is called, see `training_flag`."""
+"""Arguments that a model of Keras 3 passes again whenever it is called, see `training_flag`."""
 ORTHOGONAL = "OrthogonalInitializer"
-"""What Keras 3 called `Orthogonal` until 3.6."""
+"""Keras 3's name of `Orthogonal` until 3.6."""
 ONLY_3 = (
     "relu6",
     *("tanh_shrink", "soft_shrink", "hard_shrink", "threshold", "log_sigmoid", "sparsemax", "sparse_sigmoid"),
@@ -69,7 +70,7 @@ ONLY_3 = (
 
 
 def newer(item: Any) -> Any:
-    """A model's config of any Keras 3, or a part of it, as today's loads it."""
+    """Return a model's config of any Keras 3, or a part of it, as today's Keras loads it."""
     if isinstance(item, list):
         return [newer(each) for each in item]
     if not isinstance(item, Mapping):
@@ -82,7 +83,7 @@ def newer(item: Any) -> Any:
 
 
 def older(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises UnsupportedError for what Keras 2 cannot say."""
+    """Return the model in Keras 2's terms. Raises UnsupportedError for what Keras 2 cannot express."""
     config = model.get("config")
     if model.get("class_name") not in MODELS or not isinstance(config, Mapping):
         return dict(model)
@@ -95,9 +96,9 @@ def older(model: Mapping[str, Any]) -> dict[str, Any]:
             layers[i] = from_operations.function(layer, end)
         elif "inbound_nodes" in layer:
             layer["inbound_nodes"] = [_node(node, end, layer) for node in layer["inbound_nodes"]]
-    # Whether it is trainable is left out: freezing a model freezes its layers, and these can be thawed one by one.
+    # `trainable` is left out: freezing a model freezes its layers, and these can be made trainable one by one.
     kept = {key: config[key] for key in ("name", "build_input_shape") if config.get(key) is not None}
-    # Of models among the outputs, Keras 3 counts the making as Keras 2 does everywhere, but of Sequentials.
+    # For models among the outputs, Keras 3 counts the making as Keras 2 does everywhere, except for Sequentials.
     uncounted = {str(x["config"].get("name")) for x in layers if x.get("class_name") == "Sequential"}
     for key in ("input_layers", "output_layers"):
         if key in config:
@@ -106,7 +107,7 @@ def older(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ends(ends: Any, uncounted: set[str]) -> Any:
-    """Inputs or outputs: a list, or a mapping from names that the model's caller gives them."""
+    """Inputs or outputs: a list, or a mapping by the names that the model's caller uses."""
     if isinstance(ends, Mapping):
         return {name: _ends(end, uncounted)[0] for name, end in ends.items()}
     listed = [ends] if ends and isinstance(ends[0], str) else ends
@@ -139,10 +140,12 @@ def _layer(layer: Any) -> dict[str, Any]:
         config[back.get(key, key)] = _value(key, value, name)
     for key in kind.inner if kind is not None else ():
         if config.get(key):
-            held = layer["config"][key]
-            config[key] = [_layer(each) for each in held] if isinstance(held, list) else _layer(held)
+            inner = layer["config"][key]
+            config[key] = [_layer(each) for each in inner] if isinstance(inner, list) else _layer(inner)
     if config.get("trainable") is False and any(map(_is_trained, _inner(config, kind.inner if kind else ()))):
-        config["trainable"] = True  # Keras 3 goes by the layers within it, which are frozen with it or thawed again
+        config["trainable"] = (
+            True  # Keras 3 uses the flags of its layers, which were frozen with it or made trainable again
+        )
     return {**layer, "config": config}
 
 
@@ -162,7 +165,7 @@ def _check(name: str, shown: Any, key: str, value: Any, neutral: tuple[Any, ...]
 
 def _value(key: str, value: Any, name: str) -> Any:
     if isinstance(value, Mapping) and value.get("class_name") == "function":
-        value = value.get("config")  # a function, as one of the user's own, is said by its name in tf_keras
+        value = value.get("config")  # tf_keras identifies a function, such as a custom one, by its name
     if key.endswith("_initializer") and isinstance(value, Mapping):
         settings = {k: v for k, v in (value.get("config") or {}).items() if k not in ADDED or k == "seed"}
         initializer = value.get("class_name")
@@ -173,7 +176,7 @@ def _value(key: str, value: Any, name: str) -> Any:
         return _layer(value)
     if key == "dtype" and isinstance(value, Mapping):
         raise UnsupportedError(
-            f"a layer {name} has the dtype policy {value.get('class_name')}, which tf_keras has not got"
+            f"a layer {name} has the dtype policy {value.get('class_name')}, which tf_keras does not have"
         )
     if key.endswith("activation") and value in ONLY_3:
         raise UnsupportedError(f"a layer {name} has the activation {value!r}, which tf_keras does not know")
@@ -181,12 +184,13 @@ def _value(key: str, value: Any, name: str) -> Any:
 
 
 def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> Any:
-    """`{"args", "kwargs"}` -> [[layer, node, tensor, keyword arguments], ...], by name where inputs are."""
+    """`{"args", "kwargs"}` -> [[layer, node, tensor, keyword arguments], ...], by name if the model names its
+    inputs."""
     if not isinstance(node, Mapping):
         return list(node)
-    given = {k: v for k, v in (node.get("kwargs") or {}).items() if k not in PASSED_OVER and not _says_nothing(v)}
+    given = {k: v for k, v in (node.get("kwargs") or {}).items() if k not in PASSED_OVER and not _is_empty_mask(v)}
     kwargs = {k: _plain(v, end) for k, v in given.items()}
-    named = _named(node.get("args", []), end)
+    named = _arguments_by_input(node.get("args", []), end)
     if named is not None:
         return {key: [*each, kwargs] for key, each in named.items()}
     tensors = [x for arg in node.get("args", []) for x in (arg if isinstance(arg, list) else [arg])]
@@ -202,14 +206,12 @@ def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> Any:
     return [[*each, kwargs] for each in ends if each is not None]
 
 
-def _says_nothing(value: Any) -> bool:
-    """Whether it is None, or masks of several inputs of which none has one."""
+def _is_empty_mask(value: Any) -> bool:
     several = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
     return all(each is None for each in several)
 
 
-def _named(args: list[Any], end: _Ends) -> dict[str, list[Any]] | None:
-    """What a model is called with, by the names of its inputs; None if it is not called so."""
+def _arguments_by_input(args: list[Any], end: _Ends) -> dict[str, list[Any]] | None:
     if len(args) != 1 or not isinstance(args[0], Mapping):
         return None
     found = {str(key): each for key, value in args[0].items() if (each := end(value)) is not None}
@@ -218,11 +220,11 @@ def _named(args: list[Any], end: _Ends) -> dict[str, list[Any]] | None:
 
 @dataclass(frozen=True)
 class _Ends:
-    """A tensor in a call -> [layer, node, tensor], or None for what is none.
+    """Convert a tensor in a call to [layer, node, tensor]; None for other values.
 
     Attributes:
-      nested: names of models, of which Keras 2 counts the making as a call.
-      left_out: operations that return what they are given, which stands in their place.
+      nested: names of models; Keras 2 counts their making as a call.
+      left_out: operations that return their input, which replaces them.
     """
 
     nested: set[str]

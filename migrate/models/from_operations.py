@@ -1,5 +1,5 @@
-"""Operations between layers of a Keras 3 model, as the functions of TensorFlow that tf.keras has in their place: the
-way back of `operators`. The masks of layers are made by such operations, `NotEqual` for an Embedding.
+"""Express operations between layers of a Keras 3 model as tf.keras's functions of TensorFlow, the inverse of
+`operators`. Keras makes masks of layers with such operations, `NotEqual` for an Embedding.
 
 Source: `keras/src/ops` 3.0 to 3.15, `keras/src/ops/node.py`.
 """
@@ -15,24 +15,23 @@ from optim.errors import UnsupportedError
 
 SLICE = "__slice__"
 SAME = {"ConvertToTensor": ("dtype", "sparse", "ragged")}
-"""Operations that return what they are given -> the settings that must be None for that."""
+"""Operations that return their input -> the settings that must be None for that."""
 SAY_NOTHING = (
     *("InputLayer", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"),
     *("Discretization", "HashedCrossing", "Pipeline"),
 )
-"""Layers whose config does not say whether they are trainable."""
+"""Layers whose config has no `trainable`."""
 End = Callable[[Any], list[Any] | None]
-"""A tensor in a call of Keras 3 -> [layer, node, tensor]; None for what is no tensor."""
+"""A tensor in a call of Keras 3 -> [layer, node, tensor]; None for other values."""
 
 
 def is_operation(layer: Mapping[str, Any]) -> bool:
-    """Whether it is none of the layers, all but a few of which say whether they are trainable; an `.h5` names no
-    modules."""
+    """Whether it is no layer. All layers except a few have `trainable`; an `.h5` has no module names."""
     return layer.get("class_name") not in (*MODELS, *SAY_NOTHING) and "trainable" not in layer["config"]
 
 
 def name_of(layer: Mapping[str, Any]) -> str:
-    """Configs of operations have a name from 3.10 on."""
+    """The name. Configs of operations have one from 3.10 on."""
     return str(layer.get("name") or layer["config"].get("name"))
 
 
@@ -42,7 +41,7 @@ def returns_its_input(layer: Mapping[str, Any]) -> bool:
 
 
 def function(layer: Mapping[str, Any], end: End) -> dict[str, Any]:
-    """The layer of `layers.OPERATORS` that does the same. Raises UnsupportedError where none is known."""
+    """Return the equivalent layer of `layers.OPERATORS`. Raises UnsupportedError if there is none."""
     config, class_name = layer["config"], str(layer["class_name"])
     name = next((name for name, each in operators.FUNCTIONS.items() if each.class_name == class_name), None)
     if name is None:
@@ -57,8 +56,8 @@ def function(layer: Mapping[str, Any], end: End) -> dict[str, Any]:
     options = {ours: config[theirs] for ours, (theirs, _) in found.options.items() if theirs in config}
     nodes = [_call(layer, found, node, options, end) for node in layer.get("inbound_nodes") or []]
     kind = "SlicingOpLambda" if name == operators.SLICING else "TFOpLambda"
-    made = {"name": name_of(layer), "trainable": True, "dtype": "float32", "function": name}
-    return {"class_name": kind, "name": name_of(layer), "config": made, "inbound_nodes": nodes}
+    document = {"name": name_of(layer), "trainable": True, "dtype": "float32", "function": name}
+    return {"class_name": kind, "name": name_of(layer), "config": document, "inbound_nodes": nodes}
 
 
 def _call(
@@ -85,16 +84,15 @@ def _operand(layer: Mapping[str, Any], found: operators.Operator, item: Any, end
     if tensor is not None:
         return tensor
     if found.class_name == "GetItem":
-        return _key(layer, item)
+        return _subscript(layer, item)
     if not isinstance(item, (bool, int, float)):
         raise _refusal(layer)
     return item
 
 
-def _key(layer: Mapping[str, Any], item: Any) -> Any:
-    """What stands in `x[...]`."""
+def _subscript(layer: Mapping[str, Any], item: Any) -> Any:
     if isinstance(item, list):
-        return [_key(layer, each) for each in item]
+        return [_subscript(layer, each) for each in item]
     if isinstance(item, Mapping) and item.get("class_name") == SLICE:
         return {name: item["config"].get(name) for name in ("start", "stop", "step")}
     if item is not None and not isinstance(item, int):

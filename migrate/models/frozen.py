@@ -1,6 +1,6 @@
-"""Layers that are frozen by their config, and that a Keras 3 trains after all.
+"""Find layers that are frozen by their config, and that a Keras 3 trains nevertheless.
 
-Run on Keras 3.0 to 3.15: frozen before and after they are built, and loaded.
+Tested on Keras 3.0 to 3.15: layers frozen before and after they are built, and loaded.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ IN_PARTS = (
     *("MultiHeadAttention", "GroupQueryAttention", "GroupedQueryAttention"),
     *("ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"),
 )
-"""Layers that make their parts themselves, and do not hand on that they are frozen (`build` in
-`multi_head_attention.py`, `grouped_query_attention.py`, `__init__` in `conv_lstm.py` 3.0 to 3.15): frozen before they
-are built, they are trained, and loading freezes before it builds."""
+"""Layers that create their parts and do not pass on that they are frozen (`build` in `multi_head_attention.py`,
+`grouped_query_attention.py`, `__init__` in `conv_lstm.py` 3.0 to 3.15). Frozen before they are built, they are trained;
+and loading freezes before it builds."""
 WITHIN = ("layers", "layer", "backward_layer", "cell", "cells")
-"""Arguments that hold layers."""
+"""Arguments that contain layers."""
 
 
 def thawed_by_loading(config: Any, frozen: bool = False) -> Iterator[str]:
-    """Names of the layers in a model's config that are frozen, and trained again where Keras 3 loads them."""
+    """Yield the names of frozen layers in a model's config that are trainable after Keras 3 loads them."""
     if isinstance(config, list):
         for each in config:
             yield from thawed_by_loading(each, frozen)
@@ -42,7 +42,8 @@ def thawed_by_loading(config: Any, frozen: bool = False) -> Iterator[str]:
 
 
 def check(config: Any, state: OptimizerState) -> None:
-    """Raises UnsupportedError where Keras 3 would train, when it loads this, what has no slots: it drops them all."""
+    """Raise UnsupportedError if Keras 3, after loading this, would train variables without slots: it drops all
+    slots."""
     owners = [f"/{name}" for per in state.slots.values() for name in per]
     names = [name for name in thawed_by_loading(config) if not any(f"/{name}/" in owner for owner in owners)]
     if owners and names:
@@ -53,11 +54,11 @@ def check(config: Any, state: OptimizerState) -> None:
 
 
 def may_train(config: Any, leaves: list[Leaf], source: Stored, by_keras3_since: tuple[int, ...] | None) -> list[str]:
-    """Why layers that are frozen in a source's config may be trained, or will be, where no slots show it.
+    """Explain why layers that are frozen in a source's config may be trained although no slots show it.
 
     Args:
-      leaves: of the model, none where it has layers that are not known.
-      by_keras3_since: the release that wrote the source, None if it was no Keras 3.
+      leaves: of the model, empty if it has unknown layers.
+      by_keras3_since: the release that wrote the source, None if it was not Keras 3.
     """
     if source.weights is None or any(array.shape != () for _, array in source.weights):
         return []

@@ -1,4 +1,4 @@
-"""Keras 1's layers in Keras 2's terms. Source: `keras/layers` 1.2.2, `keras/legacy/interfaces.py` 2.2.4."""
+"""Translate Keras 1's layers into Keras 2's. Source: `keras/layers` 1.2.2, `keras/legacy/interfaces.py` 2.2.4."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROLES = {
     "running_mean": "moving_mean",
     "running_std": "moving_variance",
 }
-"""Tails of Keras 1's weight names. `running_std` holds the variance, whatever it is called."""
+"""Suffixes of Keras 1's weight names. `running_std` is the variance, despite its name."""
 INITIALIZERS = {
     "glorot_uniform": "GlorotUniform",
     "glorot_normal": "GlorotNormal",
@@ -62,25 +62,25 @@ WITHIN_TIME = (
     *("MaxPooling1D", "MaxPooling2D", "AveragePooling1D", "AveragePooling2D"),
     *("GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D"),
 )
-"""What a TimeDistributed may hold: with a fixed size of batches Keras 1 normalizes each step alone, and else all."""
+"""Layers allowed in a TimeDistributed. With a fixed batch size Keras 1 normalizes each step alone, else all."""
 WITHIN = {"TimeDistributed": WITHIN_TIME, "Bidirectional": RECURRENT}
 KNOWN = (
     *("Permute", "RepeatVector", "InputLayer", "Embedding", "BatchNormalization", "Masking"),
     *(*WITHIN_TIME, *RECURRENT, *WITHIN),
 )
 IMPLEMENTATIONS = {"cpu": 1, "mem": 1, "gpu": 2}
-"""What `consume_less` is since Keras 2: 2 has one mask of dropout for all gates."""
+"""Keras 2's `implementation` by `consume_less`: 2 has one dropout mask for all gates."""
 GONE = ("input_dim", "input_length", "create_input_layer", "weights", "activity_regularizer", "dropout")
 REGULARIZERS = ("L1L2Regularizer", "WeightRegularizer", "ActivityRegularizer")
 
 
 def role(tail: str, class_name: str) -> str:
-    """What Keras 2 calls a weight of a layer of that class whose name ends so in Keras 1."""
+    """Keras 2's name of a weight, by the suffix of its name in Keras 1 and its layer's class."""
     return "embeddings" if (class_name, tail) == ("Embedding", "W") else ROLES.get(tail, tail)
 
 
 def modern(model: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's config with Keras 2's names of arguments. Raises UnsupportedError for layers that are not in KNOWN."""
+    """Rename a model's arguments to Keras 2's. Raises UnsupportedError for layers that are not in KNOWN."""
     config = model.get("config")
     layers = config if isinstance(config, list) else config.get("layers", []) if isinstance(config, Mapping) else []
     found = [_layer(layer) for layer in layers]
@@ -104,24 +104,24 @@ def _layer(layer: Mapping[str, Any]) -> dict[str, Any]:
     if name in RECURRENT:
         special = _gated if name in GATED else _simple
     if name in WITHIN:
-        changed["layer"] = _held(changed, WITHIN[name], name)
+        changed["layer"] = _inner(changed, WITHIN[name], name)
     return {**layer, "config": _objects(special(changed))}
 
 
-def _held(config: Mapping[str, Any], known: Sequence[str], kind: str) -> dict[str, Any]:
-    """The layer in a wrapper. Bidirectional ignores its own `trainable`; slots, which each optimizer has, tell."""
+def _inner(config: Mapping[str, Any], known: Sequence[str], kind: str) -> dict[str, Any]:
+    """The layer in a wrapper. Bidirectional ignores its own `trainable`; its slots show it."""
     inner = config.get("layer")
     if not isinstance(inner, Mapping) or inner.get("class_name") not in known:
-        held = inner.get("class_name") if isinstance(inner, Mapping) else inner
+        kind_inside = inner.get("class_name") if isinstance(inner, Mapping) else inner
         raise UnsupportedError(
-            f"the layer {config.get('name')!r} is a {kind} of Keras 1 around {held!r}, which this dtopt does not"
+            f"the layer {config.get('name')!r} is a {kind} of Keras 1 around {kind_inside!r}, which this dtopt does not"
             f" translate; {ADVICE}"
         )
     return _layer(inner)
 
 
 def _gated(config: dict[str, Any]) -> dict[str, Any]:
-    """LSTM and GRU. Of gates apart Keras 1.2 regularizes U as W, and 1.0 and 1.1 as they are told."""
+    """Translate LSTM and GRU. With separate gates Keras 1.2 regularizes U like W, but 1.0 and 1.1 use U's setting."""
     one, other = config.get("kernel_regularizer"), config.get("recurrent_regularizer")
     if one != other and config.get("consume_less", "cpu") != "gpu":
         raise UnsupportedError(
@@ -136,7 +136,7 @@ def _gated(config: dict[str, Any]) -> dict[str, Any]:
 def _simple(config: dict[str, Any]) -> dict[str, Any]:
     if config.get("dropout") and config.get("consume_less", "cpu") != "cpu":
         raise UnsupportedError(
-            f"the layer {config.get('name')!r} has dropout_W={config['dropout']}, which a SimpleRNN of Keras 1 takes"
+            f"the layer {config.get('name')!r} has dropout_W={config['dropout']}, which a SimpleRNN of Keras 1 uses"
             f" with consume_less='cpu' only; {ADVICE}"
         )
     return _recurrent(config)
@@ -181,7 +181,7 @@ def _other(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _objects(config: dict[str, Any]) -> dict[str, Any]:
-    """Initializers by name, regularizers with their sums of squares; constraints are not translated."""
+    """Translate initializers by name, and regularizers as sums of squares; constraints are not translated."""
     for key, value in config.items():
         if key.endswith("_initializer") and isinstance(value, str):
             config[key] = {"class_name": INITIALIZERS.get(value, "GlorotUniform"), "config": {}}

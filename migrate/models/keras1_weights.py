@@ -1,4 +1,4 @@
-"""Keras 1's weights in Keras 2's shapes, and gates side by side.
+"""Convert Keras 1's weights to Keras 2's shapes, and join gates.
 
 Source: `keras/engine/saving.py::preprocess_weights_for_loading` 2.2.4.
 """
@@ -19,20 +19,20 @@ from migrate.state import OptimizerState, Stored, StoredModel, StoredVariable
 from optim.errors import MismatchError, UnsupportedError
 
 GATE = re.compile(r"(.+_[WUb]_)([ifcozrh])((?:_\d+)?(?::0)?)")
-"""Name of a weight of one gate: layer, and which weight; gate; what TensorFlow adds."""
+"""Name of one gate's weight: layer and weight; gate; TensorFlow's suffix."""
 GATES = ("ifco", "zrh")
-"""Those of LSTM and GRU, in the order of Keras 2."""
+"""Gates of LSTM and GRU, in the order of Keras 2."""
 ONE_BY_ONE = ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam")
-"""Classes of Keras 1, whose steps treat each number of a variable by itself."""
+"""Classes of Keras 1 whose steps work element by element."""
 
 
 def modern(state: OptimizerState) -> OptimizerState:
-    """A state with the variables of Keras 2, and their slots: one for all gates of an LSTM or GRU, where Keras 1 may
-    have one for each; kernels of Convolution1D with three dims, where Keras 1 has a width of 1.
+    """Return a state with the variables and slots of Keras 2. Gates of an LSTM or GRU, which Keras 1 may store
+    separately, become one; kernels of Convolution1D lose Keras 1's width of 1.
 
     Raises:
-      UnsupportedError: a kernel lies otherwise, as before Keras 1.1, or gates differ in more than their numbers.
-        Others as `normalized_config.canonical` and `weights.assign`.
+      UnsupportedError: a kernel has another layout, as before Keras 1.1, or gates differ in more than their numbers.
+        Others as in `normalized_config.canonical` and `weights.assign`.
     """
     source = state.source
     if source is None or source.model is None or not source.traits.has_keras1_layers:
@@ -65,15 +65,15 @@ def _with_convolutions(document: normalized_config.Layer) -> Iterator[normalized
 
 
 def _joined(state: OptimizerState, source: Stored, model: StoredModel) -> OptimizerState:
-    """With one variable for the gates of a layer, called after them: `lstm_1_W_ifco`."""
+    """Join the gates of a layer into one variable, named after them: `lstm_1_W_ifco`."""
     gates: dict[str, tuple[str, ...]] = {}
-    groups = {layer: _group(members, gates) for layer, members in (model.groups or {}).items()}
+    groups = {layer: _with_joined_gates(members, gates) for layer, members in (model.groups or {}).items()}
     if not gates:
         return state
     if state.algorithm not in ONE_BY_ONE or state.hyperparameters.get("clipnorm"):
         raise UnsupportedError(
-            f"{some([*gates])}: each gate was trained for itself, and of one variable for all {state.algorithm} takes"
-            f" other steps; {ADVICE}"
+            f"{some([*gates])}: each gate was trained separately, and {state.algorithm} makes other steps with one"
+            f" variable for all; {ADVICE}"
         )
     firsts = {parts[0]: name for name, parts in gates.items()}
     inside = {part for parts in gates.values() for part in parts}
@@ -90,12 +90,13 @@ def _joined(state: OptimizerState, source: Stored, model: StoredModel) -> Optimi
     )
 
 
-def _group(members: Sequence[tuple[str, str]], gates: dict[str, tuple[str, ...]]) -> tuple[tuple[str, str], ...]:
-    """The weights of a top-level layer, gates joined; what is joined is written into `gates`."""
+def _with_joined_gates(
+    members: Sequence[tuple[str, str]], gates: dict[str, tuple[str, ...]]
+) -> tuple[tuple[str, str], ...]:
     found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     for weight, variable in members:
-        if told := GATE.fullmatch(weight):
-            found.setdefault((told[1], told[3]), {})[told[2]] = weight, variable
+        if match := GATE.fullmatch(weight):
+            found.setdefault((match[1], match[3]), {})[match[2]] = weight, variable
     group = dict(members)
     for (start, end), parts in found.items():
         order = next((each for each in GATES if set(each) == set(parts)), None)

@@ -1,7 +1,7 @@
-"""Keras's own layers, as data: which weights each has, in Keras 3's order and places, and which arguments changed.
+"""Keras's own layers as data: their weights in Keras 3's order and places, and their changed arguments.
 
-A weight's place is relative to its layer's group in Keras 3's `model.weights.h5`. Roles are the tails of Keras 2's
-weight names, with the part's name in front where a layer has parts. Sources: `keras/layers` 2.2.4 and 2.15,
+A weight's place is relative to its layer's group in Keras 3's `model.weights.h5`. Roles are the suffixes of Keras 2's
+weight names, prefixed with the part's name for layers with parts. Sources: `keras/layers` 2.2.4 and 2.15,
 `keras/src/layers` 3.0 to 3.15.
 """
 
@@ -16,12 +16,12 @@ from migrate.readers.keras.model import MOVING, RENORM
 
 Config = Mapping[str, Any]
 ADVICE = "migrate to slots"
-"""What to do with a layer that is none of these, besides what `advice.instead` says."""
+"""The advice for other layers, besides that of `advice.instead`."""
 
 
 @dataclass(frozen=True)
 class Weight:
-    """`frozen`: by the layer within its layer that it belongs to."""
+    """`frozen`: whether the inner layer that it belongs to is frozen."""
 
     role: str
     place: str
@@ -36,8 +36,8 @@ class Kind:
     Attributes:
       weights: config -> its weights, in Keras 3's order.
       renamed: argument in Keras 2 -> in Keras 3.
-      dropped: argument that Keras 3 does not have -> the values with which it changes nothing.
-      inner: arguments that hold a layer or a list of layers.
+      dropped: argument that Keras 3 does not have -> the values with which it does not change the result.
+      inner: arguments that contain a layer or a list of layers.
     """
 
     weights: Callable[[Config], tuple[Weight, ...]] = lambda config: ()
@@ -46,8 +46,7 @@ class Kind:
     inner: tuple[str, ...] = ()
 
 
-def _listed(*roles: str) -> Callable[[Config], tuple[Weight, ...]]:
-    """These weights, and a bias unless `use_bias` is off."""
+def _weights_with_bias(*roles: str) -> Callable[[Config], tuple[Weight, ...]]:
 
     def weights(config: Config) -> tuple[Weight, ...]:
         used = (*roles, "bias") if config.get("use_bias", True) else roles
@@ -61,7 +60,7 @@ def _fixed(*roles: str) -> Callable[[Config], tuple[Weight, ...]]:
 
 
 def _normalized(*moving: str) -> Callable[[Config], tuple[Weight, ...]]:
-    """Gamma and beta where they are used, then moving statistics."""
+    """Factory for gamma and beta if they are used, then moving statistics."""
 
     def weights(config: Config) -> tuple[Weight, ...]:
         own = [name for name, key in (("gamma", "scale"), ("beta", "center")) if config.get(key, True)]
@@ -80,7 +79,7 @@ def _recurrent(config: Config) -> tuple[Weight, ...]:
 
 
 def _normalization(config: Config) -> tuple[Weight, ...]:
-    """What `adapt` measured; none where mean and variance were given."""
+    """The statistics of `adapt`; empty if mean and variance are arguments."""
     roles = ("mean", "variance", "count") if config.get("mean") is None else ()
     return tuple(Weight(role, f"vars/{i}", False) for i, role in enumerate(roles))
 
@@ -117,8 +116,7 @@ def _of_cell(config: Config) -> tuple[Weight, ...]:
     return _within(config, "cell", "cell", "")
 
 
-def _stacked(config: Config) -> tuple[Weight, ...]:
-    """Of each cell in turn; Keras 3 numbers their places by class."""
+def _weights_of_cells(config: Config) -> tuple[Weight, ...]:
     found: list[Weight] = []
     used: dict[str, int] = {}
     for i, cell in enumerate(config["cells"]):
@@ -144,31 +142,31 @@ def _einsum(config: Config) -> tuple[Weight, ...]:
     return tuple(Weight(role, f"vars/{i}") for i, role in enumerate(roles))
 
 
-CONV = Kind(_listed("kernel"))
-CONV_TRANSPOSE = Kind(_listed("kernel"), dropped={"groups": (1,)})
+CONV = Kind(_weights_with_bias("kernel"))
+CONV_TRANSPOSE = Kind(_weights_with_bias("kernel"), dropped={"groups": (1,)})
 UNUSED = {"groups": (1,), "kernel_initializer": (...,), "kernel_regularizer": (None,), "kernel_constraint": (None,)}
-DEPTHWISE = Kind(_listed("depthwise_kernel"), dropped=UNUSED)
-SEPARABLE = Kind(_listed("depthwise_kernel", "pointwise_kernel"), dropped=UNUSED)
+DEPTHWISE = Kind(_weights_with_bias("depthwise_kernel"), dropped=UNUSED)
+SEPARABLE = Kind(_weights_with_bias("depthwise_kernel", "pointwise_kernel"), dropped=UNUSED)
 AROUND_CELL: dict[str, tuple[Any, ...]] = {"time_major": (False,), "input_length": (None,), "num_constants": (None, 0)}
 RECURRENT = Kind(_recurrent, dropped={"implementation": (0, 1, 2), **AROUND_CELL})
 CONV_LSTM = Kind(_recurrent, dropped={**RECURRENT.dropped, "zero_output_for_mask": (...,)})
-CELL = Kind(_listed("kernel", "recurrent_kernel"), dropped={"implementation": (0, 1, 2)})
+CELL = Kind(_weights_with_bias("kernel", "recurrent_kernel"), dropped={"implementation": (0, 1, 2)})
 RANDOM = (
     *("RandomFlip", "RandomTranslation", "RandomRotation", "RandomZoom", "RandomContrast", "RandomBrightness"),
     "RandomCrop",
 )
-"""Layers that alter images in training."""
+"""Layers that augment images in training."""
 OPERATORS = ("TFOpLambda", "SlicingOpLambda")
-"""What tf.keras makes of TensorFlow's functions between layers, see `operators`."""
+"""tf.keras's layers for functions of TensorFlow, see `operators`."""
 ATTENDED = ("value", "key")
-"""What a MultiHeadAttention is called with behind the query: by place in Keras 3, by name in tf.keras."""
+"""The arguments of a MultiHeadAttention after the query: by place in Keras 3, by name in tf.keras."""
 MERGING = ("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate")
-"""Layers that make one tensor of several of one shape, but for Concatenate's axis."""
+"""Layers that merge tensors of one shape (except along Concatenate's axis)."""
 SPATIAL_DROPOUT = Kind(dropped={"trainable": (...,), "noise_shape": (None,)})
 NONE = Kind()
 KINDS: dict[str, Kind] = {
     "InputLayer": Kind(dropped={"ragged": (False,)}, renamed={"batch_input_shape": "batch_shape"}),
-    "Dense": Kind(_listed("kernel")),
+    "Dense": Kind(_weights_with_bias("kernel")),
     "EinsumDense": Kind(_einsum),
     **{f"Conv{n}D": CONV for n in (1, 2, 3)},
     **{f"Conv{n}DTranspose": CONV_TRANSPOSE for n in (1, 2, 3)},
@@ -198,7 +196,7 @@ KINDS: dict[str, Kind] = {
     "GRU": RECURRENT,
     **{f"ConvLSTM{n}D": CONV_LSTM for n in (1, 2, 3)},
     **dict.fromkeys(("SimpleRNNCell", "GRUCell", "LSTMCell"), CELL),
-    "StackedRNNCells": Kind(_stacked, dropped={"reverse_state_order": (False,)}, inner=("cells",)),
+    "StackedRNNCells": Kind(_weights_of_cells, dropped={"reverse_state_order": (False,)}, inner=("cells",)),
     "RNN": Kind(_of_cell, dropped=AROUND_CELL, inner=("cell",)),
     "Bidirectional": Kind(_bidirectional, inner=("layer", "backward_layer")),
     "TimeDistributed": Kind(_time_distributed, inner=("layer",)),
@@ -225,7 +223,7 @@ KINDS: dict[str, Kind] = {
         NONE,
     ),
 }
-SAID = {
+ALWAYS_SAVED = {
     **dict.fromkeys(
         ("Softmax", "Concatenate", "UnitNormalization", "BatchNormalization", "LayerNormalization"), "axis"
     ),
@@ -253,19 +251,19 @@ SAID = {
     "GroupNormalization": "groups",
     "Embedding": "input_dim",
 }
-"""An argument that a layer of Keras's own says in each release, in Keras 2's terms."""
+"""An argument that Keras's own layer saves in each release, in Keras 2's terms."""
 MODELS = ("Sequential", "Functional")
 INERT = ("batch_input_shape", "input_dtype", "dynamic", "autocast", "sparse_input")
-"""Arguments of any Keras 2 layer that say nothing of what it computes."""
+"""Arguments of any Keras 2 layer that do not change its result."""
 
 
 def is_stock(class_name: str, config: Config) -> bool:
-    """Whether a layer is one of these. Users give their own the names of Keras's, and few files name modules; but what
-    such a class says of itself lacks Keras's arguments."""
-    return class_name in KINDS and (class_name not in SAID or SAID[class_name] in config)
+    """Whether a layer is one of these. Custom layers may have names of Keras's, and few files have modules; but configs
+    of custom layers lack Keras's arguments."""
+    return class_name in KINDS and (class_name not in ALWAYS_SAVED or ALWAYS_SAVED[class_name] in config)
 
 
 def of_another_module(item: Config) -> bool:
-    """Whether an object of Keras 3 or tf_keras 2.13 and later, which name modules, is none of Keras's."""
+    """Whether an object of Keras 3 or tf_keras 2.13 and later, which save modules, is not Keras's."""
     home = str(item["module"] or "").partition(".")[0]
     return home not in ("keras", "tf_keras", "builtins") and bool(home or item.get("registered_name"))

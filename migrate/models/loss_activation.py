@@ -1,7 +1,7 @@
-"""Crossentropies behind an activation that is not theirs: softmax with a loss for sigmoids, or any with from_logits.
+"""Find crossentropies after an unsuitable activation: softmax with a loss for sigmoids, or any with from_logits.
 
-TensorFlow 2.4 and later, and Keras 3 on TensorFlow, take a crossentropy of what stands before the last sigmoid or
-softmax (`_keras_logits` in `activations.py`), whatever the loss is for. Others take it of what the layer returns.
+TensorFlow 2.4 and later, and Keras 3 on TensorFlow, apply a crossentropy to the input of the last sigmoid or softmax
+(`_keras_logits` in `activations.py`), for every loss. Others apply it to the output of the layer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ FITTING = {
     "sparse_categorical_crossentropy": "softmax",
 }
 SOFTMAX = "Softmax"
-"""The layer, whose values tf.keras takes as they are."""
+"""The layer whose values tf.keras uses unchanged."""
 
 
 @dataclass(frozen=True)
 class Last:
-    """The layer of an output. `activation`: its last step. `output`: what the model calls the output."""
+    """The layer of an output. `activation`: its last step. `output`: the model's name for the output."""
 
     output: str
     name: str
@@ -36,11 +36,11 @@ class Last:
 
 
 def unfit(model: StoredModel) -> list[tuple[Last, str]]:
-    """Outputs whose loss does not go with their activation, and the loss."""
-    outputs = list(_outputs(model.config))
-    losses = _of_each((model.training or {}).get("loss"), [last.output for last in outputs])
+    """Outputs whose loss does not match their activation, and the loss."""
+    outputs = list(_layers_of_outputs(model.config))
+    losses = _loss_of_each_output((model.training or {}).get("loss"), [last.output for last in outputs])
     pairs = zip(outputs, map(named, losses), strict=True)
-    return [(last, said) for last, loss in pairs if (said := _unfit(last, loss))]
+    return [(last, unfit_loss) for last, loss in pairs if (unfit_loss := _unfit(last, loss))]
 
 
 def _unfit(last: Last, loss: Any) -> str:
@@ -54,8 +54,7 @@ def _unfit(last: Last, loss: Any) -> str:
     return "" if fitting == last.activation else name
 
 
-def _of_each(loss: Any, outputs: Sequence[str]) -> list[Any]:
-    """The loss of each output, None if nothing shows it."""
+def _loss_of_each_output(loss: Any, outputs: Sequence[str]) -> list[Any]:
     several = isinstance(loss, list) or (isinstance(loss, Mapping) and "class_name" not in loss)
     if not several:
         return [loss] * len(outputs)
@@ -65,25 +64,23 @@ def _of_each(loss: Any, outputs: Sequence[str]) -> list[Any]:
     return given if len(given) == len(outputs) else [None] * len(outputs)
 
 
-def _outputs(model: Any) -> Iterator[Last]:
-    """The last layers of a model's config as its source has it."""
+def _layers_of_outputs(model: Any) -> Iterator[Last]:
     config = model.get("config") if isinstance(model, Mapping) else None
     layers = config.get("layers") if isinstance(config, Mapping) else config
     if not isinstance(layers, list) or not layers:
         return
     if not isinstance(config, Mapping) or "output_layers" not in config:
-        yield from _last(layers[-1])
+        yield from _last_layers(layers[-1])
         return
     known = {_name(layer): layer for layer in layers if isinstance(layer, Mapping)}
     for end in operators.ends(config["output_layers"]):
-        yield from (replace(last, output=str(end[0])) for last in _last(known.get(str(end[0]), {})))
+        yield from (replace(last, output=str(end[0])) for last in _last_layers(known.get(str(end[0]), {})))
 
 
-def _last(layer: Mapping[str, Any]) -> Iterator[Last]:
-    """One layer, or those at the end of a model."""
+def _last_layers(layer: Mapping[str, Any]) -> Iterator[Last]:
     config = layer.get("config")
     if isinstance(config, list) or (isinstance(config, Mapping) and "layers" in config):
-        yield from _outputs(layer)
+        yield from _layers_of_outputs(layer)
         return
     class_name = str(layer.get("class_name"))
     activation = config.get("activation") if isinstance(config, Mapping) else None

@@ -1,5 +1,5 @@
-"""The scale of the loss in mixed precision: a wrapper around the optimizer that changes when numbers overflow, and not
-what is computed otherwise. Source: `loss_scale_optimizer.py` of tf_keras 2.21 and Keras 3.15."""
+"""The loss scale of mixed precision: a wrapper around the optimizer that changes the scale after overflows, and nothing
+else. Source: `loss_scale_optimizer.py` of tf_keras 2.21 and Keras 3.15."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MIXED = "mixed_float16"
 
 @dataclass(frozen=True)
 class LossScale:
-    """`current` scale and steps `since` it last changed, `initial` scale and steps until it grows; of a constant one
-    None."""
+    """`current` scale and steps `since` its last change, `initial` scale and steps until it grows; None for a constant
+    scale."""
 
     current: float
     since: int
@@ -28,7 +28,7 @@ class LossScale:
 
 
 def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
-    """The wrapper of the source's optimizer, the default one where only the policy calls for it, or None."""
+    """The wrapper of the source's optimizer, the default one if only the policy requires it, or None."""
     config = state.source.optimizer_config if state.source is not None else None
     settings: Mapping[str, Any] = {}
     if config is not None and "LossScale" in str(config.get("class_name")):
@@ -44,12 +44,13 @@ def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
 
 
 def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings as TF 2.4 and later have them; earlier ones have an object (`mixed_precision/loss_scale.py` 2.3)."""
-    held = settings.get("loss_scale")
-    if not isinstance(held, Mapping):
+    """The settings in the form of TF 2.4 and later; earlier ones have an object (`mixed_precision/loss_scale.py`
+    2.3)."""
+    scale = settings.get("loss_scale")
+    if not isinstance(scale, Mapping):
         return settings
-    settings = held.get("config", {})
-    if held.get("class_name") == "FixedLossScale":
+    settings = scale.get("config", {})
+    if scale.get("class_name") == "FixedLossScale":
         return {"dynamic": False, "initial_scale": settings.get("loss_scale_value")}
     return {
         "initial_scale": settings.get("initial_loss_scale"),
@@ -58,8 +59,8 @@ def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:
-    """What Keras 3 keeps: its wrapper's variables are [0, 0.0, steps, scale], which an `.h5` and a TensorFlow
-    checkpoint have by their names."""
+    """Steps and scale from Keras 3's wrapper, whose variables are [0, 0.0, steps, scale]; an `.h5` and a TensorFlow
+    checkpoint have them by name."""
     found = (
         [a for name, a in unmapped.items() if name == place or name.rpartition("/")[2] == called]
         for place, called in (("optimizer/vars/2", "step_counter"), ("optimizer/vars/3", "dynamic_scale"))
@@ -72,8 +73,8 @@ def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How a loss is scaled: after how many steps a dynamic scale grows, None of a constant one; the scale `now`, None
-    if it is not known."""
+    """How a loss is scaled: the steps until a dynamic scale grows (None for a constant one), and the current scale
+    `now` (None if unknown)."""
 
     growth: int | None
     now: float | None
@@ -83,12 +84,12 @@ class Scaling:
         return f"{how}, now {self.now:g}" if self.now is not None else how
 
     def fits(self, other: Scaling) -> bool:
-        """Whether the two scale in the same way, as far as it is known."""
+        """Whether both scale in the same way, as far as it is known."""
         return self.growth == other.growth and (None in (self.now, other.now) or self.now == other.now)
 
 
 def of_arguments(values: Mapping[str, Any]) -> Scaling | None:
-    """What arguments of `optim` set."""
+    """The scaling set by arguments of `optim`."""
     given = values.get("loss_scale")
     if not given:
         return None
@@ -98,7 +99,8 @@ def of_arguments(values: Mapping[str, Any]) -> Scaling | None:
 
 
 def of_state(state: OptimizerState) -> Scaling | None:
-    """Of a source: by its arguments, by the wrapper of its optimizer, by its model's policy, or as dtopt noted it."""
+    """The scaling of a source: from its arguments, its optimizer's wrapper, its model's policy, or dtopt's own
+    record."""
     own, source = of_arguments(state.hyperparameters), state.source
     if own is not None or source is None:
         return own

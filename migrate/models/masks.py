@@ -1,7 +1,7 @@
-"""Where masks go in a model: which layers make them, which hand them on, and whom they reach.
+"""Follow masks through a model: which layers make them, which pass them on, and which receive them.
 
-Keras 2 and 3 agree on most of it: run on TF 2.4, 2.9, tf_keras 2.21, Keras 3.6 and 3.15. What differs between releases
-is told as a meeting: a mask that reaches a layer with which they do otherwise.
+Keras 2 and 3 mostly agree: tested on TF 2.4, 2.9, tf_keras 2.21, Keras 3.6 and 3.15. Differences between releases are
+reported as a meeting: a mask that reaches a layer that handles it differently.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from migrate.models.layers import MERGING, MODELS
 from migrate.models.normalized_config import Layer, layer_name, node_shifts
 
 Mask = frozenset[str] | None
-"""Of a tensor: the layers whose masks are combined in it; None if it has none."""
+"""The layers whose masks are combined in a tensor; None without a mask."""
 Meeting = tuple[str, str]
 """(kind, name of the layer)."""
 OUTPUT, MERGED, HANDED, VALUED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, SOFTMAX, CONCATENATED, GIVEN, STATED = (
@@ -30,7 +30,7 @@ OUTPUT, MERGED, HANDED, VALUED, ATTENTION, MEASURED, DISTRIBUTED, PASSED, RELU, 
     "Softmax",
     "Concatenate",
     "an argument attention_mask",
-    "a recurrent layer that is given its initial state",
+    "a recurrent layer with an initial state",
 )
 GROUPED = "GroupNormalization"
 HANDS_ON = (
@@ -38,7 +38,7 @@ HANDS_ON = (
     *("GaussianDropout", "AlphaDropout", "LayerNormalization", "GroupNormalization", "UnitNormalization", "Softmax"),
     *("BatchNormalization", "LeakyReLU", "PReLU", "ELU", "ReLU", "ActivityRegularization"),
 )
-"""Layers of one input whose output has its mask."""
+"""Layers with one input that pass its mask on."""
 MEETS = {
     "BatchNormalization": MEASURED,
     "ReLU": RELU,
@@ -47,13 +47,13 @@ MEETS = {
     **dict.fromkeys(("Identity", "Rescaling", "Normalization"), PASSED),
 }
 GIVEN_IN = {"MultiHeadAttention": {"attention_mask": GIVEN}, "Softmax": {"mask": SOFTMAX}}
-"""Arguments of a call in which a model gives a mask of its own."""
+"""Arguments of a call with an explicit mask."""
 STATE = "initial_state"
-"""An argument of a recurrent layer's call; Keras 2 lists it behind the sequence."""
+"""An argument of a recurrent layer's call; Keras 2 lists it after the sequence."""
 CHANGING = ("Maximum", "Minimum", "Multiply")
 RECURRENT = ("SimpleRNN", "LSTM", "GRU", "RNN", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
 TIME = (1, -2)
-"""Axes along which masks are not combined, but put behind each other."""
+"""Axes along which masks are concatenated, not combined."""
 
 
 def makes(item: Any) -> bool:
@@ -65,36 +65,34 @@ def makes(item: Any) -> bool:
 
 
 def meetings(document: Layer) -> list[Meeting]:
-    """What the masks of a model reach, see above.
+    """Return what the masks of a model reach.
 
     Args:
-      document: as `normalized_config.canonical` returns it.
+      document: the result of `normalized_config.canonical`.
     """
     met: dict[Meeting, None] = {}
-    for name, mask in _model(document, [], met):
+    for name, mask in _masks_of_outputs(document, [], met):
         if mask:
             met[OUTPUT, name] = None
     return list(met)
 
 
-def _model(model: Layer, given: Sequence[Mask], met: dict[Meeting, None]) -> list[tuple[str, Mask]]:
-    """(layer, mask) of each output of a model whose inputs have these masks."""
+def _masks_of_outputs(model: Layer, given: Sequence[Mask], met: dict[Meeting, None]) -> list[tuple[str, Mask]]:
     config = model["config"]
     if model["class_name"] == "Sequential":
         name, masks = layer_name(model), list(given)
         for layer in config["layers"]:
-            name, masks = layer_name(layer), _through(layer, masks, met)
+            name, masks = layer_name(layer), _output_masks(layer, masks, met)
         return [(name, mask) for mask in masks[:1]]
     shifts = node_shifts(config)
     ends = [(end[0], end[1] - shifts.get(end[0], 0), end[2]) for end in operators.ends(config["output_layers"])]
-    known = _graph(config, shifts, given, met)
+    known = _masks_of_calls(config, shifts, given, met)
     return [(name, _at(known.get((name, node), []), tensor)) for name, node, tensor in ends]
 
 
-def _graph(
+def _masks_of_calls(
     config: Mapping[str, Any], shifts: Mapping[str, int], given: Sequence[Mask], met: dict[Meeting, None]
 ) -> dict[tuple[str, int], list[Mask]]:
-    """Masks of what each call of each layer returns."""
     entries = [end[0] for end in operators.ends(config["input_layers"])]
     known = {(name, 0): [_at(given, i)] for i, name in enumerate(entries)}
     nodes = [(layer, i, node) for layer in config["layers"] for i, node in enumerate(layer.get("inbound_nodes") or [])]
@@ -111,8 +109,8 @@ def _graph(
             masks = [_at(known[name, call], tensor) for name, call, tensor in needed]
             if _at(masks, 0) and _is_stated(layer, node):
                 met[STATED, layer_name(layer)] = None
-            known[layer_name(layer), i] = _through(layer, masks, met)
-        if len(left) == len(nodes):  # no graph that any Keras could build, which is said when it is written
+            known[layer_name(layer), i] = _output_masks(layer, masks, met)
+        if len(left) == len(nodes):  # no Keras could build this graph; writing it reports that
             break
         nodes = left
     return known
@@ -130,13 +128,12 @@ def _at(masks: Sequence[Mask], i: int) -> Mask:
     return masks[i] if i < len(masks) else None
 
 
-def _through(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> list[Mask]:
-    """Masks of what a layer returns when it is called with tensors that have these."""
+def _output_masks(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> list[Mask]:
     name, kind, config = layer_name(layer), layer["class_name"], layer["config"]
     first = _at(given, 0)
     masked = any(given)
     if kind in MODELS:
-        return [mask for _, mask in _model(layer, given, met)]
+        return [mask for _, mask in _masks_of_outputs(layer, given, met)]
     if kind in MEETS and masked:
         met[MEETS[kind], name] = None
     if kind == "Masking" or (kind == "Embedding" and config.get("mask_zero")):

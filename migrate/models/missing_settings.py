@@ -1,7 +1,7 @@
-"""What of a model its files do not hold, Keras 3's above all.
+"""Find settings of a model that its files do not contain, above all those of Keras 3.
 
-Found by calling `get_config` of every class of Keras 3.0 to 3.15 and comparing with its arguments. What nothing shows
-and only few models have is in docs/limits.md.
+Found by comparing `get_config` of every class of Keras 3.0 to 3.15 with its arguments. docs/limits.md lists rare
+settings that leave no trace.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from migrate.readers.keras.model import objects
 from migrate.state import Stored, StoredModel
 
 LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
-"""Losses -> what their `get_config` leaves out (`losses.py` of Keras 3.0 to 3.15)."""
+"""Losses -> arguments that their `get_config` leaves out (`losses.py` of Keras 3.0 to 3.15)."""
 
 
 def of_model(model: StoredModel, by_keras3: bool) -> list[str]:
-    """Say why a model may train differently from what its file says."""
+    """Explain why a model may train differently from its file."""
     own = _of_keras3(model) if by_keras3 else []
     return [*own, *_lost(model.config, STATES)]
 
@@ -30,7 +30,7 @@ def _of_keras3(model: StoredModel) -> list[str]:
 
 
 def weights(model: StoredModel) -> list[str]:
-    """One loss with one weight, where there are several outputs."""
+    """Report one loss with one weight for several outputs."""
     training, inside = model.training or {}, model.config.get("config")
     loss, given = training.get("loss"), training.get("loss_weights")
     alone = (
@@ -42,7 +42,7 @@ def weights(model: StoredModel) -> list[str]:
         return []
     if not isinstance(given, float) and not (isinstance(given, (list, Mapping)) and len(given) == 1):
         return []
-    return [f"loss_weights {given!r}: releases of Keras 3 weigh one output with it, or all of them"]
+    return [f"loss_weights {given!r}: releases of Keras 3 apply it to one output, or to all of them"]
 
 
 def adapted(model: StoredModel | None) -> list[str]:
@@ -51,8 +51,8 @@ def adapted(model: StoredModel | None) -> list[str]:
 
 
 def quantized(model: StoredModel | None) -> list[str]:
-    """Layers whose kernel `quantize` has made one of whole numbers, which nothing trains."""
-    names = [] if model is None else _names(model.config, _quantized)
+    """Report layers whose kernel `quantize` has turned into integers, which are not trained."""
+    names = [] if model is None else _distinct_names(model.config, _quantized)
     return [f"{some(names)}: quantized after training, which leaves no kernel to train"] if names else []
 
 
@@ -62,13 +62,12 @@ def _quantized(config: Mapping[str, Any]) -> str | None:
     return str(config.get("name")) if is_so else None
 
 
-def _names(config: Any, named: Callable[[Mapping[str, Any]], str | None]) -> list[str]:
-    """What `named` calls the objects in a config that it means, each once."""
+def _distinct_names(config: Any, named: Callable[[Mapping[str, Any]], str | None]) -> list[str]:
     return list(dict.fromkeys(name for each in objects(config) if (name := named(each)) is not None))
 
 
 def losses(training: Any) -> list[str]:
-    """Losses that are objects with an argument that no Keras 3 saves."""
+    """Report losses with an argument that no Keras 3 saves."""
     if isinstance(training, list):
         return [reason for each in training for reason in losses(each)]
     if not isinstance(training, Mapping):
@@ -78,12 +77,12 @@ def losses(training: Any) -> list[str]:
     if key is None or not isinstance(config, Mapping):
         inside = training.get("loss") if "loss" in training else list(training.values())
         return list(dict.fromkeys(losses(inside)))
-    return [] if key in config else [f"the loss {name}: Keras 3 does not save its {key}, and the default is taken"]
+    return [] if key in config else [f"the loss {name}: Keras 3 does not save its {key}, so the default is used"]
 
 
 def paddings(config: Any) -> list[str]:
-    """Transposed convolutions whose `output_padding` could be another than the default, and nothing shows."""
-    names = _names(config, _unpadded)
+    """Report transposed convolutions whose `output_padding` is unknown."""
+    names = _distinct_names(config, _unpadded)
     if not names:
         return []
     return [
@@ -93,8 +92,8 @@ def paddings(config: Any) -> list[str]:
 
 
 def scalings(config: Any) -> list[str]:
-    """Layers that have one weight, which does not show how it is used."""
-    names = _names(config, _unscaled)
+    """Report layers with one weight whose use is unknown."""
+    names = _distinct_names(config, _unscaled)
     if not names:
         return []
     return [f"{some(names)}: Keras before 3.4 does not save {SCALING}; right if your program does not set it"]
@@ -115,7 +114,7 @@ ADAPTED = (
 
 
 def adapted_kernels(stored: Stored) -> list[str]:
-    """The same of a file without a config, as `save_weights` writes it: slots of two factors of a kernel fit no
+    """Do the same for a file without a config, as `save_weights` writes it: slots of a kernel's two factors fit no
     variable there (`enable_lora` of `dense.py` and `base_conv.py`, Keras 3)."""
     shapes = {v.shape for v in stored.variables}
     strange = {array.shape for _, array in stored.weights or () if len(array.shape) > 1} - shapes
@@ -126,12 +125,14 @@ def adapted_kernels(stored: Stored) -> list[str]:
 
 
 STATES = ("stateful", "no file holds the states of a stateful layer; right if your program resets them first")
-"""An argument, and what becomes of a layer where it is set (`save_own_variables` of `dense.py`, `rnn.py`)."""
+"""An argument, and its effect on a layer (`save_own_variables` of `dense.py`, `rnn.py`)."""
 
 
 def _lost(config: Any, argument: tuple[str, str]) -> list[str]:
     key, what = argument
-    names = _names(config, lambda each: each["name"] if each.get(key) and isinstance(each.get("name"), str) else None)
+    names = _distinct_names(
+        config, lambda each: each["name"] if each.get(key) and isinstance(each.get("name"), str) else None
+    )
     return [f"{some(names)}: {what}"] if names else []
 
 
@@ -139,12 +140,10 @@ def _unpadded(layer: Mapping[str, Any]) -> str | None:
     config = layer.get("config")
     if layer.get("class_name") not in TRANSPOSED or not isinstance(config, Mapping):
         return None
-    return str(config.get("name")) if PADDING not in config and _is_open(config) else None
+    return str(config.get("name")) if PADDING not in config and _has_choice(config) else None
 
 
-def _is_open(config: Mapping[str, Any]) -> bool:
-    """Whether there is a choice: a padding is below the stride, and with a stride of 1 as good as none for a kernel
-    that reaches over an odd number of steps."""
+def _has_choice(config: Mapping[str, Any]) -> bool:
     settings = [config.get(key) for key in ("kernel_size", "strides", "dilation_rate")]
     if not all(isinstance(each, list) for each in settings):
         return True

@@ -1,4 +1,4 @@
-"""A model's config of any Keras in one form: that of Keras 2's `model_config`, without what serialization adds."""
+"""Normalize a model's config of any Keras to that of Keras 2's `model_config`, without serialization details."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from migrate.generations import traits
 from migrate.models import operators
-from migrate.models.layers import ADVICE, KINDS, MODELS, OPERATORS, SAID, is_stock, of_another_module
+from migrate.models.layers import ADVICE, ALWAYS_SAVED, KINDS, MODELS, OPERATORS, is_stock, of_another_module
 from optim.errors import UnsupportedError
 
 SERIALIZED = {"module", "registered_name", "build_config", "shared_object_id", "compile_config"}
@@ -23,9 +23,9 @@ Layer = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Leaf:
-    """A layer that is no model. `path`: names of the models it is in, without the outermost, then its own.
+    """A layer that is not a model. `path`: names of the models it is in, without the outermost, then its own.
 
-    `frozen`: whether it, or a model around it, has `trainable` off.
+    `frozen`: whether it, or an outer model, has `trainable` off.
     """
 
     path: tuple[str, ...]
@@ -35,16 +35,16 @@ class Leaf:
 
 
 def canonical(config: Mapping[str, Any], generation: str | None) -> dict[str, Any]:
-    """A model's config in Keras 2's terms.
+    """Return a model's config in Keras 2's terms.
 
     Args:
-      config: `{"class_name", "config"}` as a source has it.
+      config: `{"class_name", "config"}` from the source.
       generation: of the source.
 
     Raises:
-      UnsupportedError: it holds layers that are not Keras's own, or is no Sequential and no graph of layers.
+      UnsupportedError: it has layers that are not Keras's own, or is neither a Sequential nor a graph of layers.
     """
-    plain = _plain(config)
+    plain = _without_marks(config)
     if not isinstance(plain, Mapping) or not isinstance(plain.get("class_name"), str):
         raise UnsupportedError(f"the source's description of its model is not readable; {ADVICE}")
     if traits(generation).has_keras1_layers:
@@ -61,7 +61,7 @@ def canonical(config: Mapping[str, Any], generation: str | None) -> dict[str, An
 
 
 def _freeze(model: Layer, frozen: bool) -> None:
-    """Write down in each layer of a frozen model that it is frozen, as today's Keras and tf_keras go by that alone."""
+    """Freeze each layer of a frozen model, because today's Keras and tf_keras use only the layers' flags."""
     for layer in model["config"]["layers"]:
         if layer["class_name"] in MODELS:
             _freeze(layer, frozen or layer["config"].get("trainable") is False)
@@ -70,7 +70,7 @@ def _freeze(model: Layer, frozen: bool) -> None:
 
 
 def freeze_layer(layer: Layer, frozen: bool, within: bool = False) -> None:
-    """As `_freeze`, and in layers `within` a layer, which Keras 3 trains otherwise."""
+    """Freeze a layer, and the layers `within` it, which Keras 3 trains differently."""
     config = layer["config"]
     if frozen and config.get("trainable", within) is True:
         if layer["class_name"] == "BatchNormalization":
@@ -79,37 +79,36 @@ def freeze_layer(layer: Layer, frozen: bool, within: bool = False) -> None:
                 f" batch and is not trained, which no target can express; {ADVICE}"
             )
         config["trainable"] = False
-    for inner in held(layer):
+    for inner in inner_layers(layer):
         freeze_layer(inner, frozen or config.get("trainable") is False, within=True)
 
 
-def held(layer: Layer) -> list[Layer]:
-    """The layers in a layer that is no model."""
+def inner_layers(layer: Layer) -> list[Layer]:
+    """The layers in a layer that is not a model."""
     given = [layer["config"].get(key) for key in KINDS[layer["class_name"]].inner]
     return [each for item in given if item for each in (item if isinstance(item, list) else [item])]
 
 
-def _plain(item: Any) -> Any:
-    """Without tuples' and shared objects' marks, modules and Policy objects."""
+def _without_marks(item: Any) -> Any:
     if isinstance(item, list):
-        return [_plain(x) for x in item]
+        return [_without_marks(x) for x in item]
     if not isinstance(item, Mapping):
         return item
     name, config = item.get("class_name"), item.get("config")
     if name == "__tuple__":
-        return [_plain(x) for x in item.get("items", [])]
+        return [_without_marks(x) for x in item.get("items", [])]
     if isinstance(config, Mapping) and name in ("Policy", "PolicyV1", "DTypePolicy"):
         return config.get("name")
     registered = item.get("registered_name")
     if isinstance(registered, str) and ">" in registered and not registered.startswith("Custom>"):
-        return {"class_name": registered, "config": _plain(config)}
+        return {"class_name": registered, "config": _without_marks(config)}
     if "module" in item and isinstance(name, str) and name != "function" and of_another_module(item):
-        return {"class_name": f"{item['module'] or 'Custom'}>{name}", "config": _plain(config)}
-    return {key: _plain(value) for key, value in item.items() if key not in SERIALIZED}
+        return {"class_name": f"{item['module'] or 'Custom'}>{name}", "config": _without_marks(config)}
+    return {key: _without_marks(value) for key, value in item.items() if key not in SERIALIZED}
 
 
 def own_class(model: Mapping[str, Any]) -> str | None:
-    """The class of a Sequential or a graph of layers that is a program's own; None if it is Keras's."""
+    """The class of a custom Sequential or graph of layers; None if it is Keras's."""
     config, name = model.get("config"), str(model.get("class_name"))
     if not isinstance(config, Mapping) or not isinstance(config.get("layers"), list):
         return None
@@ -123,7 +122,9 @@ def _model(model: Mapping[str, Any], where: str) -> dict[str, Any]:
     if isinstance(config, Sequence) and not isinstance(config, str):
         config = {"name": str(model.get("name") or "sequential"), "layers": config}  # Keras up to 2.2.2
     if name not in MODELS or not isinstance(config, Mapping) or not isinstance(config.get("layers"), list):
-        raise UnsupportedError(f"the model{where} is a {name}, and not Sequential nor a graph of layers; {ADVICE}")
+        raise UnsupportedError(
+            f"the model{where} is a {name}, and neither a Sequential nor a graph of layers; {ADVICE}"
+        )
     layers = [_layer(layer) for layer in config["layers"]]
     return {**model, "class_name": name, "config": {**config, "layers": layers}}
 
@@ -138,28 +139,28 @@ def _layer(layer: Any) -> dict[str, Any]:
     shown = layer.get("name") or (config or {}).get("name")
     if isinstance(config, Mapping) and name in KINDS and not is_stock(name, config):
         raise UnsupportedError(
-            f"the layer {shown!r} is a {name} without {SAID[name]}, which Keras's own has, so it is another class of"
-            f" that name; {ADVICE}"
+            f"the layer {shown!r} is a {name} without {ALWAYS_SAVED[name]}, which Keras's own has, so it is another"
+            f" class of that name; {ADVICE}"
         )
     if name not in KINDS or not isinstance(config, Mapping):
         raise UnsupportedError(
             f"the layer {shown!r} is a {name}, which is not a Keras layer that this dtopt translates; {ADVICE}"
         )
-    if name == "GRU":  # which Keras before 2.1.4 could not say, and later ones take for granted
+    if name == "GRU":  # Keras before 2.1.4 did not have the argument, later ones require it
         config = {"reset_after": False, **config}
     if name == "Embedding":
         config = _embedding(config)
-    if name == "MultiHeadAttention":  # which TF 2.4 does not say, and tf_keras asks for
+    if name == "MultiHeadAttention":  # TF 2.4 does not save it, and tf_keras requires it
         config = {**dict.fromkeys(("query_shape", "key_shape", "value_shape")), **config}
     if name in OPERATORS:
         operators.operator(layer)
-    inner = {key: _inner(config[key], str(shown)) for key in KINDS[name].inner if config.get(key)}
+    inner = {key: _inner_or_several(config[key], str(shown)) for key in KINDS[name].inner if config.get(key)}
     return {**layer, "class_name": name, "config": {**config, **inner}}
 
 
 def _embedding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """As later Keras takes it: Keras 2.0.0 and TF 1.2 say the dtype of what it looks up, and TF 1 draws floats below 1
-    where it says no maximum."""
+    """Adapt to later Keras: Keras 2.0.0 and TF 1.2 save the dtype of the input, and TF 1 draws floats below 1 if no
+    maximum is set."""
     initializer = config.get("embeddings_initializer")
     if isinstance(initializer, Mapping) and "maxval" in (settings := initializer.get("config") or {}):
         maximum = 1.0 if settings["maxval"] is None else settings["maxval"]
@@ -168,10 +169,9 @@ def _embedding(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "dtype": "float32"} if is_of_rows else {**config}
 
 
-def _inner(layer: Any, around: str) -> Any:
-    """A layer within another one, or several."""
+def _inner_or_several(layer: Any, around: str) -> Any:
     if isinstance(layer, list):
-        return [_inner(each, around) for each in layer]
+        return [_inner_or_several(each, around) for each in layer]
     found = _layer(layer)
     if found["class_name"] in MODELS:
         raise UnsupportedError(f"the layer {around!r} wraps a model, which this dtopt does not translate; {ADVICE}")
@@ -183,12 +183,12 @@ def layer_name(layer: Layer) -> str:
 
 
 def output_names(model: Layer) -> list[str]:
-    """The layers whose outputs a graph of layers has; none of a Sequential."""
+    """The layers that produce the outputs of a graph of layers; empty for a Sequential."""
     return [str(end[0]) for end in operators.ends(model["config"].get("output_layers") or [])]
 
 
 def node_shifts(config: Mapping[str, Any]) -> dict[str, int]:
-    """By how much Keras 2 numbers the calls of a nested model higher: it counts the making of the model as one."""
+    """The offset of Keras 2's numbers for the calls of a nested model: it counts the making of the model as one."""
     layers = config["layers"]
     counts = {layer_name(layer): len(layer.get("inbound_nodes") or []) for layer in layers}
     models = [layer_name(layer) for layer in layers if layer["class_name"] in MODELS]
@@ -202,7 +202,7 @@ def node_shifts(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def leaves(model: Layer, path: tuple[str, ...] = (), frozen: bool = False) -> Iterator[Leaf]:
-    """Every layer in the order of `model.layers`, models opened."""
+    """Yield every layer in the order of `model.layers`, including those of nested models."""
     for layer in model["config"]["layers"]:
         config = layer["config"]
         below = frozen or config.get("trainable") is False

@@ -1,5 +1,5 @@
-"""TensorFlow's functions between layers, which tf.keras from 2.4 on keeps as `TFOpLambda` and `SlicingOpLambda`, as the
-operations that Keras 3 keeps in their place.
+"""Express TensorFlow's functions between layers as operations of Keras 3. tf.keras from 2.4 on saves them as
+`TFOpLambda` and `SlicingOpLambda`.
 
 Sources: `keras/layers/core/tf_op_layer.py` and `keras/engine/node.py` 2.15, `keras/src/ops` 3.0 to 3.15.
 """
@@ -21,14 +21,13 @@ CONSTANT = "_CONSTANT_VALUE"
 
 @dataclass(frozen=True)
 class Operator:
-    """What Keras 3 has for a function of TensorFlow.
+    """Keras 3's equivalent of a function of TensorFlow.
 
     Attributes:
-      class_name: in `keras.src.ops`.
-      module: there.
+      class_name: in `keras.src.ops`. module: there.
       operands: names of the arguments after the first that are tensors or constants.
-      options: TensorFlow's argument -> (Keras's, TensorFlow's default, which Keras is told too).
-      neutral: arguments that Keras does not have -> the values with which they change nothing.
+      options: TensorFlow's argument -> (Keras's, TensorFlow's default, which is passed to Keras too).
+      neutral: arguments that Keras does not have -> the values with which they do not change the result.
       besides: Keras's arguments that TensorFlow does not have -> the same.
     """
 
@@ -50,7 +49,7 @@ def _reduced(class_name: str) -> Operator:
 
 LIKE = ("zeros", "ones")
 REQUIRED = object()
-"""Stands for the default of an argument that has none."""
+"""In place of the default of a required argument."""
 SOFTMAX = Operator("Softmax", "nn", options={"axis": ("axis", -1)})
 SQUEEZE = Operator("Squeeze", options={"axis": ("axis", REQUIRED)})
 TRANSPOSE = Operator("Transpose", options={"perm": ("axes", None)}, neutral={"conjugate": (False,)})
@@ -102,7 +101,7 @@ FUNCTIONS: dict[str, Operator] = {
 
 
 def operator(layer: Mapping[str, Any]) -> Operator:
-    """What Keras 3 has for a layer of `layers.OPERATORS`. Raises UnsupportedError where that is not known here."""
+    """Keras 3's equivalent of a layer of `layers.OPERATORS`. Raises UnsupportedError if there is none."""
     function = layer["config"].get("function")
     if function not in FUNCTIONS:
         raise UnsupportedError(
@@ -113,7 +112,7 @@ def operator(layer: Mapping[str, Any]) -> Operator:
 
 
 def is_end(item: Any) -> bool:
-    """Whether an item of a node is a tensor: [layer, node, tensor, keyword arguments], the last of which may lack."""
+    """Whether an item of a node is a tensor: [layer, node, tensor, keyword arguments]; the last may be missing."""
     return (
         isinstance(item, Sequence)
         and len(item) in (3, 4)
@@ -124,7 +123,7 @@ def is_end(item: Any) -> bool:
 
 
 def ends(node: Any) -> Iterator[Sequence[Any]]:
-    """Every tensor that a call is given, keyword arguments included."""
+    """Yield every tensor that a call gets, including keyword arguments."""
     if is_end(node):
         yield node
     if isinstance(node, Mapping):
@@ -135,20 +134,20 @@ def ends(node: Any) -> Iterator[Sequence[Any]]:
 
 
 def converted(layer: Mapping[str, Any], tensor: Callable[[Sequence[Any]], Any]) -> tuple[dict[str, Any], list[Any]]:
-    """(the operation's config, its calls) of a layer of `layers.OPERATORS`.
+    """Convert a layer of `layers.OPERATORS` to (the operation's config, its calls).
 
     Args:
-      tensor: an end -> the same tensor as Keras 3 has it.
+      tensor: an end -> the same tensor in Keras 3's form.
 
     Raises:
-      UnsupportedError: it is called with what the operation does not take.
+      UnsupportedError: it is called with arguments that the operation does not accept.
     """
     found = operator(layer)
-    made = [_call(layer, found, node, tensor) for node in layer.get("inbound_nodes") or []]
-    configs = [config for config, _ in made]
+    calls = [_call(layer, found, node, tensor) for node in layer.get("inbound_nodes") or []]
+    configs = [config for config, _ in calls]
     if any(config != configs[0] for config in configs):
         raise UnsupportedError(f"the layer {layer['config'].get('name')!r} is called in several ways; {ADVICE}")
-    return (configs or [{}])[0], [node for _, node in made]
+    return (configs or [{}])[0], [node for _, node in calls]
 
 
 def _call(
@@ -174,7 +173,7 @@ def _call(
     lacking = [name for name in found.operands if given.get(name) is None]
     if lacking:
         raise refuse(f"no {lacking[0]}")
-    operands = [_slices(given[name], refuse) if name == "slice_spec" else given[name] for name in found.operands]
+    operands = [_slice_key(given[name], refuse) if name == "slice_spec" else given[name] for name in found.operands]
 
     def operand(item: Any) -> Any:
         if is_end(item):
@@ -189,7 +188,7 @@ def _call(
 
 
 def _first(node: Any) -> tuple[Any, dict[str, Any]]:
-    """(what the function is called with, its other arguments) of a node, which keeps the structure of the former."""
+    """(the function's first argument, its other arguments) of a node, which keeps the structure of the former."""
     if node and isinstance(node[0], str):
         given = node[3] if len(node) > 3 else {}
         return (node[2] if node[0] == CONSTANT else list(node[:3])), dict(given)
@@ -200,17 +199,16 @@ def _first(node: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _constant(value: list[Any], dtype: Any, refuse: Callable[[str], UnsupportedError]) -> dict[str, Any]:
-    """An array of constants, whose dtype the config does not say: that of the tensor next to it."""
+    """An array of constants. The config has no dtype for it: that of the tensor next to it is used."""
     numbers = np.array(value, object).reshape(-1)
     if dtype != "float32" or not all(type(number) is float for number in numbers):
         raise refuse(f"{value!r}")
     return {"class_name": "__numpy__", "config": {"value": value, "dtype": "float32"}}
 
 
-def _slices(spec: Any, refuse: Callable[[str], UnsupportedError]) -> Any:
-    """A key of `x[...]`: slices, numbers and None."""
+def _slice_key(spec: Any, refuse: Callable[[str], UnsupportedError]) -> Any:
     if isinstance(spec, list):
-        return [_slices(each, refuse) for each in spec]
+        return [_slice_key(each, refuse) for each in spec]
     if isinstance(spec, Mapping) and set(spec) == {"start", "stop", "step"}:
         if all(value is None or isinstance(value, int) for value in spec.values()):
             return {"class_name": "__slice__", "config": dict(spec)}

@@ -1,4 +1,4 @@
-"""Where Keras's saving library keeps each layer: `layers/dense_1`, a class and a counter, not the layer's name.
+"""Find each layer in files of Keras's saving library: `layers/dense_1` is a class and a counter, not the layer's name.
 
 Source: `saving/saving_lib.py::_save_container_state` of tf.keras 2.12 - 2.15, tf_keras 2.16 - 2.21, Keras 3.0 - 3.15.
 """
@@ -15,11 +15,12 @@ from migrate.readers.keras.layers import snake_case
 def places(
     model: Layer, path: tuple[str, ...] = (), below: str = "", twice: bool = False
 ) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """(path as in `canonical.Leaf`, group, layer's own name) of every layer, models too, as `model.layers` has them.
+    """(path as in `canonical.Leaf`, group, layer's own name) of every layer, including models, in `model.layers`'s
+    order.
 
     Args:
-      twice: whether layers with weights are counted twice, as where tf.keras 2.12 and 2.13 (2.14 counts them once) save
-        `_layer_checkpoint_dependencies`, in which each of them stands under two keys (`engine/functional.py`).
+      twice: whether layers with weights are counted twice. tf.keras 2.12 and 2.13 do so, because they save
+        `_layer_checkpoint_dependencies`, which has each layer under two keys (`engine/functional.py`); 2.14 does not.
     """
     used: dict[str, int] = {}
     for layer in model["config"]["layers"]:

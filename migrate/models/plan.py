@@ -1,4 +1,4 @@
-"""A model with its optimizer as Keras 3 or tf_keras is to load it: what goes where, before anything is written."""
+"""Plan how to write a model with its optimizer for Keras 3 or tf_keras, before anything is written."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from optim import slot_layout
 from optim.errors import UnsupportedError
 
 SHOWN = 2
-"""Layers in a message."""
-WITHOUT_MODEL = "the source does not describe its model, which the target has to hold; migrate to slots or to a list"
+"""Most layers named in a message."""
+WITHOUT_MODEL = "the source does not describe its model, which the target needs; migrate to slots or to a list"
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class ModelPlan:
 
     Attributes:
       live: the optimizer's class, its config, and the state in its terms with variables in its order and every slot.
-      document: the model, as `normalized_config.canonical` returns it; None if the source's own description of it and
-        its own places for the weights are right there, too (`_as_it_is`, `_passed_through`).
+      document: the model, as `normalized_config.canonical` returns it; None if the source's own description and
+        places of weights are right for the target too (`_copied_keras3`, `_passed_through`).
       places: (layer, role) -> name of its variable; empty without document.
       flat: (slot or scalar, variable, array) in the order of the optimizer's own list.
       compiled: loss and metrics, see `compiled.compile_arguments`.
-      scale: of the loss, where a LossScaleOptimizer wraps the optimizer.
-      notes: what was changed on the way, for people.
+      scale: the loss scale, if a LossScaleOptimizer wraps the optimizer.
+      notes: changes on the way, for the user.
     """
 
     live: LiveClass
@@ -71,22 +71,22 @@ class ModelPlan:
         """The values of a variable."""
         array = next(v.array for v in self.live.state.variables if v.name == name)
         if array is None:
-            raise UnsupportedError(f"the source does not hold the values of {name}, so that no model can be written")
+            raise UnsupportedError(f"the source does not hold the values of {name}, so no model can be written")
         return array
 
 
 def stored_model(state: OptimizerState) -> StoredModel:
-    """The model that the source describes. Raises UnsupportedError where it describes none."""
+    """The source's model. Raises UnsupportedError if it has none."""
     if state.source is None or state.source.model is None:
         raise UnsupportedError(WITHOUT_MODEL)
     return state.source.model
 
 
 def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[str] | None = None) -> ModelPlan:
-    """What to write for a state.
+    """Plan what to write for a state.
 
     Args:
-      families: of `modules.GENERATION`, in order of preference; the most exact one is taken.
+      families: of `modules.GENERATION`, in order of preference; the most exact one is used.
       scaled: those that are possible inside a LossScaleOptimizer, if not all.
 
     Raises:
@@ -95,7 +95,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     """
     model, source = stored_model(state), state.source
     assert source is not None
-    rate = state.hyperparameters["learning_rate"]
+    rate = rates.in_keras(state.hyperparameters["learning_rate"])
     if isinstance(rate, Mapping) and rate["class_name"] not in rates.SCHEDULES:
         raise UnsupportedError(
             f"the learning rate is {rate['class_name']}, no schedule of Keras's, which no file can hold; {ADVICE}"
@@ -104,12 +104,12 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
         raise UnsupportedError(f"{modules.MODULE[families[0]]} has no {state.algorithm}")
     is_whole = bool(state.slots) or not algorithms.slot_names(state.algorithm, state.hyperparameters)
     if is_whole and _is_there_already(state, families) and trained_layers.is_as_stored(state):
-        return _as_it_is(state)
+        return _copied_keras3(state)
     try:
         document = copy.deepcopy(normalized_config.canonical(model.config, source.generation))
     except UnsupportedError:
         if _is_there_already(state, families):
-            return _as_it_is(state)
+            return _copied_keras3(state)
         if to_tf_keras.possible(state, families):
             return _passed_through(state, model, families, scaled)
         raise
@@ -137,10 +137,10 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
 def _possible(
     algorithm: str, families: Sequence[str], scale: LossScale | None, scaled: Sequence[str] | None
 ) -> Sequence[str]:
-    """The families to choose from; where a LossScaleOptimizer wraps the optimizer, those that can be within it.
+    """The possible families; inside a LossScaleOptimizer only some are.
 
     Raises:
-      UnsupportedError: none of these can.
+      UnsupportedError: there is no possible family.
     """
     if scale is None:
         return families
@@ -159,15 +159,14 @@ def _possible(
 
 
 def _is_there_already(state: OptimizerState, families: Sequence[str]) -> bool:
-    """Whether a `.keras` of Keras 3 becomes one. Its slots are in the order in which Keras trains the model that it
-    loads; another order, that of the user's `--variables`, has to be brought into that of the model."""
+    """Whether a `.keras` of Keras 3 becomes one. Its slots are in the order in which Keras trains the loaded model;
+    another order, from the user's `--variables`, must be changed to the model's."""
     assert state.source is not None
     of_keras3 = state.source.format == keras_zip.NAME and state.source_traits.has_keras3_layers
     return of_keras3 and tuple(families) == (modules.KERAS_3,) and not trained_layers.is_named(state)
 
 
-def _as_it_is(state: OptimizerState) -> ModelPlan:
-    """From `.keras` to `.keras`: nothing of the model has to be understood, custom layers included."""
+def _copied_keras3(state: OptimizerState) -> ModelPlan:
     notes: list[str] = []
     if not trained_layers.is_as_stored(state):
         state = trained_layers.flag_as_stored(state, trained_layers.of_state(state), notes)
@@ -182,7 +181,7 @@ def _as_it_is(state: OptimizerState) -> ModelPlan:
 def _passed_through(
     state: OptimizerState, model: StoredModel, families: Sequence[str], scaled: Sequence[str] | None
 ) -> ModelPlan:
-    """From tf.keras to tf_keras: the model as its source describes it, whatever its layers are."""
+    """Plan from tf.keras to tf_keras: the model is copied as its source describes it, with any layers."""
     to_tf_keras.check_code(model)
     notes: list[str] = []
     trained = to_tf_keras.trained(state)
@@ -195,7 +194,7 @@ def _passed_through(
 
 
 def _flat(live: keras_targets.LiveClass, state: OptimizerState, scale: LossScale | None) -> tuple[planning.Entry, ...]:
-    """The list of the optimizer's variables. Raises UnsupportedError: tf_keras cannot load the model's."""
+    """The list of the optimizer's variables. Raises UnsupportedError if tf_keras cannot load their dtype."""
     narrow = [v.name for v in state.variables if v.dtype == "bfloat16"]
     if narrow and live.family != modules.KERAS_3:
         raise UnsupportedError(
@@ -205,7 +204,7 @@ def _flat(live: keras_targets.LiveClass, state: OptimizerState, scale: LossScale
 
 
 def filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> OptimizerState:
-    """The state with its variables in that order, and with every slot of each of them."""
+    """Return the state with its variables in that order, each with every slot."""
     algorithm, by_name = algorithms.find(state.algorithm), {v.name: v for v in state.variables}
     first = [replace(by_name[name], trainable=True) for name in trained]
     rest = [replace(v, trainable=False) for v in state.variables if v.name not in set(trained)]
@@ -213,7 +212,7 @@ def filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> O
     late: list[str] = []
     wanted = state.slots or {key: {} for key in algorithms.slot_names(state.algorithm, state.hyperparameters)}
     for slot, owners in wanted.items():
-        if slot == slot_layout.GATHERED:  # which marks the gradients of optim that were added up, and no Keras has
+        if slot == slot_layout.GATHERED:  # it marks accumulated gradients of optim, and no Keras has it
             continue
         slots[slot] = {}
         for variable in first:
@@ -225,7 +224,7 @@ def filled(state: OptimizerState, trained: Sequence[str], notes: list[str]) -> O
                 late.append(variable.name)
     if late:
         named = ", ".join(dict.fromkeys(late))
-        notes.append(f"{named}: can be trained and have no slots yet, and get the values with which slots begin")
+        notes.append(f"{named}: trainable without slots yet; their slots get initial values")
     return replace(state, variables=(*first, *rest), slots=slots)
 
 

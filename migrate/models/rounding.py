@@ -1,4 +1,4 @@
-"""Variables of 16 bits: Keras and TensorFlow round each part of a step to their dtype, `optim` steps in float32."""
+"""Report rounding of 16-bit variables: Keras and TensorFlow round each part of a step, `optim` steps in float32."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ OPTIM = "optim"
 
 
 def difference(state: OptimizerState, by: str | None) -> str:
-    """Why steps of such variables are not those of the source; empty if they are, or there are none.
+    """Explain why steps of such variables differ from the source's; empty if they don't.
 
     Args:
-      by: what takes them: a generation of Keras, OPTIM, or None for another project's optimizer.
+      by: what makes the steps: a generation of Keras, OPTIM, or None for another project's optimizer.
     """
     half = [v for v in state.variables if v.trainable and v.dtype in ("float16", "bfloat16")]
     if not half or state.source is None:
@@ -29,17 +29,17 @@ def difference(state: OptimizerState, by: str | None) -> str:
 
 
 def in_float8(state: OptimizerState) -> str:
-    """Why steps of layers that Keras 3 trains in float8 are not its own in `optim`; empty if there are none."""
+    """Explain why `optim` differs for layers that Keras 3 trains in float8; empty without them."""
     if state.source is None or not state.source_traits.trains_in_float8:
         return ""
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for v in state.source.variables:
         shapes.setdefault(v.name.rpartition("/")[0], []).append(v.shape)
     names = [name for name, each in shapes.items() if layers.in_float8(each)]
-    return f"{some(names)}: trained in float8, whose scales Keras overwrites, and optim does not" if names else ""
+    return f"{some(names)}: trained in float8, whose scales Keras overwrites and optim does not" if names else ""
 
 
 def _rounded_by(source: Stored) -> str | None:
-    """The generation that wrote a source, or OPTIM; what was approximate before that is among its reasons."""
+    """The generation that wrote a source, or OPTIM; earlier approximations are among its reasons."""
     is_own = source.format == "slots" or for_keras.is_config(source.optimizer_config)
     return OPTIM if is_own else source.generation

@@ -1,5 +1,5 @@
-"""Names of layers and models that TensorFlow refuses as a scope: Keras on Theano and CNTK took any, and Keras and
-tf.keras up to TF 2.1 any for the model itself, which they called in no scope of its own."""
+"""Rename layers and models whose names TensorFlow refuses as a scope. Keras on Theano and CNTK allowed any, and Keras
+and tf.keras up to TF 2.1 any for the model itself, which had no scope."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from optim.errors import UnsupportedError
 
 _INSIDE = re.compile(r"[A-Za-z0-9_.>/-]+")
 _FIRST = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.>/-]*")
-"""tensorflow/python/framework/ops.py 2.21, `Graph.name_scope`, less the backslash, which no node may have."""
+"""tensorflow/python/framework/ops.py 2.21, `Graph.name_scope`, without the backslash, which no node may have."""
 
 
 def rename(model: dict[str, Any], notes: list[str]) -> None:
-    """Gives the whole model a name that can be a scope; nothing refers to it by the one that it has."""
+    """Give the whole model a valid scope name; nothing refers to the old one."""
     name = layer_name(model)
     if not _FIRST.fullmatch(name):
         plain = re.sub(r"[^A-Za-z0-9_.>/-]", "_", name)
@@ -29,10 +29,10 @@ def rename(model: dict[str, Any], notes: list[str]) -> None:
 
 
 def check(model: Layer, nested: bool) -> None:
-    """Raise UnsupportedError for a name with which the target could not be trained on TensorFlow.
+    """Raise UnsupportedError for a name that prevents training on TensorFlow.
 
     Args:
-      nested: whether layers are called within the scope of their model, as in Keras 3, and not in one of their own.
+      nested: whether layers are in the scope of their model, as in Keras 3.
     """
     called = [("model", layer_name(model), _FIRST)]
     inside = _INSIDE if nested else _FIRST

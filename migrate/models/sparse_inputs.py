@@ -1,7 +1,7 @@
-"""Dense layers that are given sparse tensors: from TF 2.5 on they look up rows of their kernel, as Embedding does.
+"""Find Dense layers with sparse inputs: from TF 2.5 on they look up rows of their kernel, as Embedding does.
 
-`Dense.call` of Keras 2.5 to 2.15 and tf_keras (`layers/core/dense.py`) takes `tf.nn.embedding_lookup_sparse` there, so
-that the kernel's gradient is sparse; that of 2.4 multiplies matrices, with a dense one (run in 2.4, 2.7 and 2.15).
+`Dense.call` of Keras 2.5 to 2.15 and tf_keras (`layers/core/dense.py`) then uses `tf.nn.embedding_lookup_sparse`, so
+the kernel's gradient is sparse. That of 2.4 multiplies matrices, with a dense gradient (run in 2.4, 2.7 and 2.15).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from migrate.releases.versions import Versions
 
 
 def fed(config: Any, generation: str, versions: Versions) -> tuple[frozenset[str], bool]:
-    """Names of the Dense layers in a model's config whose kernels have sparse gradients, and whether other ones may
-    have them, too: behind layers that hand sparse tensors on, or in a release that nothing tells."""
-    takers = list(_takers(config))
+    """Return the names of the Dense layers whose kernels have sparse gradients, and whether others may have them too:
+    those after layers that pass sparse tensors on, or if the release is unknown."""
+    takers = list(_layers_on_sparse_inputs(config))
     dense = frozenset(layer_name(layer) for layer in takers if layer["class_name"] == "Dense")
     releases = candidates(generation, versions)
     if not takers or not LOOKED_UP.may_be(SPARSE, releases):
@@ -29,8 +29,7 @@ def fed(config: Any, generation: str, versions: Versions) -> tuple[frozenset[str
     return dense, elsewhere or LOOKED_UP.of(releases) is None
 
 
-def _takers(config: Any) -> Iterator[Mapping[str, Any]]:
-    """Layers that take what a layer with `sparse=True` gives, however deep."""
+def _layers_on_sparse_inputs(config: Any) -> Iterator[Mapping[str, Any]]:
     items = list(config.values()) if isinstance(config, Mapping) else config if isinstance(config, list) else []
     layers = config.get("layers") if isinstance(config, Mapping) else None
     if isinstance(layers, list) and all(isinstance(each, Mapping) and "class_name" in each for each in layers):
@@ -42,4 +41,4 @@ def _takers(config: Any) -> Iterator[Mapping[str, Any]]:
             if given & sparse:
                 yield layer
     for item in items:
-        yield from _takers(item)
+        yield from _layers_on_sparse_inputs(item)

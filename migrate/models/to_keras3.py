@@ -1,5 +1,5 @@
-"""A model's config as Keras 3 writes it in `.keras` files. Source: `keras/src/saving/serialization_lib.py` and
-`keras/src/models/functional.py` 3.0 to 3.15."""
+"""Translate a model's config into that of Keras 3's `.keras` files. Source: `keras/src/saving/serialization_lib.py`
+and `keras/src/models/functional.py` 3.0 to 3.15."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ ACTIVATIONS = (
     *("softplus", "softsign", "exponential", "swish", "silu", "mish", "log_softmax"),
 )
 ACTIVATED = ("activation", "recurrent_activation")
-"""The keys of configs that name one."""
+"""The keys of configs that name a layer."""
 HARD_SIGMOID = "hard_sigmoid of Keras 2"
 """min(max(x/5 + 1/2, 0), 1), for which Keras 3 has no name."""
 RENORM = ("renorm", "renorm_clipping", "renorm_momentum")
 RENORM_SINCE = "3.14.0"
 """The first release of Keras 3 whose BatchNormalization has `renorm`."""
 WITH_STATE = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
-"""Layers that a model may give an initial state."""
+"""Layers whose calls may contain an initial state."""
 
 
 @dataclass
 class Translation:
-    """What came of a translation other than the config."""
+    """Results of a translation besides the config."""
 
     notes: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     """Layers that had to be renamed."""
     flattened: bool = False
-    """Whether a layer puts axes together, and so needs their sizes."""
+    """Whether a layer joins axes, and so needs their sizes."""
     since: str = ""
     """The first release of Keras 3 that loads it, if it is not the earliest target."""
 
 
 def to_keras3(document: Layer, translation: Translation) -> dict[str, Any]:
-    """The config of a whole model, without `compile_config`.
+    """Return the config of a whole model, without `compile_config`.
 
     Args:
       document: as `normalized_config.canonical` returns it.
 
     Raises:
-      UnsupportedError: something in it that Keras 3 has not got.
+      UnsupportedError: it has something that Keras 3 does not have.
     """
     _rename(document, translation)
     translation.flattened = any(leaf.class_name in ("Flatten", "Reshape") for leaf in leaves(document))
@@ -61,7 +61,7 @@ def to_keras3(document: Layer, translation: Translation) -> dict[str, Any]:
 
 
 def _rename(document: Layer, translation: Translation) -> None:
-    """Keras 3 refuses names with a slash, and that of an operation with which it computes the mask of a layer."""
+    """Rename what Keras 3 refuses: names with a slash, and that of the operation that computes a layer's mask."""
     names = list(_names(document))
     operations = {name for kind, name in masks.meetings(document) if kind == masks.CONCATENATED}
     for name in names:
@@ -72,7 +72,7 @@ def _rename(document: Layer, translation: Translation) -> None:
         while plain in names or plain in translation.names.values():
             plain += "_"
         translation.names[name] = plain
-        why = "calls an operation so" if own else "allows no slash in names"
+        why = "has an operation of that name" if own else "allows no slash in names"
         translation.notes.append(f"the layer {name!r} is called {plain!r} there, as Keras 3 {why}")
 
 
@@ -97,15 +97,17 @@ def _model(model: Layer, translation: Translation) -> dict[str, Any]:
     shifts = node_shifts(config)
     layers = []
     for layer in config["layers"]:
-        made = (
-            _operation(layer, shifts, translation) if layer["class_name"] in OPERATORS else _layer(layer, translation)
+        config_ = (
+            _tensorflow_function(layer, shifts, translation)
+            if layer["class_name"] in OPERATORS
+            else _layer(layer, translation)
         )
-        made["name"] = made["config"]["name"] = translation.names.get(layer_name(layer), layer_name(layer))
+        config_["name"] = config_["config"]["name"] = translation.names.get(layer_name(layer), layer_name(layer))
         if layer["class_name"] not in OPERATORS:
-            made["inbound_nodes"] = [
+            config_["inbound_nodes"] = [
                 _node(node, shifts, translation, layer) for node in layer.get("inbound_nodes") or []
             ]
-        layers.append(made)
+        layers.append(config_)
     ends = {
         "input_layers": _ends(config["input_layers"], shifts, translation),
         "output_layers": _ends(config["output_layers"], _output_shifts(config["layers"], shifts), translation),
@@ -134,11 +136,11 @@ def with_input(config: Mapping[str, Any]) -> list[Layer]:
 
 
 def _output_shifts(layers: Sequence[Layer], shifts: Mapping[str, int]) -> dict[str, int]:
-    """As `shifts`, for the outputs of a model.
+    """Return `shifts` for the outputs of a model.
 
-    There, and not between layers, Keras 3 counts the making of a functional model as its first call, and takes the one
-    before (`models/functional.py`, `node_index -= 1`, since 3.3). Of one that is called once -1 is the same as 0, and
-    0 is what earlier releases take.
+    For outputs, and not between layers, Keras 3 counts the making of a functional model as its first call, and uses the
+    call before (`models/functional.py`, `node_index -= 1`, since 3.3). If a model is called once, -1 is the same as 0,
+    and earlier releases use 0.
     """
     again = {layer_name(x) for x in layers if x["class_name"] in MODELS and len(x.get("inbound_nodes") or []) > 1}
     again -= {layer_name(x) for x in layers if x["class_name"] == "Sequential"}
@@ -146,7 +148,7 @@ def _output_shifts(layers: Sequence[Layer], shifts: Mapping[str, int]) -> dict[s
 
 
 def _ends(ends: Any, shifts: Mapping[str, int], translation: Translation) -> Any:
-    """Inputs or outputs as Keras 3 has them: Keras 2 took a list of one for what is in it, which Keras 3 does not."""
+    """Inputs or outputs in Keras 3's form. Keras 2 treated a list of one as its element; Keras 3 does not."""
     if isinstance(ends, Mapping):
         return {key: _ends(end, shifts, translation) for key, end in ends.items()}
     if ends and isinstance(ends[0], str):
@@ -160,13 +162,13 @@ def _history(end: Sequence[Any], shifts: Mapping[str, int], translation: Transla
 
 
 def _tensor(end: Sequence[Any], shifts: Mapping[str, int], translation: Translation) -> dict[str, Any]:
-    """Shape and dtype are read and not used; Keras 3 takes them from the layer itself."""
+    """Return a tensor. Keras 3 reads shape and dtype, but uses those of the layer itself."""
     history = _history(end, shifts, translation)
     return {"class_name": "__keras_tensor__", "config": {"shape": [], "dtype": "float32", "keras_history": history}}
 
 
 def _node(node: Any, shifts: Mapping[str, int], translation: Translation, layer: Layer) -> dict[str, Any]:
-    """One call of a layer: a list of [layer, node, tensor, keyword arguments], by name where inputs are."""
+    """Convert one call, a list of [layer, node, tensor, keyword arguments], by name if the model names its inputs."""
     given: dict[str, Any] = {}
     named = node if isinstance(node, Mapping) else None
     node = list(node if named is None else named.values())
@@ -186,17 +188,16 @@ def _node(node: Any, shifts: Mapping[str, int], translation: Translation, layer:
     if named is not None:
         return {"args": [{key: _tensor(end, shifts, translation) for key, end in named.items()}], "kwargs": kwargs}
     tensors = [_tensor(end, shifts, translation) for end in node]
-    if layer["class_name"] == "MultiHeadAttention":  # their order is that of the layers that Keras 3 makes of them
+    if layer["class_name"] == "MultiHeadAttention":  # Keras 3 numbers layers in this order
         tensors += [kwargs.pop(key) for key in ATTENDED if key in kwargs]
         return {"args": tensors, "kwargs": kwargs}
     several = len(tensors) > 1
-    if several and layer["class_name"] in WITH_STATE:  # which Keras 2 lists behind the sequence
+    if several and layer["class_name"] in WITH_STATE:  # Keras 2 lists it after the sequence
         return {"args": tensors[:1], "kwargs": {**kwargs, "initial_state": tensors[1:]}}
     return {"args": [tensors] if several else tensors, "kwargs": kwargs}
 
 
-def _operation(layer: Layer, shifts: Mapping[str, int], translation: Translation) -> dict[str, Any]:
-    """A function of TensorFlow between layers."""
+def _tensorflow_function(layer: Layer, shifts: Mapping[str, int], translation: Translation) -> dict[str, Any]:
     config, nodes = operators.converted(layer, lambda end: _tensor(end, shifts, translation))
     found = operators.operator(layer)
     return {**_object(f"keras.src.ops.{found.module}", found.class_name, config), "inbound_nodes": nodes}
@@ -204,10 +205,10 @@ def _operation(layer: Layer, shifts: Mapping[str, int], translation: Translation
 
 def _layer(layer: Layer, translation: Translation) -> dict[str, Any]:
     if layer["class_name"] in MODELS:
-        made = _model(layer, translation)
+        config_ = _model(layer, translation)
         if layer["config"].get("trainable") is False:
-            made["config"]["trainable"] = False
-        return made
+            config_["config"]["trainable"] = False
+        return config_
     name, kind = layer["class_name"], KINDS[layer["class_name"]]
     shown = layer_name(layer)
     config: dict[str, Any] = {}
@@ -221,9 +222,7 @@ def _layer(layer: Layer, translation: Translation) -> dict[str, Any]:
         config[kind.renamed.get(key, key)] = _value(key, value, shown)
     if renorm:
         translation.since = RENORM_SINCE
-        translation.notes.append(
-            f"the layer {shown!r} has renorm, so that Keras {RENORM_SINCE} or later has to load it"
-        )
+        translation.notes.append(f"the layer {shown!r} has renorm, so it needs Keras {RENORM_SINCE} or later")
     for key in ACTIVATED:
         if config.get(key) == HARD_SIGMOID:
             config[key] = _hard_sigmoid({"dtype": config["dtype"]} if config.get("dtype") else {})
@@ -231,7 +230,7 @@ def _layer(layer: Layer, translation: Translation) -> dict[str, Any]:
     if name == "BatchNormalization" and isinstance(config.get("axis"), list):
         config["axis"] = _only(config["axis"], shown)
     if config.get("padding") == "causal" and name != "Conv1D":
-        raise UnsupportedError(f"the layer {shown!r} has the padding 'causal', which Keras 3's {name} has not got")
+        raise UnsupportedError(f"the layer {shown!r} has the padding 'causal', which Keras 3's {name} does not have")
     if name == "EinsumDense" and None in _listed(config.get("output_shape")) and translation.flattened:
         raise UnsupportedError(
             f"the layer {shown!r} has a size of None in output_shape, which Keras 3 does not take from its input, and a"
@@ -242,16 +241,16 @@ def _layer(layer: Layer, translation: Translation) -> dict[str, Any]:
     if name in RANDOM:
         translation.notes.append(f"the layer {shown!r} draws other random numbers in Keras 3, of the same distribution")
     for key in kind.inner:
-        held = layer["config"].get(key)
-        if held:
+        inner = layer["config"].get(key)
+        if inner:
             config[key] = (
-                [_layer(each, translation) for each in held] if isinstance(held, list) else _layer(held, translation)
+                [_layer(each, translation) for each in inner] if isinstance(inner, list) else _layer(inner, translation)
             )
     return _object("keras.layers", name, config)
 
 
 def _hard_sigmoid(dtype: Mapping[str, Any]) -> dict[str, Any]:
-    """That of Keras 1 and 2 as layers of Keras 3, which takes any layer for an activation."""
+    """Keras 1's and 2's hard sigmoid as layers of Keras 3, which accepts any layer as an activation."""
     steps = {"Rescaling": {"scale": 0.2, "offset": 0.5}, "ReLU": {"max_value": 1.0}}
     layers = [
         _object("keras.layers", kind, {"name": kind.lower(), **config, **dtype}) for kind, config in steps.items()
@@ -264,7 +263,8 @@ def _listed(shape: Any) -> list[Any]:
 
 
 def _contrast(factor: Any, shown: str) -> list[float]:
-    """Keras 3 takes one number for 0 to that much more contrast, and sorts a pair; both are (less, more) in Keras 2."""
+    """Convert a contrast factor: Keras 3 reads one number as 0 to that much more, and sorts a pair; Keras 2 has (less,
+    more)."""
     less, more = factor if isinstance(factor, Sequence) else (factor, factor)
     if less > more:
         raise UnsupportedError(f"the layer {shown!r} has the factor {factor!r}, which Keras 3 would sort; {ADVICE}")
@@ -284,7 +284,7 @@ def _check_dropped(shown: str, name: str, key: str, value: Any, neutral: tuple[A
 
 def _value(key: str, value: Any, shown: str) -> Any:
     if key.endswith("_initializer"):
-        return _initializer(value)
+        return _known_initializer(value)
     if key.endswith("_regularizer") and value is not None:
         return _known(value, "regularizers", REGULARIZERS, shown)
     if key.endswith("_constraint") and value is not None:
@@ -294,12 +294,11 @@ def _value(key: str, value: Any, shown: str) -> Any:
             f"the layer {shown!r} has the activation {value!r}, which is not one of Keras's; {ADVICE}"
         )
     if key == "dtype" and isinstance(value, str) and value.endswith("_float16") and value != "mixed_float16":
-        raise UnsupportedError(f"the layer {shown!r} has the dtype policy {value!r}, which Keras 3 has not got")
+        raise UnsupportedError(f"the layer {shown!r} has the dtype policy {value!r}, which Keras 3 does not have")
     return value
 
 
-def _initializer(value: Any) -> Any:
-    """Only new weights would use it, so that an unknown one may be another."""
+def _known_initializer(value: Any) -> Any:
     if not isinstance(value, Mapping) or value.get("class_name") not in INITIALIZERS:
         return None if value is None else _object("keras.initializers", "GlorotUniform", {"seed": None})
     config = {k: v for k, v in (value.get("config") or {}).items() if k not in ("dtype", "partition_info")}

@@ -1,7 +1,7 @@
-"""A model of tf.keras as tf_keras loads it again: with its own description and under its own weights' names.
+"""Write a model of tf.keras for tf_keras: with its own description and its own weight names.
 
-tf_keras is tf.keras under another name, so that nothing of the model has to be understood: layers that no other Keras
-has, operators and layers of the user's own are passed on. What has to be known is only which weights are trained.
+tf_keras is tf.keras under another name, so nothing of the model has to be understood: layers that no other Keras has,
+operators and custom layers are copied. Only the trained weights must be known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ARGUMENTS = {
     "_constraint": (*CONSTRAINTS, "RadialConstraint"),
     "activation": (*ACTIVATIONS, *KINDS),
 }
-"""End of an argument's name -> what tf_keras knows for it."""
+"""Suffix of an argument's name -> values that tf_keras knows for it."""
 
 
 def possible(state: OptimizerState, families: Sequence[str]) -> bool:
@@ -48,7 +48,7 @@ def possible(state: OptimizerState, families: Sequence[str]) -> bool:
 
 
 def check_code(model: StoredModel) -> None:
-    """Raises UnsupportedError for code that only the Python that wrote it runs."""
+    """Raise UnsupportedError for code that only the Python release that wrote it runs."""
     if any(item.get("function_type") == "lambda" for item in objects(model.config)):
         raise UnsupportedError(
             "the model has a Lambda layer that holds the bytecode of a Python function, which no other release of"
@@ -57,19 +57,18 @@ def check_code(model: StoredModel) -> None:
 
 
 def own_classes(config: Mapping[str, Any], activations: Sequence[str] = ()) -> list[str]:
-    """Why a model that is passed on with classes and functions of the user's own cannot be called exact; empty if it
-    has none.
+    """Explain why a copied model with custom classes and functions is not exact; empty if it has none of them.
 
     Args:
-      activations: what the target's Keras has besides those of every Keras.
+      activations: additional ones of the target's Keras.
     """
     if any(item.get("class_name") == "__lambda__" for item in objects(config)):
         return [
             "a Lambda layer holds the bytecode of a Python function, so that the target cannot be loaded back here;"
             " load_model needs safe_mode=False, and the release of Python that wrote it"
         ]
-    arguments = (name for name in _own_arguments(config) if name not in activations)
-    names = ", ".join(sorted({name.rsplit(">", 1)[-1] for name in (*_own_layers(config), *arguments)}))
+    arguments = (name for name in _custom_arguments(config) if name not in activations)
+    names = ", ".join(sorted({name.rsplit(">", 1)[-1] for name in (*_custom_layers(config), *arguments)}))
     if not names:
         return []
     return [
@@ -78,8 +77,7 @@ def own_classes(config: Mapping[str, Any], activations: Sequence[str] = ()) -> l
     ]
 
 
-def _own_layers(config: Mapping[str, Any]) -> Iterator[str]:
-    """Class names of layers, and of all that says its module."""
+def _custom_layers(config: Mapping[str, Any]) -> Iterator[str]:
     for item in objects(config):
         name = item.get("config" if item.get("class_name") == "function" else "class_name")
         foreign = "module" in item and (item["class_name"] == "function" or of_another_module(item))
@@ -90,8 +88,7 @@ def _own_layers(config: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _own_arguments(config: Mapping[str, Any]) -> Iterator[str]:
-    """What layers have for an initializer, activation and the like that Keras does not know."""
+def _custom_arguments(config: Mapping[str, Any]) -> Iterator[str]:
     for item in objects(config):
         for key, value in item.items():
             known = next((each for end, each in ARGUMENTS.items() if key.endswith(end)), None)
@@ -105,8 +102,8 @@ def _own_arguments(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _classes(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Class names and configs of layers that do not say their module: of what has a class and a config with a name, or
-    stands where layers do; and of models."""
+    """Yield class names and configs of layers without a module: of objects with a class and a named config, of members
+    of `layers`, and of models."""
     for each in objects(item):
         config = each.get("config")
         named = isinstance(config, Mapping) and "name" in config and not config.keys().isdisjoint(("dtype", "layers"))
@@ -120,11 +117,11 @@ def _classes(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def trained(state: OptimizerState) -> list[str]:
-    """Names of the variables that tf_keras will train, in its order: layer after layer, as the groups list them.
+    """Return the names of the variables that tf_keras will train, in its order: layer after layer, as in the groups.
 
     Raises:
-      UnsupportedError: the source does not show whether something without slots is trained, or its config does not
-        train what its optimizer does.
+      UnsupportedError: the source does not show whether a variable without slots is trained, or its config trains
+        other variables than its optimizer.
     """
     assert state.source is not None
     assert state.source.model is not None

@@ -1,6 +1,6 @@
-"""Write into each layer of a model whether it is trained: the state decides it, whatever the model's config says.
+"""Write into each layer of a model whether it is trained. The state decides, not the model's config.
 
-A layer is trained whole or not at all, as no config of Keras says it of one variable.
+A layer is trained whole or not at all, because no config of Keras sets this for single variables.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHANGES = (
     "not trained, and written as frozen",
     "no slots in the source, and written as frozen",
 )
-"""What becomes of layers that were thawed, that are not trained, and of which an optimizer has nothing."""
+"""Notes on layers made trainable, on untrained layers, and on layers without slots."""
 IN_PART = "was trained only in part, which a Keras config cannot express"
 BY_BATCH = (
     "is not trained, and not frozen in its config: it normalizes by the batch, which no target does with a frozen layer"
@@ -42,7 +42,7 @@ NORMALIZES, SYNCHRONIZED = "BatchNormalization", "SyncBatchNormalization"
 
 @dataclass(frozen=True)
 class TrainedLayers:
-    """The variables that the loaded model will train, in its order; what was changed for that; what is not certain."""
+    """The variables that the loaded model will train, in its order; what was changed for that; what is uncertain."""
 
     order: tuple[str, ...]
     notes: tuple[str, ...]
@@ -55,24 +55,23 @@ def is_named(state: OptimizerState) -> bool:
 
 
 def is_as_stored(state: OptimizerState) -> bool:
-    """Whether the model's own config trains, in its own order, what the state calls trainable."""
+    """Whether the model's own config trains, in its own order, the trainable variables of the state."""
     slotted = {name for per in state.slots.values() for name in per}
     return not _is_told(state) and (not slotted or slotted == of_state(state))
 
 
 def _is_told(state: OptimizerState) -> bool:
-    """Whether the user said what is trained."""
     return any(each.subject == TRAINED and each.kind in (HINT, SET) for each in state.origins)
 
 
 def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[str]) -> OptimizerState:
-    """Freeze and thaw the top-level layers of a model that is written as its source describes it.
+    """Set the flags of the top-level layers of a model that is written as its source describes it.
 
     Args:
       trained: the variables that the source's optimizer trains.
 
     Raises:
-      UnsupportedError: only a part of a layer of Keras's is trained, or it does more than that when it is frozen.
+      UnsupportedError: only part of a layer of Keras's is trained, or freezing changes more than training.
     """
     source = state.source
     assert source is not None
@@ -91,7 +90,7 @@ def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[
             _flag_layer(layer, moves == {True})
             changes[moves == {False}].append(name)
         elif to_tf_keras.own_classes(layer):
-            text = f"{name}: a layer that dtopt does not know, and only a part of it is trained"
+            text = f"{name}: only part of this layer is trained, and dtopt does not know it"
             state = replace(state, origins=(*state.origins, Origin(TRAINED, None, UNINTERPRETED, doubt=text)))
         else:
             raise UnsupportedError(f"the layer {name!r} {IN_PART}; {ADVICE}")
@@ -100,7 +99,7 @@ def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[
 
 
 def _by_names(state: OptimizerState, layers: Collection[str]) -> dict[str, list[tuple[str, str]]]:
-    """Top-level layer -> its variables, twice each, of a source that does not list them: by the names of these."""
+    """Top-level layer -> its variables, twice each, by their names if the source does not list them."""
     found: dict[str, list[tuple[str, str]]] = {}
     for variable in state.variables:
         owner = next((part for part in variable.name.split("/")[:-1] if part in layers), None)
@@ -110,7 +109,6 @@ def _by_names(state: OptimizerState, layers: Collection[str]) -> dict[str, list[
 
 
 def _flag_layer(layer: Mapping[str, Any], is_trained: bool) -> None:
-    """Freeze or thaw a layer that is not understood, with all that is within it."""
     if not is_trained and class_names(layer) & {NORMALIZES, SYNCHRONIZED}:
         raise UnsupportedError(f"the layer {layer_name(layer)!r} {BY_BATCH}; {ADVICE}")
     for each in objects(layer):
@@ -125,25 +123,23 @@ def of_state(state: OptimizerState) -> frozenset[str]:
 
 
 def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place, str]) -> TrainedLayers:
-    """Freeze and thaw the layers of a model so that Keras trains what the state calls trainable.
+    """Set the layers' flags so that Keras trains the trainable variables of the state.
 
     Args:
-      document: the model, as `normalized_config.canonical` returns it; its configs are changed.
+      document: the model, as `normalized_config.canonical` returns it; it is changed.
       places: (layer, role) -> name of its variable.
 
     Raises:
-      UnsupportedError: only a part of a layer is trained, or the layer does more than that when it is frozen.
+      UnsupportedError: only part of a layer is trained, or freezing changes more than training.
     """
     trained, slotted = of_state(state), {name for per in state.slots.values() for name in per}
     moved = slotted or trained
     lacking = trained - slotted if slotted and state.source_traits.builds_for_all else frozenset[str]()
-    is_known = bool(slotted) or _is_told(
-        state
-    )  # else the flags of layers decide, as `normalized_config` understands them
-    whole = all(leaf.frozen for leaf in normalized_config.leaves(document) if _weights(leaf, places))
+    is_known = bool(slotted) or _is_told(state)  # otherwise the layers' flags decide, as read by `normalized_config`
+    whole = all(leaf.frozen for leaf in normalized_config.leaves(document) if _trainable_weights(leaf, places))
     thawed, untrained, slotless, open_ = list[str](), list[str](), list[str](), dict[str, None]()
     for leaf in [*normalized_config.leaves(document)]:
-        weights = _weights(leaf, places)
+        weights = _trainable_weights(leaf, places)
         own = {name for name, is_frozen in weights.items() if leaf.frozen or not is_frozen}
         if leaf.frozen:
             if own & moved:
@@ -151,21 +147,21 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
                 thawed.append(leaf.path[-1])
         elif is_known and own - trained:
             _check_can_freeze(leaf, own - trained, own & trained)
-            _freeze(leaf)
+            _freeze_with_inner_layers(leaf)
             untrained.append(leaf.path[-1])
-        elif own and own <= lacking and _is_plain(leaf):
-            _freeze(leaf)
+        elif own and own <= lacking and _freezes_only(leaf):
+            _freeze_with_inner_layers(leaf)
             slotless.append(leaf.path[-1])
         else:
             open_ |= dict.fromkeys(name for name in weights if name in lacking)
-    order = _order(document, places)
+    order = _training_order(document, places)
     strange = sorted(moved - set(order))
     if strange:
         raise UnsupportedError(f"{some(strange)} are trained, and no layer of the model would train them; {ADVICE}")
     changes = [
         f"{some(names)}: {text}" for names, text in zip((thawed, untrained, slotless), CHANGES, strict=True) if names
     ]
-    # whole: saved next to what trains it, as a GAN's discriminator
+    # whole: saved with the optimizer that trains it, like a GAN's discriminator
     doubts = _of_thawed(state, changes[0]) if thawed and not whole else []
     if open_:
         text = (
@@ -176,22 +172,20 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     return TrainedLayers(tuple(order), tuple(changes), tuple(doubts))
 
 
-def _weights(leaf: normalized_config.Leaf, places: Mapping[Place, str]) -> dict[str, bool]:
-    """Name of each weight that can be trained -> whether a layer within this one is frozen, and it with that."""
+def _trainable_weights(leaf: normalized_config.Leaf, places: Mapping[Place, str]) -> dict[str, bool]:
     found = KINDS[leaf.class_name].weights(leaf.config)
     return {places[leaf.path, weight.role]: weight.frozen for weight in found if weight.trainable}
 
 
-def _order(document: dict[str, Any], places: Mapping[Place, str]) -> list[str]:
-    """The variables that a loaded model trains, by the flags in its config."""
+def _training_order(document: dict[str, Any], places: Mapping[Place, str]) -> list[str]:
     free = (leaf for leaf in normalized_config.leaves(document) if not leaf.frozen)
-    found = (name for leaf in free for name, is_frozen in _weights(leaf, places).items() if not is_frozen)
+    found = (name for leaf in free for name, is_frozen in _trainable_weights(leaf, places).items() if not is_frozen)
     return list(dict.fromkeys(found))
 
 
 def _of_thawed(state: OptimizerState, note: str) -> list[Origin]:
-    """A doubt where layers are written as trainable again that the user has not named: of generations that ask at each
-    compile, nothing shows whether the last one was before or after they were frozen."""
+    """Warn about layers written as trainable again that the user has not named. In generations that read flags at each
+    compile, the last compile may have been before or after they were frozen."""
     if is_named(state) or state.source_traits.reads_flags_at_compile:
         return []
     confirm = surfaces.naming([v.name for v in state.variables if v.trainable])
@@ -209,17 +203,15 @@ def _thaw(document: dict[str, Any], leaf: normalized_config.Leaf, whole: bool) -
     thawed: list[normalized_config.Layer] = [level]
     for layer in thawed:
         layer["config"]["trainable"] = True
-        thawed += normalized_config.held(layer)
+        thawed += normalized_config.inner_layers(layer)
 
 
-def _is_plain(leaf: normalized_config.Leaf) -> bool:
-    """Whether freezing a layer changes nothing but that it is not trained, and is certain to do that."""
-    within = normalized_config.held({"class_name": leaf.class_name, "config": leaf.config})
+def _freezes_only(leaf: normalized_config.Leaf) -> bool:
+    within = normalized_config.inner_layers({"class_name": leaf.class_name, "config": leaf.config})
     return not within and leaf.class_name not in (NORMALIZES, *frozen.IN_PARTS)
 
 
 def _check_can_freeze(leaf: normalized_config.Leaf, left: set[str], trained: set[str]) -> None:
-    """Raises UnsupportedError where the config of a layer cannot say that these of its variables are not trained."""
     if trained:
         raise UnsupportedError(
             f"the layer {leaf.path[-1]!r} {IN_PART}: {some(sorted(trained))}, and not {some(sorted(left))}; {ADVICE}"
@@ -228,8 +220,7 @@ def _check_can_freeze(leaf: normalized_config.Leaf, left: set[str], trained: set
         raise UnsupportedError(f"the layer {leaf.path[-1]!r} {BY_BATCH}; {ADVICE}")
 
 
-def _freeze(leaf: normalized_config.Leaf) -> None:
-    """In the document, with the layers within it."""
+def _freeze_with_inner_layers(leaf: normalized_config.Leaf) -> None:
     leaf.config["trainable"] = False
     normalized_config.freeze_layer(
         {"class_name": leaf.class_name, "config": leaf.config, "name": leaf.path[-1]}, frozen=True

@@ -1,4 +1,4 @@
-"""What the same layers do otherwise while a model trains, in the release of the source and in that of the target.
+"""Differences of the same layers in training between the source's release and the target's.
 
 Run with one feature a model on Keras 2.2.5 and 2.3.1, TF 2.4, 2.9 and 2.15, tf_keras 2.21 and ten releases of Keras
 3.0 to 3.15; releases between them by their sources (`compile_utils.py`, `losses_utils.py`, `multi_head_attention.py`,
@@ -39,7 +39,7 @@ from optim.errors import UnsupportedError
 
 
 def release(source: Stored) -> Release:
-    """The one that wrote a source: the newest that it fits, the oldest if it shows no version."""
+    """The release that wrote a source: the newest that fits, the oldest if it shows no version."""
     known = source.versions
     fitting = candidates(source.generation or GENERATION[TF_KERAS_LEGACY], known)
     found = fitting[-1] if known.keras or known.tensorflow else fitting[0]
@@ -66,17 +66,16 @@ def _leaves(chosen: Callable[[Leaf], bool]) -> Callable[[Layer, Sequence[masks.M
     return lambda document, _: [leaf.path[-1] for leaf in leaves(document) if chosen(leaf)]
 
 
-def _inner(leaf: Leaf) -> Mapping[str, Any]:
-    """Class and config of what a TimeDistributed has in it."""
+def _layer_in_time_distributed(leaf: Leaf) -> Mapping[str, Any]:
     return leaf.config["layer"] if leaf.class_name == "TimeDistributed" else {"class_name": "", "config": {}}
 
 
 def _normalizes(leaf: Leaf) -> bool:
-    return "BatchNormalization" in (leaf.class_name, _inner(leaf)["class_name"])
+    return "BatchNormalization" in (leaf.class_name, _layer_in_time_distributed(leaf)["class_name"])
 
 
 def _is_frozen(leaf: Leaf) -> bool:
-    return leaf.frozen or _inner(leaf)["config"].get("trainable") is False
+    return leaf.frozen or _layer_in_time_distributed(leaf)["config"].get("trainable") is False
 
 
 def _active(leaf: Leaf) -> bool:
@@ -94,14 +93,13 @@ def _orthogonal(leaf: Leaf) -> bool:
     return any(isinstance(item, Mapping) and "rthogonal" in str(item.get("class_name")) for item in items)
 
 
-def _of_images(leaf: Leaf) -> bool:
-    """Whether its config says that a BatchNormalization has images, channels last, which one op normalizes."""
+def _normalizes_images(leaf: Leaf) -> bool:
     named = leaf.class_name == "BatchNormalization" and not leaf.config.get("renorm")
     return named and leaf.config.get("axis") in ([3], 3)
 
 
 def _small(leaf: Leaf) -> bool:
-    unsure = _normalizes(leaf) and not _of_images(leaf) and not leaf.config.get("renorm")
+    unsure = _normalizes(leaf) and not _normalizes_images(leaf) and not leaf.config.get("renorm")
     return unsure and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON
 
 
@@ -110,22 +108,21 @@ def _dilated(rate: Any) -> bool:
 
 
 def _hard(item: Any) -> list[tuple[dict[str, Any], str]]:
-    """Where a config, or one in it, has hard_sigmoid for an activation: the config, and the key there."""
+    """Uses of the activation hard_sigmoid in a config, at any depth: the config and the key."""
     if not isinstance(item, dict):
         return [found for each in item for found in _hard(each)] if isinstance(item, list) else []
     here = [(item, key) for key in ACTIVATED if item.get(key) == "hard_sigmoid"]
     return [*here, *(found for value in item.values() for found in _hard(value))]
 
 
-def _drops(leaf: Leaf, implementations: Sequence[int], key: str) -> bool:
-    """Whether an LSTM or GRU, or one in a Bidirectional, has a rate, and one of these implementations."""
+def _has_dropout(leaf: Leaf, implementations: Sequence[int], key: str) -> bool:
     inner = leaf.config.get("layer") or {"class_name": leaf.class_name, "config": leaf.config}
     config = inner["config"]
     return inner["class_name"] in GATED and config.get("implementation") in implementations and bool(config.get(key))
 
 
 def _attending(kind: str, dropout: bool) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
-    """Names of the MultiHeadAttention with dropout, or without, that are met."""
+    """Names of the MultiHeadAttention layers, with or without dropout, in meetings."""
 
     def found(document: Layer, met: Sequence[masks.Meeting]) -> list[str]:
         names = {leaf.path[-1] for leaf in leaves(document) if bool(leaf.config.get("dropout")) == dropout}
@@ -153,10 +150,12 @@ DIFFERENCES = (
     *MASKED,
     Difference(_leaves(lambda leaf: bool(_hard(leaf.config))), facts.HARD_SIGMOID),
     Difference(
-        _leaves(lambda leaf: _drops(leaf, (0, 1), "dropout") and not _drops(leaf, (0, 1), "recurrent_dropout")),
+        _leaves(
+            lambda leaf: _has_dropout(leaf, (0, 1), "dropout") and not _has_dropout(leaf, (0, 1), "recurrent_dropout")
+        ),
         facts.GATES,
     ),
-    Difference(_leaves(lambda leaf: _drops(leaf, (2,), "recurrent_dropout")), facts.STATES),
+    Difference(_leaves(lambda leaf: _has_dropout(leaf, (2,), "recurrent_dropout")), facts.STATES),
     Difference(lambda document, _: list(dict.fromkeys(training_flag.held_back(document))), facts.TRAINING),
     Difference(
         _leaves(lambda leaf: leaf.class_name == "TimeDistributed" and _normalizes(leaf) and not _is_frozen(leaf)),
@@ -177,10 +176,10 @@ DIFFERENCES = (
 
 
 def differences(document: Layer | None, source: Stored | None, target: str) -> list[str]:
-    """Why the model does not train alike in a target, `keras` or `tf-keras`.
+    """Explain why the model does not train the same in a target, `keras` or `tf-keras`.
 
     Args:
-      document: as `normalized_config.canonical` returns it; None for a model that is written as its source has it.
+      document: as `normalized_config.canonical` returns it; None for a model that is copied from its source.
     """
     if source is None or source.model is None:
         return []
@@ -190,9 +189,9 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
     found = constraints.of_model(source.model.config) if source.traits.ignores_constraints else ()
     bound = list(dict.fromkeys(tie.layers[-1] for tie in found if tie.layers))
-    if bound:  # `apply_gradients` of `optimizer_experimental/optimizer.py` has come to it with 2.11
+    if bound:  # `apply_gradients` of `optimizer_experimental/optimizer.py` applies them from 2.11 on
         missing.append(
-            f"{some(bound)}: optimizers of TF 2.9 and 2.10's experimental heed no constraint, and there act all"
+            f"{some(bound)}: optimizers of TF 2.9 and 2.10's experimental ignore constraints; the target applies them"
         )
     since = old.keras_number if by_keras3 else None
     attending = source.model.config if by_keras3 or target == "keras" else None
@@ -200,39 +199,41 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
         document = document or canonical(source.model.config, source.generation)
     except UnsupportedError:
         doubtful = frozen.may_train(attending, [], source, since)
-        return [*missing, *_of_any(source.model.config, old, new), *doubtful]
+        return [*missing, *_mask_differences(source.model.config, old, new), *doubtful]
     return [*missing, *_told(document, old, new), *frozen.may_train(attending, [*leaves(document)], source, since)]
 
 
 def remarks(document: Layer | None, source: Stored | None, target: str) -> list[str]:
-    """What goes on otherwise in a target, and no step depends on. Arguments as of `differences`."""
+    """Differences in a target that affect no step. Arguments as of `differences`."""
     if source is None or document is None:
         return []
     old, new = release(source), LOADERS[target]
     moving = [leaf for leaf in leaves(document) if _normalizes(leaf) and not _is_frozen(leaf)]
     if not old.is_before_tf_keras:
-        moving = [leaf for leaf in moving if _of_images(leaf) and old.since() != new[0].since()]
+        moving = [leaf for leaf in moving if _normalizes_images(leaf) and old.since() != new[0].since()]
     if not moving:
         return []
     names = some([leaf.path[-1] for leaf in moving])
     return [
-        f"{names}: the moving statistics, which no training step uses, go on otherwise there, as releases differ in"
-        " how they correct a batch's variance for its size, and the first means for their start"
+        f"{names}: the moving statistics, which no training step uses, evolve differently there, because releases"
+        " differ in how they correct a batch's variance for its size, and the first means for their start"
     ]
 
 
 def raise_epsilons(document: Layer, source: Stored, notes: list[str]) -> None:
-    """Writes into a model's config what TensorFlow took for an epsilon that it found too small."""
+    """Write the epsilon that TensorFlow used instead of one that was too small."""
     if release(source).since((2, 12)):
         return
     for leaf in leaves(document):
-        if _of_images(leaf) and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON:
+        if _normalizes_images(leaf) and leaf.config.get("epsilon", 1.0) < LEAST_EPSILON:
             leaf.config["epsilon"] = LEAST_EPSILON
-            notes.append(f"{leaf.path[-1]}: epsilon is written as {LEAST_EPSILON}, to which its release raised it")
+            notes.append(
+                f"{leaf.path[-1]}: epsilon is written as {LEAST_EPSILON}, the value to which its release raised it"
+            )
 
 
 def name_hard_sigmoids(document: Layer, source: Stored) -> None:
-    """Writes another name for the hard_sigmoid of before Keras 3 into a model's config that Keras 3 is to have."""
+    """Rename the hard_sigmoid of releases before Keras 3 for a model that Keras 3 will load."""
     if not release(source).since():
         for leaf in leaves(document):
             for config, key in _hard(leaf.config):
@@ -254,33 +255,32 @@ def _of_losses(source: Stored, old: Release, new: Release) -> Iterator[str]:
     model = cast(StoredModel, source.model)
     if source.traits.keeps_labels and (hinges := compiled.hinges(model.training)):
         yield (
-            f"the loss {some(hinges)}: the source's {old.family} takes labels as they are, and {_name(new)} takes them"
-            " for -1 and 1 where a batch has only 0 and 1; with labels of -1 and 1 they do alike"
+            f"the loss {some(hinges)}: the source's {old.family} uses labels unchanged, and {_name(new)} converts a"
+            " batch with only 0 and 1 to -1 and 1; with labels of -1 and 1 they do the same"
         )
     for last, loss in loss_activation.unfit(model):
-        before, now = ("what stands before it" if _goes_back(r, last) else "what it returns" for r in (old, new))
-        unfit = f"{last.name}: its {last.activation} is not for the loss {loss}, which"
+        before, now = ("its input" if _goes_back(r, last) else "its output" for r in (old, new))
+        unfit = f"{last.name}: the activation {last.activation} does not suit the loss {loss}, which"
         if before != now:
             by = f"the source's {old.family}{backends.shown(old.backend)}"
-            yield f"{unfit} {by} takes of {before}, and {_name(new)} of {now}"
-        elif old.family == table.TF_KERAS_FAMILY and now == "what stands before it":
+            yield f"{unfit} {by} computes from {before}, and {_name(new)} from {now}"
+        elif old.family == table.TF_KERAS_FAMILY and now == "its input":
             function = f"tf.nn.{last.activation}"
-            yield f"{unfit} is taken of {now}, and was of what it returns if the program gave {function}, saved alike"
+            yield f"{unfit} is computed from {now}, but from its output if the program used {function}, saved the same"
 
 
 def _goes_back(r: Release, last: loss_activation.Last) -> bool:
-    """Whether it takes a crossentropy of what stands before the last activation."""
+    """Whether it applies a crossentropy to the input of the last activation."""
     if r.is_keras_3:
         return r.backend == TENSORFLOW
     return r.since((2, 4)) and last.class_name != loss_activation.SOFTMAX
 
 
-def _of_any(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> list[str]:
-    """Of a model with layers that are not known, in which masks may go anywhere."""
+def _mask_differences(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> list[str]:
     differing = [each for each in MASKED if {each.fact.way(old)} != set(map(each.fact.way, new))]
     if not differing or not masks.makes(config):
         return []
     return [
-        f"the model makes masks and has layers of its own, and the source's {old.family} and {_name(new[0])} do"
-        " otherwise with masks"
+        f"the model makes masks and has custom layers, and the source's {old.family} and {_name(new[0])} handle masks"
+        " differently"
     ]

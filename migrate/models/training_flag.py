@@ -1,7 +1,7 @@
-"""What a layer does otherwise when it is called with `training=True`.
+"""Find layers that behave differently when they are called with `training=True`.
 
-A functional model of Keras 3 hands its own `training` to every layer in it, whatever the call that made the model said
-(`operation_fn` in `keras/src/models/functional.py` 3.0 to 3.15); Keras 2 keeps to the call.
+A functional model of Keras 3 passes its own `training` to every layer in it, regardless of the call that made the model
+(`operation_fn` in `keras/src/models/functional.py` 3.0 to 3.15); Keras 2 uses the value of that call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PARTS = ("layer", "backward_layer", "cell")
 
 
 def held_back(model: Layer) -> Iterator[str]:
-    """Names of the layers of a model that compute something else in training, and are called with training=False."""
+    """Yield the layers of a model that compute something else in training, and are called with training=False."""
     for layer in model["config"]["layers"]:
         if layer["class_name"] in MODELS:
             yield from held_back(layer)
@@ -30,7 +30,7 @@ def held_back(model: Layer) -> Iterator[str]:
 
 
 def acting_in_training(layer: Layer) -> list[str]:
-    """Names of the layers in `layer`, or its own."""
+    """Names of such layers in `layer`, or its own."""
     config = layer["config"]
     if layer["class_name"] in MODELS:
         inside = leaves(layer, frozen=config.get("trainable") is False)
@@ -41,7 +41,7 @@ def acting_in_training(layer: Layer) -> list[str]:
 
 def _acts(class_name: str, config: Mapping[str, Any], frozen: bool) -> bool:
     if class_name == "BatchNormalization":
-        return not frozen  # a frozen one keeps to its moving statistics in both
+        return not frozen  # a frozen one uses its moving statistics in both
     if class_name in RANDOM or any(config.get(key) for key in RATES):
         return True
     parts = (*(config.get(key) for key in PARTS), *(config.get("cells") or ()))

@@ -1,4 +1,4 @@
-"""Which variable of a source is which weight of which layer of its model."""
+"""Assign the variables of a source to the weights of its model's layers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SHAPE_KEPT = (
 )
 """Layers whose output has the shape of their input."""
 DEPENDENCIES = "_layer_checkpoint_dependencies"
-"""What tf.keras 2.12 to 2.14 call the group of a model's layers."""
+"""The group of a model's layers in tf.keras 2.12 to 2.14."""
 DEPTHWISE = "depthwise_kernel"
-"""What Keras 3 calls `kernel` where a layer has no other."""
+"""Keras 3's names of `kernel` in layers with no other."""
 PARTS = ("query", "key", "value", "attention_output")
 
 
 def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, str]:
-    """Name of the variable that is each weight of a model.
+    """Return the name of the variable of each weight of a model.
 
     Args:
       document: `model.config` as `normalized_config.canonical` returns it.
@@ -51,14 +51,14 @@ def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, s
 
 
 def settle_input(document: Layer, found: Mapping[Place, str], shapes: Shapes) -> None:
-    """Writes into a Sequential the dims of its input that it leaves out, and without which no Keras builds it again:
-    those that a Normalization at its begin was adapted to, and the length of what its Embedding looks up.
+    """Write missing dims of a Sequential's input that Keras needs to build it: those that its first layer, a
+    Normalization, was adapted to, and the length of an Embedding's input.
 
     Args:
-      found: as `assign` returns it. shapes: of the source's variables.
+      found: the result of `assign`. shapes: of the source's variables.
 
     Raises:
-      UnsupportedError: layers between that Embedding and a Flatten change the length, which nothing shows.
+      UnsupportedError: layers between that Embedding and a Flatten change the length in an unknown way.
     """
     if document["class_name"] == "Sequential":
         _settle_adapted(document["config"]["layers"][:2], found, shapes)
@@ -78,7 +78,7 @@ def _settle_adapted(layers: Sequence[Layer], found: Mapping[Place, str], shapes:
 
 
 def _settle_flattened(layers: Sequence[Layer], found: Mapping[Place, str], shapes: Shapes) -> None:
-    """tf.keras of TF 2.0 and 2.1 leaves the length out where an Input said it; a Dense behind a Flatten has it."""
+    """Find the length from the Dense after a Flatten: tf.keras of TF 2.0 and 2.1 omits the length of an Input."""
     at = next((k for k, each in enumerate(layers[:2]) if each["class_name"] == "Embedding"), None)
     inputs = [own for each in layers[:2] if isinstance(own := each["config"].get("batch_input_shape"), list)]
     if at is None or not inputs or inputs[0][1:] != [None]:
@@ -89,8 +89,8 @@ def _settle_flattened(layers: Sequence[Layer], found: Mapping[Place, str], shape
         return
     if flat > 0:
         raise UnsupportedError(
-            f"the model does not contain the length of its input, which its layer {layer_name(rest[flat])!r} has to"
-            f" know; {ADVICE}"
+            f"the model does not contain the length of its input, which its layer {layer_name(rest[flat])!r} needs"
+            f"; {ADVICE}"
         )
     width = layers[at]["config"]["output_dim"]
     length = shapes[found[(layer_name(rest[1]),), "kernel"]][0] // width
@@ -99,7 +99,6 @@ def _settle_flattened(layers: Sequence[Layer], found: Mapping[Place, str], shape
 
 
 def _keeps_length(layer: Layer) -> bool:
-    """Whether a layer of a Sequential gives sequences again, if maybe of another length."""
     config = layer["config"]
     inner = config.get("layer") or {}
     if config.get("return_sequences") or inner.get("config", {}).get("return_sequences"):
@@ -119,7 +118,8 @@ def _check(found: Mapping[Place, str], every: Sequence[Leaf]) -> None:
 
 
 def _by_place(stored: Stored, document: Layer, every: Sequence[Leaf]) -> dict[Place, str]:
-    """In a `.keras` file, by group and number. Only the counters of groups show whether layers were counted twice."""
+    """Assign weights of a `.keras` file by group and number. Only group counters show whether layers were counted
+    twice."""
     there = {_normal(v.array.stored_as): v.name for v in stored.variables if v.array is not None}
     return max((_at_places(there, document, every, twice) for twice in (False, True)), key=len)
 
@@ -136,7 +136,7 @@ def _at_places(there: Mapping[str, str], document: Layer, every: Sequence[Leaf],
 
 
 def _normal(place: str) -> str:
-    """Without the underscores of private attributes, and with the list of layers called as in tf.keras 2.15."""
+    """Remove the underscores of private attributes, and name the list of layers as in tf.keras 2.15."""
     plain = place.replace(WINDOWS_SEPARATOR, "/").strip("/").replace(DEPENDENCIES, "layers")
     return "/".join(part.lstrip("_") for part in plain.split("/"))
 
@@ -144,12 +144,12 @@ def _normal(place: str) -> str:
 def _by_name(
     members: Sequence[tuple[str, str]], inside: Sequence[Leaf], keras_1: bool, ordered: bool
 ) -> dict[Place, str]:
-    """Weights whose names show layer and role; layers of one name get theirs in turn. `ordered`: as in the file."""
+    """Assign weights whose names show layer and role; layers of one name in turn. `ordered`: as in the file."""
     weighted = [leaf for leaf in inside if KINDS[leaf.class_name].weights(leaf.config)]
     found: dict[Place, str] = {}
     rest: list[tuple[str, str]] = []
     for weight, variable in members:
-        readings = [(leaf.path, role) for leaf, role in _readings(weight, weighted, keras_1)]
+        readings = [(leaf.path, role) for leaf, role in _possible_readings(weight, weighted, keras_1)]
         place = next((p for p in readings if p not in found), None)
         if place is None:
             rest.append((weight, variable))
@@ -157,13 +157,13 @@ def _by_name(
             found[place] = variable
     if rest and ordered:
         _check_order(members, found, weighted)
-    return found | _in_order(rest, [place for place in legacy_order(weighted) if place not in found])
+    return found | _assigned_in_order(rest, [place for place in legacy_order(weighted) if place not in found])
 
 
 def _check_order(members: Sequence[tuple[str, str]], found: Mapping[Place, str], weighted: Sequence[Leaf]) -> None:
-    """Refuse names of which some tell no layer, and the others another one than their place in the file: they are
-    numbered otherwise than the layers, as in TF 1.2's Keras, where `dense_1` of a nested model has `dense/kernel`."""
-    order = {variable: place for place, variable in _in_order(members, legacy_order(weighted)).items()}
+    """Refuse weights and layers that are numbered differently: some names match no layer, others contradict their
+    place. TF 1.2's Keras does so, where `dense_1` of a nested model has `dense/kernel`."""
+    order = {variable: place for place, variable in _assigned_in_order(members, legacy_order(weighted)).items()}
     other = next(((v, place) for place, v in found.items() if order.get(v, place) != place), None)
     if other is not None:
         variable, place = other
@@ -173,9 +173,7 @@ def _check_order(members: Sequence[tuple[str, str]], found: Mapping[Place, str],
         )
 
 
-def _in_order(rest: Sequence[tuple[str, str]], places_left: Sequence[Place]) -> dict[Place, str]:
-    """Weights whose names do not say the layer, as TensorFlow renames `dense_1` to `dense_1_1`: by order, if the roles
-    agree."""
+def _assigned_in_order(rest: Sequence[tuple[str, str]], places_left: Sequence[Place]) -> dict[Place, str]:
     tails = [re.sub(r"_\d+$", "", weight.split(":")[0].rsplit("/", 1)[-1]) for weight, _ in rest]
     if tails != [role.rsplit("/", 1)[-1] for _, role in places_left]:
         return {}
@@ -183,7 +181,7 @@ def _in_order(rest: Sequence[tuple[str, str]], places_left: Sequence[Place]) -> 
 
 
 def legacy_order(inside: Sequence[Leaf]) -> list[Place]:
-    """The weights of one top-level layer as HDF5 files list them: what is trained, then what is not.
+    """The weights of one top-level layer as HDF5 files list them: trained ones, then the others.
 
     Source: `keras/saving/legacy/hdf5_format.py::_legacy_weights` and `keras/engine/base_layer.py` 2.15.
     """
@@ -192,8 +190,7 @@ def legacy_order(inside: Sequence[Leaf]) -> list[Place]:
     return [*first, *(place for leaf, w in every if (place := (leaf.path, w.role)) not in first)]
 
 
-def _readings(weight: str, weighted: Sequence[Leaf], keras_1: bool) -> Iterator[tuple[Leaf, str]]:
-    """(layer, role) that a weight's name may mean, the most literal first."""
+def _possible_readings(weight: str, weighted: Sequence[Leaf], keras_1: bool) -> Iterator[tuple[Leaf, str]]:
     if keras_1:
         yield from _readings_1(weight.removesuffix(":0"), weighted)
         return
@@ -209,7 +206,7 @@ def _readings(weight: str, weighted: Sequence[Leaf], keras_1: bool) -> Iterator[
 
 
 def _readings_1(weight: str, weighted: Sequence[Leaf]) -> Iterator[tuple[Leaf, str]]:
-    """As `_readings`, of Keras 1: `dense_1_W`, in a graph with another of that name `dense_1_W_1`."""
+    """Do the same for Keras 1: `dense_1_W`, or `dense_1_W_1` if the graph has another of that name."""
     owners = [(start, leaf, kind, part) for leaf in weighted for start, kind, part in _owners_1(leaf)]
     for start, leaf, kind, part in sorted(owners, key=lambda each: -len(each[0])):
         if weight.startswith(start):
@@ -219,7 +216,7 @@ def _readings_1(weight: str, weighted: Sequence[Leaf]) -> Iterator[tuple[Leaf, s
 
 
 def _owners_1(leaf: Leaf) -> Iterator[tuple[str, str, str]]:
-    """(with what names of weights begin, class, part) of a layer, or of those in it."""
+    """Yield (prefix of weight names, class, part) of a layer, or of those in it."""
     inner = leaf.config.get("layer")
     if inner is None:
         yield f"{leaf.path[-1]}_", leaf.class_name, ""

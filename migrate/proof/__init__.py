@@ -1,1 +1,1 @@
-"""Both sides read again and compared: what proves a migration, and lends nothing to the rest."""
+"""Prove a migration: read both sides again and compare them. Shares no code with the rest."""

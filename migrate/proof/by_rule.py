@@ -1,4 +1,4 @@
-"""One step of a target by its rule alone, in float64 on numpy: for `verify` where TensorFlow is not installed."""
+"""Compute one step of a target by its rule alone, in float64 on numpy: `verify` without TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from optim.errors import UnsupportedError
 from optim.rule import AS_VARIABLE, Rule, Slot, arguments, made_from
 
 HARMLESS = {"name", "jit_compile"}
-"""Options that change no number."""
+"""Options that do not affect the numbers."""
 ABSENT: tuple[Any, ...] = (None, False, 0, [])
-"""Values by which an option does nothing."""
+"""Values with which an option has no effect."""
 
 
 def after(folder: str, start: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the variables named in `start` become by the step of a slot checkpoint that follows.
+    """Return the variables named in `start` after the next step of a slot checkpoint.
 
     Raises:
-      UnsupportedError: more than the rule takes part in that step.
+      UnsupportedError: that step involves more than the rule.
     """
     target = read(folder)
     rule, hyper = _rule(target.algorithm, target.hyperparameters)
@@ -41,12 +41,11 @@ def after(folder: str, start: Mapping[str, np.ndarray], gradients: Mapping[str, 
 
 
 def new_slot(slot: Slot, variable: np.ndarray) -> np.ndarray:
-    """A slot of an elementwise rule before the first step, where the target has none."""
+    """The initial slot of an elementwise rule, if the target has none yet."""
     return variable.copy() if slot.initial == AS_VARIABLE else np.full(variable.shape, slot.initial)
 
 
 def _rule(algorithm: str, config: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
-    """The rule of a config, and its numbers."""
     cls = rules.of(algorithm)
     if cls is None:
         raise _needs_tensorflow(algorithm)

@@ -1,4 +1,4 @@
-"""Whether two arrays are the same in every bit, in bounded memory where both are in files as they are."""
+"""Compare two arrays bit for bit, in bounded memory if both are stored unencoded."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from migrate.bytes.arrays import LazyArray, widened
 from optim.bytes.bundle import STRING, numpy_dtype
 
 CHUNK = 2 << 20
-"""Bytes at a time: they stay in the processor's cache, and a thread that reads them seldom waits for one that runs
-Python."""
+"""Bytes at a time: they stay in the processor's cache, and reading threads seldom wait for one that runs Python."""
 WORD = np.dtype(np.uint64)
 
 
 class Comparer:
-    """Compares arrays one after the other, with two buffers for all.
+    """Compare arrays one after another, with two buffers for all.
 
     Args:
-      report: called with the number of bytes that were compared, every now and then.
+      report: called with the number of compared bytes, at intervals.
     """
 
     def __init__(self, report: Callable[[int], None] = lambda _: None) -> None:
@@ -27,7 +26,7 @@ class Comparer:
         self._buffers = np.empty(CHUNK, np.uint8), np.empty(CHUNK, np.uint8)
 
     def difference(self, want: LazyArray, got: LazyArray) -> str:
-        """How `got` differs in shape, dtype or any bit; empty if it does not.
+        """Describe how `got` differs in shape, dtype or any bit; empty if it does not.
 
         Raises:
           DamagedFileError: one of them cannot be read, or has a wrong checksum.
@@ -36,7 +35,7 @@ class Comparer:
             return f"is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
         differ, unequal = False, 0
         for a, b in self._parts(want, got):
-            if not _same(a, b):
+            if not _have_equal_bytes(a, b):
                 differ = True
                 unequal += _unequal(a, b, want.dtype)
             self._report(a.nbytes)
@@ -54,8 +53,7 @@ class Comparer:
             yield _bytes(want), _bytes(got)
 
 
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether flat bytes are equal, compared by words: what is made of that takes no memory to speak of."""
+def _have_equal_bytes(a: np.ndarray, b: np.ndarray) -> bool:
     if a.size != b.size:
         return False
     whole = a.size - a.size % WORD.itemsize
@@ -70,7 +68,7 @@ def _bytes(array: LazyArray) -> np.ndarray:
 
 
 def _unequal(a: np.ndarray, b: np.ndarray, dtype: str) -> int:
-    """How many numbers differ other than in a NaN's payload or a zero's sign; both are flat bytes."""
+    """Count the numbers that differ in more than a NaN's payload or a zero's sign; both are flat bytes."""
     if dtype == STRING or a.size != b.size:
         return 1
     one, other = (widened(part.view(numpy_dtype(dtype)), dtype) for part in (a, b))

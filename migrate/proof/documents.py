@@ -1,8 +1,8 @@
-"""What a target says in words: a `.keras` or `.h5` of model, loss and optimizer, against what its source makes of it
-now, and a slot-variable checkpoint of its newest state.
+"""Compare a target's documents: model, loss and optimizer of a `.keras` or `.h5` with those derived from its source
+now, and the newest state of a slot-variable checkpoint.
 
-Slots and a step tell nothing of what acts in training alone: a loss, a regularizer, the momentum of a
-BatchNormalization.
+Slots and a step do not show what has an effect in training alone: a loss, a regularizer, a BatchNormalization's
+momentum.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ RELEASE = ("keras_version", "backend")
 
 
 def differences(dest: str, wanted: Mapping[str, Any]) -> Iterator[str]:
-    """Every place where a target says something else; what one side leaves out may be null in the other.
+    """Yield every place where the target's documents differ; a missing value equals null.
 
     Args:
-      wanted: the whole of config.json, or attribute of the `.h5` -> its JSON; with what either says of its release, and
-        of the `.h5` under `names` the lists of names in its groups.
+      wanted: the whole of config.json, or attribute of the `.h5` -> its JSON; including the release, and for the
+        `.h5` the lists of names in its groups under `names`.
     """
     yield from _unlike(_said(dest), json.loads(json.dumps(wanted)), "")
 
 
 def are_same(dest: str, wanted: Mapping[str, Any]) -> bool:
-    """Whether a target says that and nothing else, as one does that this release wrote."""
+    """Whether a target has exactly these documents, as if this release wrote it."""
     return bool(_said(dest) == json.loads(json.dumps(wanted)))
 
 
 def names_state(folder: str, prefix: str) -> bool:
-    """Whether the file `checkpoint` in a folder names that state, and shows nothing else.
+    """Whether the file `checkpoint` in a folder names that state and no other.
 
     Raises:
       OSError: it cannot be read.
@@ -57,15 +57,14 @@ def _said(dest: str) -> dict[str, Any]:
             return {**config, **_of_release(metadata.get)}
     with h5py.File(dest, "r") as file:
         found = {name: json.loads(file.attrs[name]) for name in ATTRIBUTES if name in file.attrs}
-        return {**found, **_of_release(partial(hdf5.text_attribute, file)), "names": dict(_lists(file))}
+        return {**found, **_of_release(partial(hdf5.text_attribute, file)), "names": dict(_name_lists(file))}
 
 
 def _of_release(get: Callable[[str], Any]) -> dict[str, Any]:
     return {name: get(name) for name in RELEASE if get(name) is not None}
 
 
-def _lists(file: h5py.File) -> Iterator[tuple[str, list[str] | None]]:
-    """Of the groups in which Keras looks for names."""
+def _name_lists(file: h5py.File) -> Iterator[tuple[str, list[str] | None]]:
     model = file["model_weights"]
     yield "model_weights", (layers := hdf5.name_list(model, "layer_names"))
     for layer in layers or ():
@@ -73,12 +72,12 @@ def _lists(file: h5py.File) -> Iterator[tuple[str, list[str] | None]]:
     yield "optimizer_weights", hdf5.name_list(file["optimizer_weights"], "weight_names")
 
 
-def _unlike(said: Any, wanted: Any, place: str) -> Iterator[str]:
-    if isinstance(said, dict) and isinstance(wanted, dict):
-        for key in dict.fromkeys((*wanted, *said)):
-            yield from _unlike(said.get(key), wanted.get(key), f"{place}/{key}")
-    elif isinstance(said, list) and isinstance(wanted, list) and len(said) == len(wanted):
-        for i, (one, other) in enumerate(zip(said, wanted, strict=True)):
+def _unlike(stored: Any, wanted: Any, place: str) -> Iterator[str]:
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        for key in dict.fromkeys((*wanted, *stored)):
+            yield from _unlike(stored.get(key), wanted.get(key), f"{place}/{key}")
+    elif isinstance(stored, list) and isinstance(wanted, list) and len(stored) == len(wanted):
+        for i, (one, other) in enumerate(zip(stored, wanted, strict=True)):
             yield from _unlike(one, other, f"{place}/{i}")
-    elif said != wanted:
-        yield f"{place.lstrip('/')} is {said!r}, and the source makes {wanted!r} of it"
+    elif stored != wanted:
+        yield f"{place.lstrip('/')} is {stored!r}, but from the source it should be {wanted!r}"

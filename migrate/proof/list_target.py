@@ -1,4 +1,4 @@
-"""Proof that a `get_weights()` list holds what its source does: numpy reads it again, array by array."""
+"""Prove that a `get_weights()` list equals its source: numpy reads it again, array by array."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from migrate.lists import orders
 from migrate.lists.planning import Plan
 
 SUFFIX = ".npz"
-"""Of the lists that dtopt writes."""
+"""Suffix of the lists that dtopt writes."""
 
 
 def is_list(dest: str) -> bool:
-    """Whether the target is a list, by the suffix that lists are written with, and no checkpoint."""
+    """Whether the target is a list, by its suffix."""
     return dest.endswith(SUFFIX) and os.path.isfile(dest)
 
 
 def differences(plan: Plan, dest: str) -> Iterator[str]:
-    """Every array of the list in `dest` (`.npz`) that is not bit for bit the one that the plan has in its place.
+    """Yield every array of the list in `dest` (`.npz`) that is not bit for bit the plan's.
 
     Raises:
       DamagedFileError: numpy cannot read the file.
     """
-    labels = _labels(plan)
+    labels = _array_names(plan)
     try:
         with np.load(dest, allow_pickle=False) as file:
             names = list(file.files)
@@ -46,8 +46,7 @@ def differences(plan: Plan, dest: str) -> Iterator[str]:
         raise DamagedFileError(f"{dest} cannot be read: {error}; migrate it again") from error
 
 
-def _labels(plan: Plan) -> list[str]:
-    """What each array is: the scalar's name, or where the source has it."""
+def _array_names(plan: Plan) -> list[str]:
     scalars = iter(item for item in plan.order if isinstance(item, str))
     return [array.stored_as or next(scalars, "made for the list") for array in plan.arrays]
 

@@ -1,4 +1,4 @@
-"""What Keras itself makes of a target, in a process of its own, held against source and file."""
+"""Load a target with Keras itself in a separate process, and compare it with source and file."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from optim.errors import CheckpointError, UnsupportedError
 
 SECONDS = 3600
 NEAR, NEAR_HALF = 1e-3, 5e-2
-"""Of the greatest number of an output: what may be between kernels of two releases; with variables of 16 bits."""
+"""Tolerance relative to an output's greatest number, for kernels of two releases; the second for 16-bit variables."""
 CODE = "Lambda"
-"""A layer that is Python code: a file with one is not loaded here."""
+"""A layer that contains Python code: a file with one is not loaded here."""
 HOMES = ("keras", "tf_keras", "builtins")
-"""Packages whose classes a config may name; loading another would import, and so run, what a stranger chose."""
+"""Packages whose classes a config may name. Importing another would run a stranger's code."""
 
 
 Found = tuple[list[str], list[str], list[str]]
-"""What Keras holds otherwise, what it does otherwise, and what was done."""
+"""What differs in Keras's state, what differs in its steps, and notes."""
 
 
 def compared(source: OptimizerState, path: str, target: OptimizerState, dest: str, library: str) -> Found:
-    """What Keras makes of a target, and of its source where it loads that.
+    """Compare a target, loaded by Keras, with its source, also loaded by Keras if that is possible.
 
     Args:
-      path: of the source. target: under the source's names, see `model_target.Compared`. library: `keras` or
-        `tf_keras`, which loads the target.
+      path: of the source. target: under the source's names, see `model_target.Compared`.
+      library: `keras` or `tf_keras`, which loads the target.
     """
     missing = [name for name in (library, "tensorflow") if find_spec(name) is None]
     if missing:
@@ -53,18 +53,20 @@ def compared(source: OptimizerState, path: str, target: OptimizerState, dest: st
     own, silent = _asked(source, path)
     with tempfile.TemporaryDirectory() as scratch:
         ended = _run(scratch, dest, library, *((path, own) if own else ()))
-        seen = _left(scratch, "seen") or {"problem": ended}
+        seen = _results(scratch, "seen") or {"problem": ended}
         problem = str(seen.get("problem", ""))
         if problem and "custom_object" in problem:
             return _not_loaded(f"{library} needs the model's own classes ({problem.splitlines()[0][:200]})")
         if problem:
             return [f"{library} cannot use it: {' '.join(problem.split())[:400]}"], [], []
         note = f"{library} {seen['version']} loaded it, in a separate process"
-        found = list(_state(target, seen))
+        found = list(_missing_arrays(target, seen))
         if found:
             return found, [], [note]
-        off, note = _step(source, seen, os.path.join(scratch, "after.npz"), note, library)
-        other, silent = _answers(source, own, _left(scratch, "answers") or {"silent": ended}) if own else ("", silent)
+        off, note = _compare_step(source, seen, os.path.join(scratch, "after.npz"), note, library)
+        other, silent = (
+            _compare_outputs(source, own, _results(scratch, "answers") or {"silent": ended}) if own else ("", silent)
+        )
     return [], [x for x in (off, other) if x], [x for x in (note, silent) if x]
 
 
@@ -73,7 +75,7 @@ def _not_loaded(why: str) -> Found:
 
 
 def _named_code(item: Any) -> Iterator[str]:
-    """What Keras would import by name, beyond its own: classes of other modules, and Python's own functions."""
+    """Yield the names that Keras would import besides its own: classes of other modules, and Python functions."""
     if isinstance(item, list):
         for each in item:
             yield from _named_code(each)
@@ -89,7 +91,7 @@ def _named_code(item: Any) -> Iterator[str]:
 
 
 def _asked(source: OptimizerState, path: str) -> tuple[str, str]:
-    """The library that loads the source's model, empty if it is not asked; and a note on that."""
+    """The library that loads the source's model, empty if it is not loaded; and a note."""
     stored = source.source
     if stored is None or stored.model is None or stored.format not in model_target.FORMATS or not os.path.isfile(path):
         return "", ""
@@ -99,21 +101,23 @@ def _asked(source: OptimizerState, path: str) -> tuple[str, str]:
     if find_spec(own) is None or CODE in json.dumps(config) or any(_named_code(config)):
         return "", ""
     if sum(int(np.prod(v.shape, dtype=np.int64)) for v in source.variables) > LARGEST:
-        return "", "answers were not compared, as the model is large"
+        return "", "answers were not compared, because the model is large"
     return own, ""
 
 
-def _answers(source: OptimizerState, own: str, said: dict[str, Any]) -> tuple[str, str]:
-    """How the target's model answers otherwise than the source's, or a note."""
-    if "silent" in said:
-        return "", f"answers were not compared: {said['silent']}"
-    if said["worst"] <= (NEAR if all("float16" not in v.dtype for v in source.variables) else NEAR_HALF):
+def _compare_outputs(source: OptimizerState, own: str, answers: dict[str, Any]) -> tuple[str, str]:
+    if "silent" in answers:
+        return "", f"answers were not compared: {answers['silent']}"
+    if answers["worst"] <= (NEAR if all("float16" not in v.dtype for v in source.variables) else NEAR_HALF):
         return "", f"it answers as the source does in {own}"
-    return f"for the same input, the model's outputs differ from the source's in {own} ({said['worst']:.2g} of it)", ""
+    return (
+        f"for the same input, the model's outputs differ from the source's in {own} ({answers['worst']:.2g} of it)",
+        "",
+    )
 
 
 def _run(*words: str) -> str:
-    """The program `loading` in a process of its own; how that ended."""
+    """Run the program `loading` in a separate process; return how that ended."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -129,12 +133,11 @@ def _run(*words: str) -> str:
     except subprocess.TimeoutExpired:
         return f"loading took more than {SECONDS} s"
     if done.returncode == FULL:
-        raise CheckpointError(f"{done.stderr.strip().splitlines()[-1]}: Keras had no room for what it found; make room")
+        raise CheckpointError(f"{done.stderr.strip().splitlines()[-1]}: no disk space for Keras's results; free some")
     return f"the process ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['nothing'])[-1]}"
 
 
-def _left(folder: str, name: str) -> dict[str, Any]:
-    """What the program found, empty if it did not come so far."""
+def _results(folder: str, name: str) -> dict[str, Any]:
     try:
         with open(os.path.join(folder, f"{name}.json"), encoding="utf-8") as file:
             return dict(json.load(file))
@@ -146,8 +149,7 @@ def _seen(row: list[Any]) -> model_target.Print:
     return tuple(row[0]), row[1], bytes.fromhex(row[2])
 
 
-def _state(target: OptimizerState, seen: dict[str, Any]) -> Iterator[str]:
-    """Arrays of the file that Keras does not hold."""
+def _missing_arrays(target: OptimizerState, seen: dict[str, Any]) -> Iterator[str]:
     if seen["iterations"] != target.iterations:
         yield f"loaded, its optimizer counts {seen['iterations']} steps, not {target.iterations}"
     weights, kept = (Counter(map(_seen, seen[key])) for key in ("weights", "kept"))
@@ -163,22 +165,20 @@ def _state(target: OptimizerState, seen: dict[str, Any]) -> Iterator[str]:
                 yield f"loaded, no slot of the optimizer is {slot} of {name}"
 
 
-def _step(source: OptimizerState, seen: dict[str, Any], after: str, note: str, library: str) -> tuple[str, str]:
-    """How the step that Keras took differs, or a note."""
+def _compare_step(source: OptimizerState, seen: dict[str, Any], after: str, note: str, library: str) -> tuple[str, str]:
     try:
-        worst = _worst(source, [_seen(row) for row in seen["trained"]], after)
+        worst = _worst_error(source, [_seen(row) for row in seen["trained"]], after)
     except UnsupportedError as error:
         return "", f"{note}; {error}"
     if worst <= 1:
-        return "", f"{note}, and took a step"
-    return f"{note}; a step of {library} differs from the source's own by {worst:.3g} times what rounding explains", ""
+        return "", f"{note}, and made a step"
+    return f"{note}; a step of {library} differs from the source's own by {worst:.3g} times the rounding tolerance", ""
 
 
-def _worst(source: OptimizerState, rows: list[model_target.Print], out: str) -> float:
-    """Worst error of a step, 1 being what rounding explains."""
+def _worst_error(source: OptimizerState, rows: list[model_target.Print], out: str) -> float:
     model_target.check_single(source)
     if not os.path.exists(out):
-        raise UnsupportedError("no step was taken, as the model is large")
+        raise UnsupportedError("no step was made, because the model is large")
     ours = stepping.parity_source(source)
     values = {v.name: v.array for v in source.variables if v.array is not None}
     owners: dict[model_target.Print, list[str]] = {}

@@ -1,8 +1,8 @@
-"""A program: Keras loads a model, says what it holds, takes one step, and answers next to another model.
+"""A program: Keras loads a model, lists its state, makes one step, and compares its outputs with another model's.
 
-It imports nothing of dtopt. `python -m migrate.proof.loading OUT FILE keras|tf_keras [SOURCE keras|tf_keras]` leaves in
-the folder OUT `seen.json`; `after.npz`, the variables after the step, called by their numbers; and `answers.json`:
-`worst`, the greatest difference of an output in units of its greatest number, or `silent`, why they were not compared.
+It does not import dtopt. `python -m migrate.proof.loading OUT FILE keras|tf_keras [SOURCE keras|tf_keras]` writes into
+the folder OUT: `seen.json`; `after.npz`, the variables after the step, by their numbers; and `answers.json`: `worst`,
+the greatest difference of an output relative to its greatest number, or `silent`, why they were not compared.
 Gradient i is `gradient(i, shape, dtype)`.
 """
 
@@ -21,22 +21,22 @@ from typing import Any
 import numpy as np
 
 LARGEST = 1 << 24
-"""Numbers of all variables together above which no step is taken."""
+"""Numbers of all variables together above which no step is made."""
 LENGTH = 64
-"""Of dims that a model leaves open, but for the first."""
+"""Size of dims that a model leaves open, except the first."""
 EXAMPLES = 3
 NEEDLESS = ("jax", "matplotlib", "scipy")
-"""What TensorFlow and Keras import where it is there, for converters and pictures: half of the time of their start."""
+"""Optional imports of TensorFlow and Keras, for converters and plots: half of their start-up time."""
 FULL = 74
-"""Exit code where the system took a file from it; `sysexits.h` calls it an error of input or output."""
+"""Exit code if the system refused to write a file; `sysexits.h` calls it an error of input or output."""
 
 
 def main(out: str, path: str, library: str, *source: str) -> None:
-    """Each result is there as soon as it is known."""
+    """Write each result as soon as it is known."""
     keras = _imported(library)
     try:
         model = keras.models.load_model(path)
-    except Exception as error:  # whatever it raises, it is the answer
+    except Exception as error:  # any exception is the answer
         _write(out, "seen", {"problem": f"{type(error).__name__}: {error}"})
     else:
         _write(out, "seen", {"version": keras.__version__, **_seen(model, out)})
@@ -45,12 +45,12 @@ def main(out: str, path: str, library: str, *source: str) -> None:
 
 
 def _imported(library: str) -> ModuleType:
-    """`keras` or `tf_keras`, without what it does without; afterwards a model's own code finds all of that."""
+    """`keras` or `tf_keras`, imported without its optional imports; a model's own code can import these later."""
     modules: dict[str, Any] = sys.modules
-    needless = NEEDLESS if library == "keras" else (*NEEDLESS, "keras")  # which TensorFlow alone would import
+    needless = NEEDLESS if library == "keras" else (*NEEDLESS, "keras")  # only TensorFlow would import it
     absent = [name for name in needless if name not in modules]
     modules.update(dict.fromkeys(absent))
-    gc.disable()  # what an import makes stays, and would be searched for garbage again and again
+    gc.disable()  # imported objects stay, and would be scanned for garbage repeatedly
     try:
         return import_module(library)
     finally:
@@ -66,7 +66,7 @@ def _write(out: str, name: str, found: dict[str, Any]) -> None:
 
 
 def _seen(model: Any, out: str) -> dict[str, Any]:
-    """What a model and its optimizer hold, and a step, after which the model has its values again."""
+    """Describe a model and its optimizer, and a step, after which the model's values are restored."""
     around = model.optimizer
     if around is None:
         return {"problem": "the model has no optimizer"}
@@ -75,9 +75,9 @@ def _seen(model: Any, out: str) -> dict[str, Any]:
     trained = list(model.trainable_variables)
     found = {
         "iterations": int(np.asarray(optimizer.iterations)),
-        "weights": [_described(w) for w in model.weights],
-        "kept": [_described(v) for v in kept],
-        "trained": [_described(v) for v in trained],
+        "weights": [_shape_dtype_digest(w) for w in model.weights],
+        "kept": [_shape_dtype_digest(v) for v in kept],
+        "trained": [_shape_dtype_digest(v) for v in trained],
     }
     if sum(int(np.prod(v.shape)) for v in trained) <= LARGEST:
         start = [np.asarray(v).copy() for v in trained]
@@ -91,16 +91,15 @@ def _seen(model: Any, out: str) -> dict[str, Any]:
     return found
 
 
-def _described(value: Any) -> tuple[list[int], str, str]:
-    """Shape, dtype and digest."""
+def _shape_dtype_digest(value: Any) -> tuple[list[int], str, str]:
     array = np.asarray(value)
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     return list(array.shape), array.dtype.name, hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def representable(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Numbers near these that a dtype holds, as float64."""
-    if dtype == "bfloat16":  # numpy does not know it: the upper half of a float32
+    """The nearest numbers that a dtype can hold, as float64."""
+    if dtype == "bfloat16":  # numpy does not have it: the upper half of a float32
         return (values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
     return values.astype(dtype).astype(np.float64)
 
@@ -115,7 +114,7 @@ def _after_step(optimizer: Any, trained: list[Any]) -> dict[str, Any]:
 
     gradients = [gradient(i, v.shape, np.asarray(v).dtype.name) for i, v in enumerate(trained)]
     given = [tf.constant(g, v.dtype) for g, v in zip(gradients, trained, strict=True)]
-    for variable in trained:  # the optimizer's own step is asked for; layers have their constraints from the config
+    for variable in trained:  # only the optimizer's own step is compared; layers get their constraints from the config
         if variable.constraint is not None:
             variable._constraint = None
     optimizer.apply_gradients(list(zip(given, trained, strict=True)))
@@ -123,17 +122,17 @@ def _after_step(optimizer: Any, trained: list[Any]) -> dict[str, Any]:
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """As an `.npz` keeps it: of bfloat16 the bits."""
+    """As stored in an `.npz`: bfloat16 as its bits."""
     return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
 def _compared(model: Any, path: str, library: str) -> dict[str, Any]:
-    """How far a model is from another one, both asked the same."""
+    """Largest difference between two models' outputs for the same input."""
     try:
         other = import_module(library).models.load_model(path, compile=False)
         asked = [_asked(tensor, i) for i, tensor in enumerate(other.inputs)]
         have, again = _answers(other, asked), _answers(other, asked)
-    except Exception as error:  # whatever it raises: today's Keras does not read all that there was
+    except Exception as error:  # any exception: today's Keras does not read all old models
         return {"silent": f"today's {library} does not run the source's model ({type(error).__name__})"}
     if _difference(have, again) > 0:
         return {"silent": "the source's model does not answer the same twice"}
@@ -141,7 +140,7 @@ def _compared(model: Any, path: str, library: str) -> dict[str, Any]:
 
 
 def _asked(tensor: Any, number: int) -> np.ndarray:
-    """Zeros and ones, which rows of tables are looked up with, too."""
+    """Zeros and ones, which are also valid row numbers of tables."""
     dtype = getattr(tensor.dtype, "name", tensor.dtype)
     if str(dtype) == "string":
         raise TypeError("an input is of strings")
@@ -166,6 +165,6 @@ def _difference(have: list[np.ndarray], get: list[np.ndarray]) -> float:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except OSError as system:  # no room for what it found, which says nothing of the model
+    except OSError as system:  # no disk space for the results, which does not concern the model
         print(system, file=sys.stderr)
         sys.exit(FULL)

@@ -1,8 +1,8 @@
-"""`verify` of the targets that Keras itself loads, without asking how they were made.
+"""`verify` targets that Keras itself loads, without using how they were made.
 
-Arrays: read again from the file; each must be one of the source's, bit for bit, or a slot times one factor. Meaning:
-steps by the formula of the source's release and by that of the target's. Truth: Keras loads the file in a process of
-its own and takes a step (`loaded`).
+Arrays: read again from the file; each must equal one of the source's, bit for bit, or a slot times one factor. Meaning:
+steps by the formulas of the source's and the target's releases. Truth: Keras loads the file in a separate process and
+makes a step (`loaded`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
 
 FORMATS = {"keras": "keras", "h5": "tf_keras"}
-"""Names of the readers of these targets, and the library that loads them."""
+"""Readers of these targets, and the library that loads them."""
 SCALES = (1.0, 100.0)
-"""Of gradients: small, and so large that every clipping acts."""
+"""Scales of gradients: small, and large enough for every clipping to have an effect."""
 LATER = (0, 1, 10, 100, 1000, 100_000)
-"""Steps from now at which learning rates are compared."""
+"""Steps after which learning rates are compared."""
 SAME = 1e-5
-"""A factor no farther from one is none: numbers are as they were, bit for bit."""
+"""A factor this close to one counts as one: the numbers must then be equal bit for bit."""
 OPTIONS = ("use_ema", "ema_momentum", "gradient_accumulation_steps", "amsgrad")
 FAMILY = {"AdamW": "Adam"}
 Print = tuple[tuple[int, ...], str, bytes]
@@ -40,7 +40,7 @@ _PRINTS: WeakKeyDictionary[LazyArray, Print] = WeakKeyDictionary()
 
 
 def print_of(array: LazyArray) -> Print:
-    """What tells an array from others; each is read once for that."""
+    """Identify an array; each is read once for that."""
     if array not in _PRINTS:
         data = np.ascontiguousarray(array.load()).reshape(-1).view(np.uint8).data
         _PRINTS[array] = (array.shape, array.dtype, hashlib.blake2b(data, digest_size=16).digest())
@@ -49,7 +49,8 @@ def print_of(array: LazyArray) -> Print:
 
 @dataclass(frozen=True)
 class Compared:
-    """`renamed` is the target under the source's names; `worst` the error of its formula's step, 1 the limit."""
+    """`renamed` is the target under the source's names; `worst` the error of its formula's step, relative to the
+    limit."""
 
     differences: tuple[str, ...]
     notes: tuple[str, ...]
@@ -58,10 +59,10 @@ class Compared:
 
 
 def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, ...]) -> Compared:
-    """Every difference between a source and a target as its reader has it.
+    """Return every difference between a source and a target as read by its reader.
 
     Args:
-      known: why the migration calls itself approximate; a step may then differ, which is noted.
+      known: why the migration is approximate; a step may then differ, which is noted.
     """
     pairs, found = _paired(source, target)
     renamed = _renamed(target, pairs)
@@ -73,14 +74,14 @@ def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, .
         found.append(f"iterations is {target.iterations}, not {source.iterations} (source: {source.iterations_source})")
     other, worst = [], None
     if not found:
-        other = list(_options(source, target))
+        other = list(_option_differences(source, target))
         try:
-            other += _rates(source, target)
-            worst = max(_step(source, renamed, scale) for scale in SCALES)
+            other += _rate_differences(source, target)
+            worst = max(_step_error(source, renamed, scale) for scale in SCALES)
             if not worst <= 1:
                 other.append(
                     f"by the formulas of both releases a step from the target differs from the source's own by"
-                    f" {worst:.3g} times what rounding explains"
+                    f" {worst:.3g} times the rounding tolerance"
                 )
         except UnsupportedError as error:
             notes.append(str(error))
@@ -91,8 +92,8 @@ def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, .
 
 
 def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, str], list[str]]:
-    """Target's variable -> source's of the same value; twins by their slots, then by name and whether they are
-    trained, then in order."""
+    """Target's variable -> source's with the same value; equal ones by their slots, then by name and trained flag, then
+    in order."""
     free: dict[Print, list[StoredVariable]] = {}
     for variable in source.variables:
         if variable.array is not None:
@@ -100,7 +101,7 @@ def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, s
     seen = set(free)
     theirs = {v.name: print_of(v.array) for v in target.variables if v.array is not None}
     is_trained = {v.name: bool(v.trainable) for v in target.variables}
-    slots = [_prints(state) for state in (source, target)]
+    slots = [_prints_of_slots(state) for state in (source, target)]
     pairs: dict[str, str] = {}
     for exact in (True, False):
         for name, found in theirs.items():
@@ -118,7 +119,7 @@ def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, s
     problems += [
         f"{v.name} is trained in only one of source and target ({pairs[v.name]} in the source)"
         for v in target.variables
-        if v.name in pairs and _trains(source, pairs[v.name]) not in (None, is_trained[v.name])
+        if v.name in pairs and _is_trained(source, pairs[v.name]) not in (None, is_trained[v.name])
     ]
     for variable in left:
         like = next((v for v in strange if v.shape == variable.shape), None)
@@ -132,17 +133,15 @@ def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, s
 
 
 def _strangeness(source: OptimizerState, name: str, is_trained: bool, own: StoredVariable) -> tuple[bool, bool]:
-    """How little a variable of the source looks like the target's of that name."""
-    return _tail(own.name) != _tail(name), _trains(source, own.name) not in (None, is_trained)
+    """Key for the similarity of a source's variable with the target's of that name; the smallest is the best."""
+    return _layer_and_role(own.name) != _layer_and_role(name), _is_trained(source, own.name) not in (None, is_trained)
 
 
-def _tail(name: str) -> str:
-    """Layer and role of a variable, without the models around the layer."""
+def _layer_and_role(name: str) -> str:
     return "/".join(name.split(":")[0].split("/")[-2:])
 
 
-def _prints(state: OptimizerState) -> dict[str, dict[str, Print]]:
-    """Variable -> slot -> print."""
+def _prints_of_slots(state: OptimizerState) -> dict[str, dict[str, Print]]:
     found: dict[str, dict[str, Print]] = {}
     for slot, per in state.slots.items():
         for name, array in per.items():
@@ -150,8 +149,7 @@ def _prints(state: OptimizerState) -> dict[str, dict[str, Print]]:
     return found
 
 
-def _trains(state: OptimizerState, name: str) -> bool | None:
-    """Whether the source trains a variable; None if it may, and has no slots for it though it has others."""
+def _is_trained(state: OptimizerState, name: str) -> bool | None:
     if any(name in per for per in state.slots.values()):
         return True
     flag = next(v.trainable for v in state.variables if v.name == name)
@@ -171,14 +169,14 @@ def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> 
     for slot in names:
         have, get = source.slots.get(slot, {}), target.slots.get(slot, {})
         if not get:
-            notes.append(f"slot {slot} is not kept there; the step shows whether it matters")
+            notes.append(f"slot {slot} is not stored there; the step shows whether it matters")
             continue
         factors = set()
         for name in dict.fromkeys((*have, *get)):
             if name not in get:
                 yield f"slot {slot} of {name} is missing (source: {_place(have[name])})"
             elif name not in have:
-                if not _is_fresh(get[name], target, name):
+                if not _may_be_initial(get[name], target, name):
                     yield f"slot {slot} of {name} is in no source"
             elif not (problem := difference(have[name], get[name])):
                 factors |= {"1"} if np.any(have[name].load()) else set()
@@ -194,8 +192,7 @@ def _slots(source: OptimizerState, target: OptimizerState, notes: list[str]) -> 
             notes.append(f"slot {slot} is multiplied by {factors.pop()}; the step shows whether that is right")
 
 
-def _is_fresh(array: LazyArray, state: OptimizerState, name: str) -> bool:
-    """Whether a slot is as new: one number everywhere, or its variable."""
+def _may_be_initial(array: LazyArray, state: OptimizerState, name: str) -> bool:
     values = np.asarray(array.load())
     if values.size == 0 or np.all(values == values.flat[0]):
         return True
@@ -204,7 +201,7 @@ def _is_fresh(array: LazyArray, state: OptimizerState, name: str) -> bool:
 
 
 def _factor(want: LazyArray, got: LazyArray) -> float | None:
-    """The one number by which all of an array was multiplied, None if there is none, or it is one but for rounding."""
+    """The factor by which an array was multiplied, or None, or if it is one except for rounding."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return None
     a, b = (stepping.numbers(array).ravel() for array in (want, got))
@@ -216,7 +213,7 @@ def _factor(want: LazyArray, got: LazyArray) -> float | None:
 
 
 def difference(want: LazyArray, got: LazyArray) -> str:
-    """How two arrays differ in shape, dtype or any bit; empty if they do not."""
+    """Describe how two arrays differ in shape, dtype or any bit; empty if they do not."""
     if (got.shape, got.dtype) != (want.shape, want.dtype):
         return f"is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
     if print_of(want) == print_of(got):
@@ -229,8 +226,7 @@ def _place(array: LazyArray | None) -> str:
     return "" if array is None else array.stored_as
 
 
-def _options(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
-    """Options that no single step shows."""
+def _option_differences(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
     averaged = source.hyperparameters.get("use_ema") or target.hyperparameters.get("use_ema")
     for key in OPTIONS:
         have, get = (state.hyperparameters.get(key) for state in (source, target))
@@ -238,26 +234,26 @@ def _options(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
             yield f"the target has {key} = {get!r}, the source {have!r}"
 
 
-def number_differences(told: OptimizerState, target: OptimizerState, source: OptimizerState) -> Iterator[str]:
-    """Numbers of the whole optimizer that are not what the source makes of them now, to the last bit of a float32.
+def number_differences(expected: OptimizerState, target: OptimizerState, source: OptimizerState) -> Iterator[str]:
+    """Compare the optimizer-wide numbers with those derived from the source now, to the last bit of a float32.
 
     Args:
-      told: the source as the target is to have it; source: as it is.
+        told: the source in the target's form; source: unchanged.
     """
     rate = "learning_rate"
-    have, get = ({rate: s.hyperparameters.get(rate), **s.scalars} for s in (told, target))
+    have, get = ({rate: s.hyperparameters.get(rate), **s.scalars} for s in (expected, target))
     have |= dict(_of_loss_scale(source, target))
     get |= {name: np.asarray(target.unmapped[name].load()).item() for name in have if name in target.unmapped}
     for name in dict.fromkeys((*have, *get)):
         one, other = (numbers.get(name) for numbers in (have, get))
         is_number = isinstance(one, (int, float)) or isinstance(other, (int, float))
         if is_number and (None in (one, other) or np.float32(one) != np.float32(other)):
-            yield f"the target has {name} = {other!r}, and the source makes {one!r} of it"
+            yield f"the target has {name} = {other!r}, but from the source it should be {one!r}"
 
 
 def _of_loss_scale(source: OptimizerState, target: OptimizerState) -> Iterator[tuple[str, float]]:
-    """Keras 3's wrapper has a counter and a rate that it does not use, the steps since its last change, and its scale:
-    those of the source where it has them, else as a new one's."""
+    """Keras 3's wrapper has an unused counter and rate, the steps since its last change, and its scale: those of the
+    source if it has them, else initial ones."""
     places = [f"optimizer/vars/{i}" for i in range(4)]
     if target.source is None or any(place not in target.unmapped for place in places):
         return
@@ -271,8 +267,7 @@ def _of_loss_scale(source: OptimizerState, target: OptimizerState) -> Iterator[t
     yield from zip(places, values, strict=True)
 
 
-def _rates(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
-    """Learning rates now and later."""
+def _rate_differences(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
     ours, theirs = (stepping.parity_source(state) for state in (source, target))
     for later in LATER:
         have, get = (parity.rate(replace(s, iterations=source.iterations + later)) for s in (ours, theirs))
@@ -281,8 +276,7 @@ def _rates(source: OptimizerState, target: OptimizerState) -> Iterator[str]:
             return
 
 
-def _step(source: OptimizerState, target: OptimizerState, scale: float) -> float:
-    """Worst difference of a step by both formulas, 1 being what rounding explains."""
+def _step_error(source: OptimizerState, target: OptimizerState, scale: float) -> float:
     check_single(source)
     chosen, _ = parity_sample.sample(source)
     owners = trained(source)
@@ -304,13 +298,13 @@ def _step(source: OptimizerState, target: OptimizerState, scale: float) -> float
 
 
 def check_single(state: OptimizerState) -> None:
-    """Raises UnsupportedError where no single step can be compared."""
+    """Raise UnsupportedError if no single step can be compared."""
     if state.hyperparameters.get("gradient_accumulation_steps"):
-        raise UnsupportedError("gradients are accumulated over several batches, so that no single step is compared")
+        raise UnsupportedError("gradients are accumulated over several batches, so no single step is compared")
 
 
 def trained(state: OptimizerState) -> list[str]:
-    """Names of what a step moves."""
+    """Names of the variables that a step changes."""
     owners = dict.fromkeys(itertools.chain.from_iterable(state.slots.values()))
     return list(owners) or [v.name for v in state.variables if v.trainable]
 
@@ -321,6 +315,6 @@ def slots_of(state: OptimizerState, name: str) -> dict[str, np.ndarray]:
 
 
 def rounded(source: parity.Source) -> float:
-    """Relative: what a β rounded to float32, which some releases take from 1 and others do not, makes of 1 - β."""
+    """Relative error of 1 - β for a β rounded to float32: some releases compute it in float32, others do not."""
     betas = (source.get(key) for key in ("beta_1", "beta_2", "rho"))
     return sum(2.0**-24 / (1.0 - beta) for beta in betas if 0.0 < beta < 1.0)

@@ -1,5 +1,5 @@
-"""Keras 1's weights as every later Keras has them: kernels of Convolution1D, which are (length, 1, inputs, filters),
-and the gates of LSTM and GRU, each a variable of its own."""
+"""Convert Keras 1's weights to the shapes of later Keras: kernels of Convolution1D, which are (length, 1, inputs,
+filters), and the gates of LSTM and GRU, which are separate variables."""
 
 from __future__ import annotations
 
@@ -29,27 +29,26 @@ def _with_gates(state: OptimizerState, model: StoredModel) -> OptimizerState:
     slots = {slot: dict(per) for slot, per in state.slots.items()}
     listed = [each for own in (model.groups or {}).values() for each in own]
     for kind, order in GATES.items():
-        names = names_of_class(model.config, kind)  # of which Keras before 1.2 calls one in a wrapper forward_...
+        names = names_of_class(model.config, kind)  # Keras before 1.2 calls one in a wrapper forward_...
         for name in sorted({*names, *(each.removeprefix("forward_") for each in names)}):
             for start in (f"{part}{name}_{letter}" for part in ("", "forward_", "backward_") for letter in "WUb"):
                 each = [[v for weight, v in listed if weight.removesuffix(":0") == f"{start}_{g}"] for g in order]
                 for parts in zip(*each, strict=True):  # of several layers of a name, in turn
-                    _join(variables, parts)
+                    _concatenate(variables, parts)
                     for per in slots.values():
-                        _join(per, parts)
+                        _concatenate(per, parts)
     return replace(state, variables=tuple(variables.values()), slots=slots)
 
 
-def _join(held: dict[str, Any], parts: Sequence[str]) -> None:
-    """Put what is held of several variables side by side, under the name of the first."""
-    if not held.keys() >= set(parts):
+def _concatenate(by_name: dict[str, Any], parts: Sequence[str]) -> None:
+    if not by_name.keys() >= set(parts):
         return
-    found = [held.pop(part) for part in parts]
+    found = [by_name.pop(part) for part in parts]
     arrays: list[Any] = [each.array if isinstance(each, StoredVariable) else each for each in found]
     numbers = np.concatenate([array.load() for array in arrays], axis=-1)
     array = LazyArray(numbers.shape, arrays[0].dtype, lambda: numbers, arrays[0].stored_as)
     whole = replace(found[0], shape=array.shape, array=array) if isinstance(found[0], StoredVariable) else array
-    held[parts[0]] = whole
+    by_name[parts[0]] = whole
 
 
 def _without_widths(state: OptimizerState, model: StoredModel) -> OptimizerState:

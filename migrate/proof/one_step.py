@@ -1,5 +1,5 @@
-"""One step with a pseudo-random gradient, from a slot-variable checkpoint and from its source: by `optim`, which loads
-the one, and by the formula of the other's generation."""
+"""Compare one step with a pseudo-random gradient: by `optim`, which loads the slot-variable checkpoint, and by the
+formula of the source's generation."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from optim.errors import UnsupportedError
 GRADIENT_SCALE = 1.0
 NO_FORMULA = {"cautious": "cautious updates", "adaptive_grad_clip": "adaptive gradient clipping"}
 Made = Mapping[str, Callable[[], np.ndarray]]
-"""Arrays by the names of variables, each made when it is asked for: all of them in float64 take a lot of memory."""
+"""Arrays by the names of variables, each created when it is used: all in float64 need much memory."""
 
 
 def worst_error(state: OptimizerState, folder: str) -> tuple[float, str]:
-    """Worst difference of one step on as much as memory allows, and what of the checkpoint that leaves out."""
+    """Worst difference of one step on as much as memory allows, and a note on what is left out."""
     if not parity.has_formula(state.algorithm):
-        raise UnsupportedError(
-            f"no formula of {state.algorithm} is known here, so that no step is compared; its arrays are"
-        )
+        raise UnsupportedError(f"no formula of {state.algorithm} is known here, so no step is compared; its arrays are")
     chosen, left_out = parity_sample.sample(state)
     owners = {name for per in state.slots.values() for name in per}
     slotless = [v.name for v in state.variables if owners and v.trainable and v.name not in owners]
@@ -38,17 +36,16 @@ def worst_error(state: OptimizerState, folder: str) -> tuple[float, str]:
         text = f"no step was compared of {some(slotless)}, which can be trained and have no slots"
         left_out = f"{left_out}; {text}" if left_out else text
     if not left_out:
-        return _parity(state, folder), left_out
+        return _worst_difference(state, folder), left_out
     with tempfile.TemporaryDirectory() as scratch:
         part = os.path.join(scratch, "sample")
         write_slots(parity_sample.reduced(read_slots(folder), chosen), part)
-        return _parity(parity_sample.reduced(state, chosen), part), left_out
+        return _worst_difference(parity_sample.reduced(state, chosen), part), left_out
 
 
-def _parity(state: OptimizerState, folder: str) -> float:
-    """Worst difference of one step, 1 being what rounding explains."""
+def _worst_difference(state: OptimizerState, folder: str) -> float:
     if state.hyperparameters.get("gradient_accumulation_steps"):
-        raise UnsupportedError("gradients are accumulated over several batches, so that no single step is compared")
+        raise UnsupportedError("gradients are accumulated over several batches, so no single step is compared")
     ahead = state.hyperparameters.get("lookahead")
     if ahead and (state.iterations + 1) % ahead["sync_period"] == 0:
         raise UnsupportedError("the next step is one of Lookahead's slow weights, which no formula here has")
@@ -61,12 +58,12 @@ def _parity(state: OptimizerState, folder: str) -> float:
     chosen = [v for v in state.variables if v.name in names] or [v for v in state.variables if v.trainable]
     shapes = {v.name: (v.shape, v.dtype) for v in chosen}
     gradients = {n: partial(stepping.random, n, *s, GRADIENT_SCALE) for n, s in shapes.items()}
-    start = {v.name: partial(_value, v) for v in chosen}
+    start = {v.name: partial(_value_or_random, v) for v in chosen}
     if tensorflow.is_installed():
         fresh = [v for v in state.variables if v.name in state.parts.fresh and v.name not in shapes]
         after = _by_optim(folder, {n: dtype for n, (_, dtype) in shapes.items()}, start, gradients, fresh)
     else:
-        now, given = ({name: made() for name, made in each.items()} for each in (start, gradients))
+        now, given = ({name: load() for name, load in each.items()} for each in (start, gradients))
         after = by_rule.after(folder, now, given).__getitem__
     clip = parity.gradient_scale(source, gradients)
     worst = 0.0
@@ -78,8 +75,7 @@ def _parity(state: OptimizerState, folder: str) -> float:
     return worst
 
 
-def _value(variable: StoredVariable) -> np.ndarray:
-    """Of a variable, in float64; pseudo-random where the source has none."""
+def _value_or_random(variable: StoredVariable) -> np.ndarray:
     if variable.array is None:
         return stepping.random(variable.name + "/value", variable.shape, variable.dtype, 1.0)
     return stepping.numbers(variable.array)
@@ -88,7 +84,7 @@ def _value(variable: StoredVariable) -> np.ndarray:
 def _by_optim(
     folder: str, dtypes: Mapping[str, str], start: Made, gradients: Made, fresh: Sequence[StoredVariable]
 ) -> Callable[[str], np.ndarray]:
-    """What each variable becomes by a step of `optim` from the target, in float64; `fresh` ones take none."""
+    """Each variable after a step of `optim` from the target, in float64; `fresh` ones are not stepped."""
     import tensorflow as tf
 
     import optim

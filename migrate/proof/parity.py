@@ -1,8 +1,8 @@
 """One optimizer step by the formulas of the generation that wrote a checkpoint, in float64 numpy.
 
-Written from those releases' own code and apart from `optim` and `conventions`, so that an error in either
-shows when `verify` compares: only the stored config and the stored arrays go in. `magnitude` is what a step
-would be without cancellation; rounding errors are proportional to it.
+Written from those releases' own code and separately from `optim` and `conventions`, so that an error in either shows
+when `verify` compares: only the stored config and arrays are used. `magnitude` is the size of a step without
+cancellation; rounding errors are proportional to it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from optim.errors import UnsupportedError
 def gradient_scale(
     source: Source, gradients: Mapping[str, Callable[[], np.ndarray]]
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """The clipping that this generation applies, as a function of one variable's gradient."""
+    """The clipping of this generation, as a function of one variable's gradient."""
     norm, value, overall = source.get("clipnorm"), source.get("clipvalue"), source.get("global_clipnorm")
     if source.is_native:
-        if norm and (overall or source.limits_one_norm):  # none of them has global_clipnorm: it says what norm is
+        if norm and (overall or source.limits_one_norm):  # they lack global_clipnorm: it selects the norm
             norm, overall = 0.0, overall or norm
         order: tuple[str, ...] = ("overall", "norm", "value")
     elif not source.is_new and not source.is_tf_train:
@@ -63,7 +63,7 @@ def _global_norm(gradients: Mapping[str, Callable[[], np.ndarray]]) -> float:
 
 
 UNDECAYED = ("Nadam", "ConditionalGradient")
-"""Classes of OptimizerV2 that take `decay` and do nothing about it."""
+"""Classes of OptimizerV2 that accept `decay` and ignore it."""
 
 
 def rate(source: Source) -> float:
@@ -76,12 +76,12 @@ def rate(source: Source) -> float:
 
 
 def step(source: Source, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np.ndarray, np.ndarray]:
-    """New value of a variable, and the magnitude of the change.
+    """Return the new value of a variable, and the magnitude of the change.
 
     Args:
       p, g: variable and clipped gradient, float64; slots: by `optim`'s names, float64.
     """
-    lr = 1.0 if source.algorithm == "COCOB" else rate(source)  # which has none
+    lr = 1.0 if source.algorithm == "COCOB" else rate(source)  # it has no rate
     if not has_formula(source.algorithm):
         raise UnsupportedError(f"there is no parity check for {source.algorithm} yet; verify compares its arrays alone")
     new_style = source.is_new
@@ -107,7 +107,7 @@ def step(source: Source, p: np.ndarray, g: np.ndarray, slots: Slots) -> tuple[np
 
 
 def _of(slots: Slots, name: str, g: np.ndarray) -> np.ndarray:
-    """A slot, or the zeros with which it begins in an optimizer that has taken no step."""
+    """A slot, or its initial zeros before the first step."""
     return slots[name] if name in slots else np.zeros_like(g)
 
 
@@ -298,15 +298,14 @@ _WITH_VARIABLE: dict[str, Callable[[Source, float, np.ndarray, np.ndarray, Slots
     **parity_addons.FORMULAS,
     **parity_keras3.FORMULAS,
 }
-"""Those whose step depends on the variable itself."""
+"""Algorithms whose step depends on the variable itself."""
 ELEMENTWISE = frozenset(_FORMULAS) | {
     *("Ftrl", "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad", "COCOB", "ScheduleFreeAdamW")
 }
-"""Algorithms whose step of each number depends on nothing but the same number of variable, gradient and slots."""
+"""Algorithms that work element by element on variable, gradient and slots."""
 
 
 def has_formula(algorithm: str) -> bool:
-    """Whether `step` knows it."""
     return algorithm in _FORMULAS or algorithm in _WITH_VARIABLE
 
 

@@ -1,4 +1,4 @@
-"""One step of the optimizers of TensorFlow Addons and its kin, as `parity` has those of Keras: from their own code.
+"""One step of the optimizers of TensorFlow Addons and related packages, from their own code, as in `parity`.
 
 Sources: tensorflow-addons 0.19 `rectified_adam.py`, `adabelief.py`, `yogi.py`, `novograd.py`, `lamb.py`,
 `proximal_adagrad.py`, `cocob.py`, `conditional_gradient.py`, `weight_decay_optimizers.py`; transformers 4.25
@@ -15,11 +15,11 @@ import numpy as np
 from migrate.proof.parity_source import Slots, Source
 
 EXCLUDED = ("exclude_from_weight_decay", "weight_decay_exclude")
-"""Keys of the variables that are left out: of the classes themselves, and of configs that hints have completed."""
+"""Keys of excluded variables: of the classes themselves, and of configs completed by hints."""
 PER_STEP = ("AdamW", "SGDW", "AdamWOptimizer", "MomentumWOptimizer", "OptimizerWithDecoupledWeightDecay")
-"""Classes whose `weight_decay` no rate multiplies."""
+"""Classes whose `weight_decay` is not multiplied by the rate."""
 Change = tuple[np.ndarray, np.ndarray]
-"""What is added to the variable, and how large it would be without cancellation."""
+"""The change of the variable, and its size without cancellation."""
 
 
 def _matches(source: Source, *keys: str) -> bool:
@@ -28,7 +28,7 @@ def _matches(source: Source, *keys: str) -> bool:
 
 
 def shrinks(source: Source, lr: float) -> float:
-    """The part of itself that a variable loses before the step."""
+    """The fraction by which a variable decays before the step."""
     if _matches(source, *EXCLUDED):
         return 0.0
     if source.called in PER_STEP:
@@ -128,7 +128,7 @@ def lamb(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) 
 
 
 def lars(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
-    """`LARSOptimizer` of tf.contrib.opt 1.15, `LARS` of tf-models; the slot is given with the sign that `optim` has."""
+    """`LARSOptimizer` of tf.contrib.opt 1.15, `LARS` of tf-models; the slot has `optim`'s sign."""
     mu, rate, slope = source.get("momentum", 0.9), lr, g
     if not source.is_tf_train:
         slope = g if _matches(source, *EXCLUDED) else g + source.get("weight_decay_rate") * p
@@ -170,7 +170,7 @@ def cocob(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots)
 
 
 def conditional_gradient(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
-    """`ConditionalGradient`, which asks LAPACK for the singular vectors."""
+    """`ConditionalGradient`, which gets singular vectors from LAPACK."""
     if source.config.get("ord") == "nuclear":
         left, _, right = np.linalg.svd(g if g.ndim == 2 else g.reshape(1, -1), full_matrices=False)
         towards = np.outer(left[:, 0], right[0]).reshape(g.shape)

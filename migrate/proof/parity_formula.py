@@ -1,4 +1,4 @@
-"""What the ops of an `optim.schedules.Formula` give at a step, in NumPy and each in its own dtype.
+"""Evaluate the ops of an `optim.schedules.Formula` at a step, in NumPy and each in its own dtype.
 
 Ops as `tensorflow/core/ops/math_ops.cc` and `array_ops.cc` 1.15 describe them.
 """
@@ -53,18 +53,18 @@ _OPS: Mapping[str, Callable[..., Any]] = {
 
 
 def rate(operations: Sequence[Sequence[Any]], step: int) -> float:
-    """The learning rate of the step after `step` steps. Raises UnsupportedError for an op that is not known here."""
-    made: list[Any] = []
+    """The learning rate of the step after `step` steps. Raises UnsupportedError for an unknown op."""
+    results: list[Any] = []
     with np.errstate(all="ignore"):  # both sides of a choice are computed
         for op, *taken in operations:
             if op == "Const":
-                made.append(np.asarray(taken[1], taken[0]))
+                results.append(np.asarray(taken[1], taken[0]))
             elif op == "Step":
-                made.append(np.asarray(step, taken[0]))
+                results.append(np.asarray(step, taken[0]))
             elif op == "Cast":
-                made.append(np.asarray(made[taken[0]]).astype(taken[1]))
+                results.append(np.asarray(results[taken[0]]).astype(taken[1]))
             elif op in _OPS:
-                made.append(np.asarray(_OPS[op](*(made[place] for place in taken))))
+                results.append(np.asarray(_OPS[op](*(results[place] for place in taken))))
             else:
-                raise UnsupportedError(f"the learning rate is a Formula with the op {op!r}, which is not known here")
-    return float(made[-1])
+                raise UnsupportedError(f"the learning rate is a Formula with the op {op!r}, which verify does not know")
+    return float(results[-1])

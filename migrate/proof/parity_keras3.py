@@ -1,4 +1,4 @@
-"""One step of classes that only Keras 3 has, as `parity` has the others: from their own code.
+"""One step of classes that only Keras 3 has, from their own code, as in `parity`.
 
 Sources: `optimizers/muon.py` 3.10, 3.12, 3.13 and 3.15, `optimizers/schedule_free_adamw.py` 3.14 and 3.15.
 """
@@ -13,19 +13,19 @@ from migrate.proof.parity_source import Slots, Source
 from optim.errors import UnsupportedError
 
 Change = tuple[np.ndarray, np.ndarray]
-"""What is added to the variable, and how large it would be without cancellation."""
+"""The change of the variable, and its size without cancellation."""
 
 
 def muon_decay(source: Source, slots: Slots) -> float:
-    """From 3.13 on (`_apply_weight_decay`), Adam's variables have a decay of their own."""
+    """The weight decay: from 3.13 on (`_apply_weight_decay`), Adam's variables have a separate one."""
     of_adam = "v" in slots and "rms_rate" in source.config
     return source.get("adam_weight_decay" if of_adam else "weight_decay")
 
 
 def muon(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
-    """`Muon`: which variables Adam updates, their slots say."""
+    """`Muon`: the slots show which variables Adam updates."""
     if "m" not in slots:
-        raise UnsupportedError("before its first step nothing shows which variables Muon leaves to Adam")
+        raise UnsupportedError("before its first step it is unknown which variables Muon leaves to Adam")
     if "v" in slots:
         return _adam(source, lr * source.get("adam_lr_ratio", 1.0), g, slots)
     mu = source.get("momentum", 0.95)
@@ -61,7 +61,7 @@ def _adam(source: Source, lr: float, g: np.ndarray, slots: Slots) -> Change:
 def schedule_free(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) -> Change:
     """`ScheduleFreeAdamW`, by its three sequences."""
     if "z" not in slots:
-        raise UnsupportedError("before its first step nothing shows the state of Schedule-Free AdamW")
+        raise UnsupportedError("before its first step the state of Schedule-Free AdamW is unknown")
     b1, b2, t = source.cast("beta_1", 0.9), source.cast("beta_2", 0.999), source.iterations + 1
     warm = source.get("warmup_steps")
     rate = lr * min(t / warm, 1.0) if warm > 0 else lr

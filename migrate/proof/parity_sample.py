@@ -1,6 +1,6 @@
-"""The part of a large checkpoint on which a step is compared: small enough to hold, and all that its rule looks at.
+"""Choose the part of a large checkpoint on which a step is compared: small enough, and complete for its rule.
 
-Where a rule treats each number by itself, the step of some numbers is the same whether the others are there or not.
+If a rule works element by element, the step of some numbers does not depend on the others.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from migrate.state import OptimizerState, StoredVariable
 from optim.bytes.bundle import numpy_dtype
 
 NUMBERS = 1 << 21
-"""Of all variables together up to which a step is compared on all of them."""
+"""Numbers of all variables together up to which a step is compared on all of them."""
 SPREAD = 1 << 19
-"""Of all variables together beyond that: in the precisions of both sides and their slots a hundred bytes each."""
+"""Numbers of all variables together beyond that; with slots, in both precisions, each needs about a hundred bytes."""
 MOST, LEAST = 1 << 13, 1 << 10
-"""Of one variable."""
+"""Numbers of one variable."""
 BLOCKS = 16
-"""Pieces in which they lie, from its first number to its last."""
+"""Number of pieces, spread from its first number to its last."""
 Pieces = tuple[tuple[int, int], ...] | None
-"""Parts of a flat array as (first number, end), in order and apart; None for all of it."""
+"""Parts of a flat array as (first number, end), in order and disjoint; None for the whole array."""
 Chosen = Mapping[str, Pieces]
-"""What to take of each variable; one that is absent is left out."""
+"""The chosen parts of each variable; missing ones are left out."""
 
 
 def sample(state: OptimizerState) -> tuple[Chosen, str]:
-    """What to compare a step on, and in words what that leaves out, empty if nothing."""
+    """Choose the sample for a step, and describe what it leaves out (empty if nothing)."""
     sizes = {v.name: math.prod(v.shape) for v in state.variables}
     if sum(sizes.values()) <= NUMBERS:
         return dict.fromkeys(sizes), ""
@@ -46,18 +46,21 @@ def sample(state: OptimizerState) -> tuple[Chosen, str]:
         if room >= 0:
             whole[name] = None
     left = len(sizes) - len(whole)
-    return whole, f"the step was not compared on the {left} largest variables, as {state.algorithm} needs them whole"
+    return (
+        whole,
+        f"the step was not compared on the {left} largest variables, because {state.algorithm} needs them whole",
+    )
 
 
 def _spread(size: int, count: int) -> tuple[tuple[int, int], ...]:
-    """`count` of `size` numbers in even pieces; none overlap, as the count is the smaller."""
+    """`count` of `size` numbers in even, disjoint pieces."""
     length = count // BLOCKS
     starts = ((size - length) * i // (BLOCKS - 1) for i in range(BLOCKS))
     return tuple((start, start + length) for start in starts)
 
 
 def reduced(state: OptimizerState, chosen: Chosen) -> OptimizerState:
-    """The state of only what was chosen. A variable of which pieces are taken keeps its rank, as [n, 1, ...]."""
+    """The state of the chosen parts only. A variable in pieces keeps its rank, as [n, 1, ...]."""
     owners = {v.name: v.shape for v in state.variables}
 
     def slot(name: str, array: LazyArray) -> LazyArray:

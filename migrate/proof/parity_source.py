@@ -1,4 +1,4 @@
-"""What a step by the formulas of a release needs of a checkpoint, with its numbers rounded as that release had them."""
+"""The inputs of a step by a release's formulas from a checkpoint, rounded as in that release."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from migrate.generations import EXPERIMENTAL, KERAS1, KERAS2, KERAS2_3, OPTIMIZE
 
 NATIVE = (KERAS1, KERAS2, KERAS2_3, OPTIMIZER_V1)
 Slots = Mapping[str, np.ndarray]
-"""Of one variable, by `optim`'s names, float64."""
+"""Slots of one variable, by `optim`'s names, float64."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a step needs of a checkpoint besides arrays: the config as stored, who wrote it, and the step
-    count."""
+    """The inputs of a step besides arrays: the stored config, who wrote it, and the step count."""
 
     algorithm: str
     config: Mapping[str, Any]
@@ -27,29 +26,29 @@ class Source:
     iterations: int
     dtype: str = "float32"
     product: float | None = None
-    """Nadam's product of momenta where the source has a usable one."""
+    """Nadam's product of momenta, if the source has a usable one."""
     scaled_linear: bool = False
     """Whether Ftrl's `linear` is multiplied by the learning rate, as in the FtrlV2 kernel of TF 2.3 to 2.5."""
     late_z: bool = False
-    """Whether Schedule-Free AdamW takes the new z for the old, which its backend decides."""
+    """Whether Schedule-Free AdamW uses the new z for the old, which depends on its backend."""
     called: str = ""
-    """The class as the source calls it, without its package."""
+    """The class's name in the source, without its package."""
     variable: str = ""
     """The name of the variable that is stepped."""
 
     def cast(self, key: str, default: float) -> float:
-        """A hyperparameter as the step has it: in the dtype of the variable."""
+        """A hyperparameter in the dtype of the variable, as the step uses it."""
         value = self.get(key, default)
         return float(np.float32(value)) if self.dtype == "float32" else value
 
     def power(self, beta: float, steps: int) -> float:
-        """β to the power of the steps: of a float32 β a float32, and tf.train multiplies it at each step."""
+        """β to the power of the steps: float32 for a float32 β; tf.train multiplies it in each step."""
         if self.is_tf_train:
             return float(np.cumprod(np.full(steps, beta, np.float32))[-1])
         return float(np.float32(beta**steps)) if self.dtype == "float32" else beta**steps
 
     def in_means(self, key: str, default: float) -> float:
-        """β or ρ as the means have it: a Python number from 2.9's experimental classes on, before that a float32."""
+        """β or ρ as used in the means: a Python number from 2.9's experimental classes on, before that a float32."""
         newer = self.is_new or not self.corrected
         return self.get(key, default) if newer else self.cast(key, default)
 
@@ -115,7 +114,7 @@ class Source:
 
     @property
     def corrected(self) -> bool:
-        """Whether Adam corrects its bias; BERT's does not, and forms 1 − β of Python numbers."""
+        """Whether Adam corrects its bias; BERT's does not, and computes 1 − β with Python numbers."""
         return bool(self.config.get("bias_correction", self.called != "AdamWeightDecayOptimizer"))
 
     def get(self, key: str, default: float = 0.0) -> float:

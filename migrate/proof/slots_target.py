@@ -1,4 +1,4 @@
-"""Proof that a slot-variable checkpoint holds what its source does: it is read array by array, and by TensorFlow."""
+"""Prove that a slot-variable checkpoint equals its source: it is read array by array, and by TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from optim import slot_layout
 from optim.bytes.bundle import GRAPH_KEY, STRING, BundleReader, numpy_dtype
 
 Row = tuple[str, tuple[int, ...], str, bool, bool]
-"""A variable in the table: name, shape, dtype, whether it is trained, and whether its value is there."""
+"""A variable in the table: name, shape, dtype, whether it is trained, and whether its value is stored."""
 COUNTER = slot_layout.scalar_key(slot_layout.ITERATIONS)
 ITS_OWN = (slot_layout.METADATA_KEY, GRAPH_KEY)
-"""Keys that are of no source."""
+"""Keys without a source."""
 READ_BY_TENSORFLOW = 1 << 20
 LARGE = 100 << 20
-"""Bytes that take so long to be compared that TensorFlow, which is needed next, is better imported meanwhile."""
+"""Bytes from which TensorFlow, which is needed next, is imported during the comparison."""
 
 
 class Target:
-    """A slot-variable checkpoint, without what the metadata says of it."""
+    """A slot-variable checkpoint, without its metadata."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ def array_differences(state: OptimizerState, target: Target, progress: Progress 
 
 
 def _numbers(state: OptimizerState) -> Iterator[tuple[str, tuple[float, str]]]:
-    """Key -> number and dtype of what is of the whole optimizer, and of how often it was saved."""
+    """Key -> value and dtype of optimizer-wide numbers, and of the save counter."""
     yield COUNTER, (state.iterations, "int64")
     yield slot_layout.SAVE_COUNTER_KEY, (1, "int64")
     rate = state.hyperparameters.get(slot_layout.LEARNING_RATE)
@@ -98,7 +98,7 @@ def _bytes(array: LazyArray) -> int:
 
 
 def tensorflow_differences(target: Target) -> Iterator[str]:
-    """Where TensorFlow's own reader sees other keys, shapes, dtypes or, of tensors that are not large, other values."""
+    """Compare keys, shapes, dtypes and small tensors with those that TensorFlow's own reader sees."""
     import tensorflow as tf
 
     reader = tf.train.load_checkpoint(target.bundle.prefix)
@@ -120,18 +120,18 @@ def tensorflow_differences(target: Target) -> Iterator[str]:
 
 
 def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]:
-    """Where the table of the target says something else than its source.
+    """Compare the target's table with its source.
 
     Raises:
-      DamagedFileError, ContradictionError: its object graph, by which TensorFlow restores, is not that of its keys.
+      DamagedFileError, ContradictionError: its object graph, with which TensorFlow restores, does not match its keys.
     """
     if GRAPH_KEY in target.bundle:
         object_graph.ObjectGraph(target.bundle)
     else:
-        yield "it has no object graph, by which TensorFlow restores it"
+        yield "it has no object graph, with which TensorFlow restores it"
     metadata = target.metadata
     if not documents.names_state(target.folder, target.bundle.prefix):
-        yield f"its file {slot_layout.POINTER_NAME}, in which TensorFlow looks for the newest state, was altered"
+        yield f"its file {slot_layout.POINTER_NAME}, with which TensorFlow finds the newest state, was altered"
     if metadata.class_name != state.algorithm:
         yield f"the target's optimizer is {metadata.class_name}, the source's {state.algorithm}"
     for key, value in state.hyperparameters.items():
@@ -140,9 +140,9 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
     for key, value in metadata.config.items():
         if key != "name" and key not in state.hyperparameters:
             yield f"the target has {key} = {value!r}, which the source does not have"
-    said = [(v.name, v.shape, v.dtype, v.trainable, v.stored) for v in metadata.variables]
-    held = [(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None) for v in state.variables]
-    yield from (f"the target's table has {_row(a)}, the source {_row(b)}" for a, b in _unlike(said, held))
+    stored = [(v.name, v.shape, v.dtype, v.trainable, v.stored) for v in metadata.variables]
+    expected = [(v.name, v.shape, v.dtype, bool(v.trainable), v.array is not None) for v in state.variables]
+    yield from (f"the target's table has {_row(a)}, the source {_row(b)}" for a, b in _unlike(stored, expected))
     for mark, names in ((slot_layout.WHOLE, state.parts.fresh), (slot_layout.ADDED, state.parts.grown)):
         marked = {v.name for v in metadata.variables if v.fresh == mark}
         yield from (f"the target's table does not mark {n} as {mark}" for n in sorted(marked ^ set(names)))
@@ -152,33 +152,29 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
     yield from _provenance_differences(state, metadata.provenance)
 
 
-def _provenance_differences(state: OptimizerState, said: Mapping[str, Any]) -> Iterator[str]:
-    """Where it says otherwise what it was made of, which is trusted when it is migrated again.
-
-    Reasons that its numbers gave are not asked for here: they are found again in the same numbers.
-    """
+def _provenance_differences(state: OptimizerState, stored: Mapping[str, Any]) -> Iterator[str]:
     wanted: dict[str, Any] = {"iterations_from": state.iterations_source}
     if state.source is not None:
         source = state.source
         wanted |= {"format": source.format, "generation": source.generation, "versions": source.versions.to_dict()}
     for key, value in wanted.items():
-        if said.get(key) != value:
-            yield f"{key} is {said.get(key)!r} in the target, and in the source it is {value!r}"
-    told = said.get("reasons")
-    kept = [str(each) for each in told] if isinstance(told, list) else []
+        if stored.get(key) != value:
+            yield f"{key} is {stored.get(key)!r} in the target, and in the source it is {value!r}"
+    reasons = stored.get("reasons")
+    kept = [str(each) for each in reasons] if isinstance(reasons, list) else []
     yield from (
         f"the target does not contain why it is not exact: {each}" for each in state.kept_reasons if each not in kept
     )
-    if not isinstance(told, list) or (said.get("fidelity") == EXACT) == bool(kept):
-        yield f"the target calls itself {said.get('fidelity')!r} for {len(kept)} reasons"
+    if not isinstance(reasons, list) or (stored.get("fidelity") == EXACT) == bool(kept):
+        yield f"the target calls itself {stored.get('fidelity')!r} for {len(kept)} reasons"
 
 
-def _unlike(said: Sequence[Row], held: Sequence[Row]) -> Iterator[tuple[Row | None, Row | None]]:
-    return ((a, b) for a, b in zip_longest(said, held) if a != b)
+def _unlike(stored: Sequence[Row], expected: Sequence[Row]) -> Iterator[tuple[Row | None, Row | None]]:
+    return ((a, b) for a, b in zip_longest(stored, expected) if a != b)
 
 
 def _row(row: Row | None) -> str:
     if row is None:
-        return "no more variable"
+        return "no further variable"
     name, shape, dtype, trainable, stored = row
     return f"{name} {dtype}{list(shape)}, {'' if trainable else 'not '}trained{'' if stored else ', without a value'}"

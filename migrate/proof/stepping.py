@@ -1,6 +1,6 @@
-"""What a step is compared with: the release's formula, fed with the stored config and arrays alone, and rounding.
+"""The reference for a step: the release's formula, with the stored config and arrays alone, and rounding.
 
-Nothing here asks how `migrate` understood the config, but for the learning rate where a source has no other.
+How `migrate` read the config is not used, except the learning rate if a source has no other.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from optim.errors import UnsupportedError
 
 TF1_EPSILON = {"RMSprop": 1e-10, "Adagrad": 0.0}
 TF1_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "use_nesterov": "nesterov"}
-"""Arguments of `tf.train` optimizers, as Keras calls them; RMSPropOptimizer's `decay` is `rho`."""
+"""Arguments of `tf.train` optimizers by Keras's names; RMSPropOptimizer's `decay` is `rho`."""
 INSIDE = ("inner_optimizer", "optimizer")
-"""Where the config of a wrapper has the optimizer in it."""
+"""Keys of a wrapper's config for the inner optimizer."""
 STEPS_ITSELF = ("MovingAverage", "Lookahead", "SWA")
-"""Wrappers that take gradients as an optimizer does."""
+"""Wrappers that get gradients like an optimizer."""
 ROUNDINGS = 8
-"""A step may differ by so many roundings of the variable and of its change."""
+"""Allowed number of roundings of the variable and of its change in a step."""
 
 
 def parity_source(state: OptimizerState) -> parity.Source:
-    """The source of a state as the formulas take it.
+    """The source of a state in the formulas' form.
 
     Raises:
-      UnsupportedError: nothing is stored besides what dtopt itself understood.
+      UnsupportedError: nothing is stored besides dtopt's own reading.
     """
     stored = state.source
     if stored is None or stored.format == "slots" or stored.optimizer_config is None or stored.generation is None:
         raise UnsupportedError(
             "the source is a slot-variable checkpoint itself, so there is no other formula to compare with"
         )
-    inner = _innermost(stored.optimizer_config)
+    inner = _innermost_optimizer(stored.optimizer_config)
     config = {**inner.get("config", {}), **_outer_limits(stored.optimizer_config)}
     if stored.traits.has_tf_train_names:
         config = {TF1_NAMES.get(key, key): value for key, value in config.items()}
@@ -65,19 +65,18 @@ def parity_source(state: OptimizerState) -> parity.Source:
     )
 
 
-def _innermost(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The optimizer in a LossScaleOptimizer, or in any other that holds one."""
+def _innermost_optimizer(document: Mapping[str, Any]) -> Mapping[str, Any]:
     while True:
         config = document.get("config")
-        held = (config.get(key) for key in INSIDE) if isinstance(config, Mapping) else ()
-        inner = next((each for each in held if isinstance(each, Mapping) and "class_name" in each), None)
+        candidates = (config.get(key) for key in INSIDE) if isinstance(config, Mapping) else ()
+        inner = next((each for each in candidates if isinstance(each, Mapping) and "class_name" in each), None)
         if inner is None:
             return document
         document = inner
 
 
 def _outer_limits(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Limits of gradients of a wrapper that calls only the update of the optimizer inside, and clips by its own."""
+    """Gradient limits of a wrapper that calls only the inner optimizer's update, and clips by itself."""
     while isinstance(config := document.get("config"), Mapping):
         if str(document.get("class_name", "")).rpartition(">")[2] in STEPS_ITSELF:
             return {key: config.get(key) for key in ("clipnorm", "clipvalue", "global_clipnorm")}
@@ -86,14 +85,14 @@ def _outer_limits(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(weights: Sequence[tuple[str, LazyArray]]) -> dict[str, LazyArray]:
-    """What stands next to a learning rate in a list with names; a slot may be called as a hyperparameter is."""
+    """The values next to a learning rate in a named list; a slot may have the name of a hyperparameter."""
     scopes = {key.rpartition("/")[0] for key, _ in weights if key.rpartition("/")[2] == "learning_rate"}
     split = ((key.rpartition("/"), array) for key, array in weights)
     return {name: array for (scope, _, name), array in split if scope in scopes}
 
 
 def _kept_as_variables(scalars: Mapping[str, LazyArray], config: Mapping[str, Any]) -> dict[str, float]:
-    """Hyperparameters that a checkpoint holds as variables: newer than the config."""
+    """Hyperparameters that a checkpoint stores as variables: newer than the config."""
     named = {name.lstrip("_"): array for name, array in scalars.items()}
     wanted = [k for k in ("learning_rate", "decay", "momentum", "rho", "beta_1", "beta_2") if k in named]
     if isinstance(config.get("learning_rate"), Mapping):
@@ -102,7 +101,7 @@ def _kept_as_variables(scalars: Mapping[str, LazyArray], config: Mapping[str, An
 
 
 def numbers(array: LazyArray) -> np.ndarray:
-    """All of an array, in float64 and in its shape."""
+    """A whole array, in float64 and in its shape."""
     return widened(array.load(), array.dtype).reshape(array.shape)
 
 
@@ -113,8 +112,8 @@ def random(name: str, shape: tuple[int, ...], dtype: str, scale: float) -> np.nd
 
 
 def error(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, dtype: str) -> float:
-    """Greatest difference in units of what rounding explains; infinite where one side alone is not finite."""
-    limit = ROUNDINGS * _epsilon(dtype) * (np.abs(want) + magnitude)
+    """Greatest difference relative to the rounding tolerance; infinite if only one side is finite."""
+    limit = ROUNDINGS * _machine_epsilon(dtype) * (np.abs(want) + magnitude)
     finite = np.isfinite(want)
     if not np.array_equal(finite, np.isfinite(got)):
         return float("inf")
@@ -123,6 +122,5 @@ def error(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, dtype: str) 
     return float(np.max(np.abs(got - want)[finite] / np.maximum(limit[finite], np.finfo(np.float64).tiny)))
 
 
-def _epsilon(dtype: str) -> float:
-    """Distance from 1 to the next number of a dtype."""
+def _machine_epsilon(dtype: str) -> float:
     return 2.0**-7 if dtype == "bfloat16" else float(np.finfo(dtype).eps)

@@ -1,4 +1,4 @@
-"""Whether TensorFlow is installed, and a start on its import while something else is done."""
+"""Check whether TensorFlow is installed, and import it in the background."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def is_installed() -> bool:
 
 
 def import_ahead() -> None:
-    """Begin to import it on another thread: that takes as long as a gigabyte takes to be compared."""
+    """Begin the import in another thread: it takes as long as comparing a gigabyte."""
 
     def run() -> None:
-        with suppress(Exception):  # whoever needs it is told by an import of its own
+        with suppress(Exception):  # a later import reports the error
             import_module("tensorflow")
 
     if is_installed():

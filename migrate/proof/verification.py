@@ -1,10 +1,10 @@
-"""Proof that a migration is right: both sides are read again, by other code than wrote them, and compared.
+"""Prove that a migration is right: both sides are read again, by other code than wrote them, and compared.
 
 Arrays: source and target by their readers, bit for bit, with all checksums. Format: TensorFlow's own checkpoint reader
-sees the same keys, shapes, dtypes and, in tensors of up to a megabyte, the same values. Meaning: one step
-with a fixed pseudo-random gradient, by `optim` from the target and by the source generation's formula (`parity`) from
-the source; of a large checkpoint on a sample (`parity_sample`). Where TensorFlow is not installed, the format is not
-compared, the step is that of the rule alone (`by_rule`), and a note says so.
+sees the same keys, shapes, dtypes and, in tensors of up to a megabyte, the same values. Meaning: one step with a fixed
+pseudo-random gradient, by `optim` from the target and by the source generation's formula (`parity`) from the source;
+for a large checkpoint on a sample (`parity_sample`). Without TensorFlow, the format is not compared, the step is that
+of the rule alone (`by_rule`), and a note reports that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 WITHOUT_TENSORFLOW = (
-    "TensorFlow is not installed, so its own reader was not asked, and a step is the rule's alone, in float64 on numpy"
+    "TensorFlow is not installed, so its own reader was not used, and dtopt computed the step"
+    " alone, in float64 on numpy"
 )
 
 
@@ -43,10 +44,10 @@ class Verification:
       ok: whether nothing differs.
       source, dest: what was compared.
       slots, variables: how many of them were compared, bit for bit.
-      iterations: steps taken, by both.
-      differences: every one of them.
-      parity: the worst error of the step taken with each, in units of what rounding explains: 1 is the limit. None
-        where no step was taken, and `notes` say why.
+      iterations: the step count of both.
+      differences: all of them.
+      parity: the worst error of one step with each, relative to the rounding tolerance: 1 is the limit. None if no
+        step was made; `notes` explain why.
       notes: what was compared on a sample, by other means, or not at all.
     """
 
@@ -79,15 +80,15 @@ def verify(
 ) -> Verification:
     """Compare a target with its source.
 
-    A target of Keras 3 or tf_keras is read by this package's own reader, array by array; steps are compared by the
-    formulas of both releases, and with those that Keras takes, which loads the target in a process of its own.
+    A target of Keras 3 or tf_keras is read by this package's own reader, array by array. Steps are compared by the
+    formulas of both releases, and with Keras's own steps after it loads the target in a separate process.
 
     Args:
       source: what was migrated.
       dest: what it was migrated to.
-      order: for a list, the generation that will read it, as it was given when the list was written.
+      order: for a list, the generation that will read it, as when the list was written.
       progress: called with (bytes compared, bytes in all).
-      fresh, grown, weights_only, hints: as they were given to `migrate_checkpoint`. Notes name what is fresh.
+      fresh, grown, weights_only, hints: as for `migrate_checkpoint`. Notes name what is fresh.
 
     Returns:
       What was compared, and every difference. Nothing is raised for a difference.
@@ -100,7 +101,7 @@ def verify(
     check_hints(hints, weights_only=weights_only)
     choice = Choice.of(fresh, grown, weights_only)
     with error_boundary.reading(urls.shown(path)):
-        state = read_part(path, _kind(where), choice, hints)
+        state = read_part(path, _target_format(where), choice, hints)
     with files.here(where) as local, error_boundary.reading(urls.shown(where)):
         target = open_source(local)
         found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
@@ -110,8 +111,7 @@ def verify(
     return replace(found, dest=urls.shown(where), notes=(*notes, *found.notes))
 
 
-def _kind(dest: str) -> str:
-    """The target format of what `migrate_checkpoint` wrote, by its name."""
+def _target_format(dest: str) -> str:
     return next((to for to, ending in ENDINGS.items() if dest.endswith(ending)), "slots")
 
 
@@ -141,7 +141,7 @@ def _verify_slots(state: OptimizerState, source: str, dest: str, progress: Progr
     elif not differences:
         differences += slots_target.tensorflow_differences(target)
     if any(origin.subject == partial.OPTIMIZER for origin in state.origins):
-        notes.append("no step is compared, as the optimizer is reset")
+        notes.append("no step is compared, because the optimizer is reset")
     elif not differences:
         try:
             worst, left_out = one_step.worst_error(state, target.folder)
@@ -151,7 +151,7 @@ def _verify_slots(state: OptimizerState, source: str, dest: str, progress: Progr
         else:
             if not worst <= 1:
                 differences.append(
-                    f"a step from the target differs from the source's own by {worst:.3g} times what rounding explains"
+                    f"a step from the target differs from the source's own by {worst:.3g} times the rounding tolerance"
                 )
     return Verification(
         ok=not differences,
@@ -167,9 +167,8 @@ def _verify_slots(state: OptimizerState, source: str, dest: str, progress: Progr
 
 
 def _verify_list(state: OptimizerState, source: str, dest: str, order: str | None) -> Verification:
-    """A list has no hyperparameters to take a step with: its arrays are compared."""
-    made = planning.plan(state, order)
-    found = tuple(list_target.differences(made, dest))
+    plan = planning.plan(state, order)
+    found = tuple(list_target.differences(plan, dest))
     return Verification(
         ok=not found,
         source=source,
@@ -180,21 +179,20 @@ def _verify_list(state: OptimizerState, source: str, dest: str, order: str | Non
         differences=found,
         parity=None,
         notes=(
-            f"the list of generation {made.generation} holds no hyperparameters, so that no step is compared",
-            *made.reasons,
+            f"the list of generation {plan.generation} has no hyperparameters, so no step is compared",
+            *plan.reasons,
         ),
     )
 
 
 def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification:
-    """Of a target that Keras 3 or tf_keras loads."""
     found = readers.detect(dest)
     if found.name not in model_target.FORMATS:
         raise UnsupportedError(f"{dest} is {found.description}, which verify does not compare with a source")
     library = model_target.FORMATS[found.name]
     to = {"keras": "keras", "tf_keras": "tf-keras"}[library]
-    told, target = for_target(state, to, None), read(dest)
-    known = told.reasons
+    expected, target = for_target(state, to, None), read(dest)
+    known = expected.reasons
     ours = narrow.as_later(state)
     compared = model_target.compared(ours, target, known)
     differences, notes = list(compared.differences), list(compared.notes)
@@ -203,8 +201,8 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
         differences += others + ([] if known else otherwise)
         notes += done + (otherwise if known else [])
     if not differences:
-        differences += [*documents.differences(dest, described(state, to)), *_forgotten(told, target)]
-        differences += model_target.number_differences(told, target, state)
+        differences += [*documents.differences(dest, described(state, to)), *_forgotten(expected, target)]
+        differences += model_target.number_differences(expected, target, state)
     return Verification(
         ok=not differences,
         source=source,
@@ -218,12 +216,12 @@ def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification
     )
 
 
-def _forgotten(told: OptimizerState, target: OptimizerState) -> list[str]:
-    """Why the migration is not exact, of what its target does not say, for whom it is the source."""
+def _forgotten(expected: OptimizerState, target: OptimizerState) -> list[str]:
+    """Report reasons for inexactness that the target does not contain, though it may become a source."""
     kept = [origin.doubt for origin in target.source.doubts] if target.source is not None else []
-    if len(kept) >= claims.MOST:  # it says no more
+    if len(kept) >= claims.MOST:  # it stores no more
         return []
-    open_ = [origin.open for origin in told.origins if not origin.certain]
+    open_ = [origin.open for origin in expected.origins if not origin.certain]
     return [
         f"the target does not contain why it is not exact: {each}"
         for each in open_

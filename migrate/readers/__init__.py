@@ -79,8 +79,8 @@ def detect(path: str, format: str = "auto") -> Reader:
       format: the name of a reader, or `auto`.
 
     Raises:
-        UnknownFormatError: nothing is there, or no reader knows it, or not the named one.
-        HyperparameterError: there is no format of that name.
+      UnknownFormatError: nothing is there, or no reader knows it, or not the named one.
+      HyperparameterError: there is no format of that name.
     """
     if format != "auto":
         named = next((r for r in READERS if r.name == format), None)

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import partial
 
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle
 from migrate.bytes.messages import some
 from migrate.claims import UNINTERPRETED, Origin
-from optim.bytes.bundle import STRING, BundleReader, is_numeric
+from optim.bytes.bundle import GRAPH_KEY, STRING, BundleReader, is_numeric
+from optim.errors import CheckpointError
+
+
+def keys_of(path: str) -> Collection[str] | None:
+    """The keys of a bundle, None for other files. A damaged one counts as one of objects: reading reports it."""
+    prefix = find_prefix(path)
+    if prefix is None or not looks_like_bundle(prefix):
+        return None
+    try:
+        return BundleReader(prefix).keys()
+    except CheckpointError:
+        return {GRAPH_KEY}
 
 
 def lazy(bundle: BundleReader, key: str) -> LazyArray:

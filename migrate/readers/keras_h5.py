@@ -63,7 +63,7 @@ def read(path: str, generation: str | None = None) -> Stored:
 
     Args:
       path: the `.h5` file.
-        generation: one of `generations.GENERATIONS`, for a file that does not show it.
+      generation: one of `generations.GENERATIONS`, for a file that does not show it.
 
     Raises:
       DamagedFileError: it is truncated, or contradicts itself.
@@ -85,7 +85,7 @@ def read(path: str, generation: str | None = None) -> Stored:
             [n for n, _ in weights],
         )
         generation = found or generation
-        around, weights = _around(weights) if traits(generation).lists_loss_scale else ((), weights)
+        around, weights = _wrapper_and_inner(weights) if traits(generation).lists_loss_scale else ((), weights)
         model = _model(file, path)
         variables, groups = _variables(file, path, model, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)
@@ -107,7 +107,9 @@ def read(path: str, generation: str | None = None) -> Stored:
         versions=versions,
         unmapped=dict(around),
         model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
-        sparse=_tables(model, groups) if traits(generation).has_keras1_layers and isinstance(model, Mapping) else None,
+        sparse=_embedding_weights(model, groups)
+        if traits(generation).has_keras1_layers and isinstance(model, Mapping)
+        else None,
         doubts=doubts,
         no_state=no_state,
         effects=Effects()
@@ -116,8 +118,7 @@ def read(path: str, generation: str | None = None) -> Stored:
     )
 
 
-def _tables(model: Mapping[str, Any], groups: Groups) -> frozenset[str]:
-    """The weights of Embedding layers, whose name in Keras 1 is `words_W`."""
+def _embedding_weights(model: Mapping[str, Any], groups: Groups) -> frozenset[str]:
     layers = {f"{name}_W" for name in names_of_class(model, "Embedding")}
     return frozenset(v for own in groups.values() for weight, v in own if weight.removesuffix(":0") in layers)
 
@@ -216,7 +217,6 @@ def _json_attribute(file: h5py.File, name: str, path: str) -> Any:
 
 
 def _optimizer_config(training: Any) -> dict[str, Any] | None:
-    """`{"class_name", "config"}` of a training_config, None if it has none."""
     found = training.get("optimizer_config") if isinstance(training, Mapping) else None
     if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
         return None
@@ -240,8 +240,7 @@ def _optimizer_weights(file: h5py.File, path: str) -> Weights | None:
     return tuple(zip(names, hdf5.lazy_datasets(group, names, path), strict=True))
 
 
-def _around(weights: Weights) -> tuple[Weights, Weights]:
-    """Split the list of Keras 3's LossScaleOptimizer into its own weights and those of the inner optimizer."""
+def _wrapper_and_inner(weights: Weights) -> tuple[Weights, Weights]:
     counters = [i for i, (name, _) in enumerate(weights) if name.rpartition("/")[2] == "iteration"]
     start = counters[-1] if counters else 0
     return weights[:start], weights[start:]
@@ -322,7 +321,7 @@ def _variables(
         rows.sort(key=lambda row: row[1])
     shown = unique_names([(layer, name) for layer, name, _, _ in rows])
     variables = tuple(
-        StoredVariable(variable, array, array.shape, array.dtype, _numeric_flag(flag, array))
+        StoredVariable(variable, array, array.shape, array.dtype, _flag_of_floats(flag, array))
         for variable, (_, _, array, flag) in zip(shown, rows, strict=True)
     )
     of_array = {id(row[2]): variable for variable, row in zip(shown, rows, strict=True)}
@@ -370,8 +369,7 @@ def _check_order(layer: Mapping[str, Any] | None, names: Sequence[str], path: st
 Row = tuple[str, str, LazyArray, bool | None]
 
 
-def _numeric_flag(flag: bool | None, array: LazyArray) -> bool | None:
-    """Clear the flag of integers and booleans, which have no gradient."""
+def _flag_of_floats(flag: bool | None, array: LazyArray) -> bool | None:
     return flag if array.dtype.startswith(("float", "bfloat", "complex")) else False
 
 
@@ -384,7 +382,7 @@ def _shared_once(rows: Sequence[Row]) -> tuple[list[Row], dict[int, int]]:
     """Drop the second copy of a weight of a layer in two groups: the same name and the same bits.
 
     Returns:
-        The remaining rows, and for each dropped array its id with the id of its copy.
+      The remaining rows, and for each dropped array its id with the id of its copy.
     """
     kept: dict[str, list[LazyArray]] = {}
     result = []

@@ -65,7 +65,7 @@ def read(path: str) -> Stored | OptimizerState:
     """Return everything that the file has of its optimizer, in the file's own terms. Tensors stay in it.
 
     Raises:
-        DamagedFileError: it is truncated, contradicts itself, or declares more than it can hold.
+      DamagedFileError: it is truncated, contradicts itself, or declares more than it can hold.
     """
     members = _members(path)
     metadata, config = _json(path, members, METADATA), _json(path, members, CONFIG)
@@ -77,7 +77,7 @@ def read(path: str) -> Stored | OptimizerState:
     if WEIGHTS not in members:
         what = f"{NPZ}, which Keras itself cannot read back" if NPZ in members else "no weights"
         raise UnsupportedError(f"{path} holds {what}; save it again with its weights in HDF5")
-    source = _embedded(path, members[WEIGHTS])
+    source = _embedded_weights(path, members[WEIGHTS])
     with hdf5.opened(source, attributes=True) as file:
         root = read_tree(file, source)
     check_numbering(root, str(source))
@@ -102,9 +102,9 @@ def read(path: str) -> Stored | OptimizerState:
     )
     compiled = config.get("compile_config")
     training = compiled if isinstance(compiled, Mapping) else None
-    told = complete(config, [v.name for v in found.variables]) if found.traits.has_keras3_layers else config
+    model = complete(config, [v.name for v in found.variables]) if found.traits.has_keras3_layers else config
     doubts = claims.remembered(metadata.get(claims.REMEMBERED))
-    return replace(found, model=StoredModel(told, training, None, _assets(path, members)), doubts=doubts)
+    return replace(found, model=StoredModel(model, training, None, _assets(path, members)), doubts=doubts)
 
 
 def _assets(path: str, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Callable[[], Iterator[bytes]]]:
@@ -114,7 +114,7 @@ def _assets(path: str, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Call
         if name.startswith(ASSETS) and not info.is_dir():
             if ".." in name.split("/"):
                 raise DamagedFileError(f"{path}: the member {name!r} leads out of its folder; refused")
-            _checked(path, info)
+            _check_size(path, info)
             found[name] = _Member(path, info).chunks
     return found
 
@@ -131,8 +131,7 @@ def _members(path: str) -> dict[str, zipfile.ZipInfo]:
     return members
 
 
-def _checked(path: str, info: zipfile.ZipInfo) -> None:
-    """Refuse a member with impossible sizes. Members are only read after this check."""
+def _check_size(path: str, info: zipfile.ZipInfo) -> None:
     where = f"{path}: {info.filename}"
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UnsupportedError(f"{where} is encrypted or compressed in a way that Keras does not use; zip it again")
@@ -144,7 +143,7 @@ def _json(path: str, members: Mapping[str, zipfile.ZipInfo], name: str) -> dict[
     if name not in members:
         raise DamagedFileError(f"{path} holds no {name}; the file is incomplete")
     info = members[name]
-    _checked(path, info)
+    _check_size(path, info)
     if info.file_size > MAX_JSON:
         raise DamagedFileError(f"{path}: {name} has {info.file_size} bytes, more than any config; refused")
     try:
@@ -175,9 +174,8 @@ def _backend(optimizer: Mapping[str, Any] | None) -> str:
     return "torch" if is_torch else ""
 
 
-def _embedded(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:
-    """The weights as an embedded file. Small ones are compared with their checksum at once."""
-    _checked(path, info)
+def _embedded_weights(path: str, info: zipfile.ZipInfo) -> hdf5.Embedded:
+    _check_size(path, info)
     member, in_place = _Member(path, info), info.compress_type == zipfile.ZIP_STORED
     start = member.start() if in_place else 0
     check = Crc32(start, info.file_size, member.part, member.compare) if in_place else Check(member.unpack)
@@ -199,7 +197,7 @@ class _Member:
         if self.info.compress_type == zipfile.ZIP_STORED:
             return io.BufferedReader(Window(files.filling(self.path), self.start(), self.info.file_size))
         self.unpack()
-        return io.BufferedReader(Window(files.held(os.dup(self.unpacked.fileno())), 0, self.info.file_size))
+        return io.BufferedReader(Window(files.filling_open(os.dup(self.unpacked.fileno())), 0, self.info.file_size))
 
     def part(self, offset: int, size: int) -> Iterator[np.ndarray]:
         """Yield bytes of the file, piece by piece."""

@@ -24,9 +24,9 @@ class Contents:
     """The relevant content of a pickle.
 
     Attributes:
-        weights: of the optimizer, in order; names are its own if the pickle is a mapping.
-        config: the result of `optimizer.get_config()` or `keras.optimizers.serialize`, if it is there.
-        others: arrays that are not the optimizer's.
+      weights: of the optimizer, in order; names are its own if the pickle is a mapping.
+      config: the result of `optimizer.get_config()` or `keras.optimizers.serialize`, if it is there.
+      others: arrays that are not the optimizer's.
     """
 
     weights: Arrays
@@ -38,10 +38,10 @@ def contents(value: Any, where: str) -> Contents:
     """Find the optimizer's arrays in a pickle.
 
     Args:
-        value: the result of `safe_pickle.loads`. where: the file, for messages.
+      value: the result of `safe_pickle.loads`. where: the file, for messages.
 
     Raises:
-        UnsupportedError: there is no list, or several, and it is unclear which one is the optimizer's.
+      UnsupportedError: there is no list, or several, and it is unclear which one is the optimizer's.
     """
     direct = _arrays(value, "weights")
     if direct is not None:
@@ -50,18 +50,18 @@ def contents(value: Any, where: str) -> Contents:
     named = [key for key in parts if "optim" in key.lower()]
     if len(named) == 1 and _arrays(parts[named[0]], "") is None and not _is_config(parts[named[0]]):
         return contents(parts[named[0]], where)  # {"optimizer": {"weights": [...], "config": {...}}, "model": ...}
-    held = {key: arrays for key, part in parts.items() if (arrays := _arrays(part, key)) is not None}
+    arrays_by_key = {key: arrays for key, part in parts.items() if (arrays := _arrays(part, key)) is not None}
     configs = [part for part in parts.values() if _is_config(part)]
-    chosen = _chosen(held)
+    chosen = _key_of_optimizer(arrays_by_key)
     if chosen is None:
-        raise UnsupportedError(f"{where} is a pickle that is refused: {_problem(value, held)}. {ADVICE}")
-    others = tuple(each for key, arrays in held.items() if key != chosen for each in arrays)
-    return Contents(held[chosen], configs[0] if len(configs) == 1 else None, others)
+        raise UnsupportedError(f"{where} is a pickle that is refused: {_problem(value, arrays_by_key)}. {ADVICE}")
+    others = tuple(each for key, arrays in arrays_by_key.items() if key != chosen for each in arrays)
+    return Contents(arrays_by_key[chosen], configs[0] if len(configs) == 1 else None, others)
 
 
-def _problem(value: Any, held: Mapping[str, Arrays]) -> str:
-    if held:
-        return f"nothing shows that the optimizer's arrays are in {some(sorted(held))}, or in which of them"
+def _problem(value: Any, arrays_by_key: Mapping[str, Arrays]) -> str:
+    if arrays_by_key:
+        return f"nothing shows that the optimizer's arrays are in {some(sorted(arrays_by_key))}, or in which of them"
     return f"it holds a {type(value).__name__} without a list of arrays"
 
 
@@ -95,19 +95,17 @@ def _is_config(value: Any) -> bool:
     return isinstance(value, Mapping) and bool({"class_name", "learning_rate", "lr"} & value.keys())
 
 
-def _chosen(held: Mapping[str, Arrays]) -> str | None:
-    """The key of the optimizer's arrays: by its name, or because only these are arrays or have a step counter."""
+def _key_of_optimizer(arrays_by_key: Mapping[str, Arrays]) -> str | None:
     for found in (
-        [key for key in held if "optim" in key.lower()],
-        [key for key in held if "model" not in key.lower()],
-        [key for key in held if _counts(held[key])],
+        [key for key in arrays_by_key if "optim" in key.lower()],
+        [key for key in arrays_by_key if "model" not in key.lower()],
+        [key for key in arrays_by_key if _has_scalar_at_end(arrays_by_key[key])],
     ):
         if len(found) == 1:
             return found[0]
     return None
 
 
-def _counts(arrays: Sequence[tuple[str, np.ndarray]]) -> bool:
-    """Whether a list begins or ends with a scalar, which no layer has there."""
+def _has_scalar_at_end(arrays: Sequence[tuple[str, np.ndarray]]) -> bool:
     ends = [arrays[0][1], arrays[-1][1]] if arrays else []
     return any(array.shape == () for array in ends)

@@ -62,7 +62,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         return tf1_saver.read_bundle(bundle, NAME, saver.read_saved_model(path), path, optimizer_path)
     graph = tf_object.graph_of(bundle)
     model, keras = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE)), _keras_nodes(folder)
-    compiled = {each.node: each for each in _compiled(keras, model) if each.node < len(graph)}
+    compiled = {each.node: each for each in _compiled_objects(keras, model) if each.node < len(graph)}
     every = object_optimizers.find(graph)
     optimizer_path = optimizer_path or _of_model(graph, every, compiled)
     stored = tf_object.stored(bundle, graph, every, NAME, optimizer_path)
@@ -70,7 +70,11 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     tensorflow = str(model.meta_graphs[0].meta_info_def.tensorflow_version) if model.meta_graphs else ""
     versions = Versions(tensorflow=tensorflow)
     own = _owner(graph, object_optimizers.choose(every, optimizer_path, folder), compiled)
-    described = _model(own.text, stored, _aliases(graph)) if own and _is_whole(graph, own.node, stored) else None
+    described = (
+        _stored_model(own.text, stored, _aliases(graph))
+        if own and _has_all_variables(graph, own.node, stored)
+        else None
+    )
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
     if own is not None:
         evidence.append(f"the optimizer's config is in {own.where}: class {own.config['class_name']}")
@@ -102,8 +106,7 @@ def _of_model(graph: ObjectGraph, every: Sequence[GraphOptimizer], compiled: Map
     return next((each.name for each in every if graph.children[0].get(OPTIMIZER) in each.nodes), None)
 
 
-def _is_whole(graph: ObjectGraph, node: int, stored: Stored) -> bool:
-    """Whether all variables are in this one model."""
+def _has_all_variables(graph: ObjectGraph, node: int, stored: Stored) -> bool:
     within = {graph.keys[each] for each, _ in graph.walk(node)}
     return all(v.array is None or v.array.stored_as in within for v in stored.variables)
 
@@ -124,8 +127,8 @@ def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGra
     """Compare the objects in the three files, which number them in the same way (`saved_model/save.py` 2.0 to 2.21).
 
     Raises:
-        DamagedFileError: one of them is of another model. UnsupportedError: variables are split, or no objects are
-          named.
+      DamagedFileError: one of them is of another model. UnsupportedError: variables are split, or no objects are
+        named.
     """
     nodes = [node for each in model.meta_graphs[:1] for node in each.object_graph_def.nodes]
     if not nodes:
@@ -152,12 +155,12 @@ def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGra
                 f" {called or 'none'!r}{'' if shape is None else f' of shape {list(shape)}'}: one is of another"
                 " model; copy the whole folder again"
             )
-    for told in keras:
-        is_there = told.node_id in _at(nodes, 0, str(told.node_path).removeprefix("root"))
-        kind = nodes[told.node_id].user_object.identifier if is_there else ""
-        if not is_there or (kind or told.identifier) != told.identifier:
+    for entry in keras:
+        is_there = entry.node_id in _at(nodes, 0, str(entry.node_path).removeprefix("root"))
+        kind = nodes[entry.node_id].user_object.identifier if is_there else ""
+        if not is_there or (kind or entry.identifier) != entry.identifier:
             raise DamagedFileError(
-                f"{folder}: {_KERAS_FILE} has {told.node_path!r} where {_GRAPH_FILE} has another object: one is of"
+                f"{folder}: {_KERAS_FILE} has {entry.node_path!r} where {_GRAPH_FILE} has another object: one is of"
                 " another model; copy the whole folder again"
             )
 
@@ -177,8 +180,7 @@ def _keras_nodes(folder: str) -> list[Any]:
     return list(_parse(protos.KerasMetadata(), keras).nodes) if files.is_file(keras) else []
 
 
-def _model(text: str, stored: Stored, aliases: Mapping[str, str]) -> StoredModel | None:
-    """The model of a Keras object with metadata that `_optimizer_config` could read; None for a subclassed one."""
+def _stored_model(text: str, stored: Stored, aliases: Mapping[str, str]) -> StoredModel | None:
     metadata = json_text.parsed(text)
     config = metadata.get("model_config")
     if not isinstance(config, Mapping):
@@ -205,13 +207,12 @@ def _readable(name: str, config: Mapping[str, Any], aliases: Mapping[str, str]) 
     return f"{layer_name(listed[number])}/{rest.replace('.', '/')}"
 
 
-def _compiled(keras: Sequence[Any], model: Any) -> Iterator[_Compiled]:
-    """Yield every compiled Keras object, the model first."""
-    told = [(int(node.node_id), _KERAS_FILE, str(node.metadata)) for node in keras]
+def _compiled_objects(keras: Sequence[Any], model: Any) -> Iterator[_Compiled]:
+    texts = [(int(node.node_id), _KERAS_FILE, str(node.metadata)) for node in keras]
     for graph in model.meta_graphs[:1]:
         nodes = graph.object_graph_def.nodes
-        told += [(i, _GRAPH_FILE, str(node.user_object.metadata)) for i, node in enumerate(nodes)]
-    for node, where, text in sorted(told):
+        texts += [(i, _GRAPH_FILE, str(node.user_object.metadata)) for i, node in enumerate(nodes)]
+    for node, where, text in sorted(texts):
         config = _optimizer_config(text, where)
         if config is not None:
             yield _Compiled(node, where, text, config)
@@ -229,7 +230,6 @@ def _parse(message: Any, path: str) -> Any:
 
 
 def _optimizer_config(text: str, where: str) -> Mapping[str, Any] | None:
-    """`training_config.optimizer_config` of a Keras object, None if it has none."""
     if '"training_config"' not in text:
         return None
     try:

@@ -41,7 +41,7 @@ def read(path: str) -> OptimizerState:
       path: the folder, or the prefix of a state in it.
 
     Raises:
-        CheckpointError: not this layout, or its tensors are not those in its metadata.
+      CheckpointError: not this layout, or its tensors are not those in its metadata.
       DamagedFileError: truncated or altered.
     """
     bundle = BundleReader(_prefix(path))
@@ -70,7 +70,7 @@ def read(path: str) -> OptimizerState:
         slots=slots,
         variables=variables,
         scalars=scalars,
-        unmapped=_below(bundle, "unmapped/"),
+        unmapped=_tensors_below(bundle, "unmapped/"),
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
         source=_source(metadata, variables, path),
         origins=_origins(metadata),
@@ -83,8 +83,8 @@ def read(path: str) -> OptimizerState:
 
 def _origins(metadata: slot_layout.Metadata) -> tuple[Origin, ...]:
     """Values that were uncertain in the migration stay uncertain."""
-    told = metadata.provenance.get("reasons")
-    texts = [str(each) for each in told] if isinstance(told, list) else []
+    reasons = metadata.provenance.get("reasons")
+    texts = [str(each) for each in reasons] if isinstance(reasons, list) else []
     return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=text) for text in texts)
 
 
@@ -95,8 +95,7 @@ def _variable(bundle: BundleReader, entry: slot_layout.VariableEntry, path: str)
     return StoredVariable(entry.name, array, entry.shape, entry.dtype, entry.trainable)
 
 
-def _below(bundle: BundleReader, prefix: str) -> dict[str, LazyArray]:
-    """Tensors by unescaped name whose keys are `prefix` and one name."""
+def _tensors_below(bundle: BundleReader, prefix: str) -> dict[str, LazyArray]:
     return {
         slot_layout.unescape(key[len(prefix) :].removesuffix(slot_layout.VALUE_SUFFIX)): lazy(bundle, key)
         for key in bundle
@@ -105,7 +104,7 @@ def _below(bundle: BundleReader, prefix: str) -> dict[str, LazyArray]:
 
 
 def _scalars(bundle: BundleReader) -> dict[str, float]:
-    below = _below(bundle, "optimizer/")
+    below = _tensors_below(bundle, "optimizer/")
     return {name: _number(a) for name, a in below.items() if not a.stored_as.startswith("optimizer/slots/")}
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from migrate.algorithms import clipping
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.bytes.checkpoint_paths import require_prefix
 from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.facts.clipping import ALL, NORM
@@ -31,7 +31,7 @@ from migrate.graphs.nodes import VARIABLES, Nodes
 from migrate.graphs.plain_ops import Plain
 from migrate.graphs.saver import SaverGraph
 from migrate.graphs.writers import writers
-from migrate.readers.bundle_arrays import doubts, lazy, not_numbers
+from migrate.readers.bundle_arrays import doubts, keys_of, lazy, not_numbers
 from migrate.readers.savers import keras as saver_keras
 from migrate.readers.savers import optimizer_v2 as saver_v2
 from migrate.readers.savers import optimizers as saver_optimizers
@@ -55,7 +55,7 @@ from migrate.state import (
     Stored,
 )
 from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
-from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
+from optim.errors import HyperparameterError, UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
 NAME = "tf1_saver"
@@ -65,14 +65,8 @@ ROOT_COUNTER = "iterations"
 
 def sniff(path: str) -> bool:
     """Whether `path` is a bundle without object graph."""
-    prefix = find_prefix(path)
-    if prefix is None or not looks_like_bundle(prefix):
-        return False
-    try:
-        bundle = BundleReader(prefix)
-    except CheckpointError:
-        return False
-    return GRAPH_KEY not in bundle and METADATA_KEY not in bundle
+    keys = keys_of(path)
+    return keys is not None and GRAPH_KEY not in keys and METADATA_KEY not in keys
 
 
 def read(path: str, optimizer_path: str | None = None) -> Stored:
@@ -84,7 +78,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     Raises:
       UnknownFormatError: another format. DamagedFileError: truncated or altered.
       AmbiguousError: several optimizers and no path. HyperparameterError: no optimizer of that path.
-        UnsupportedError: meaningless names of Keras 1, without a graph that explains them.
+      UnsupportedError: meaningless names of Keras 1, without a graph that explains them.
     """
     prefix = require_prefix(path)
     bundle = BundleReader(prefix)
@@ -103,10 +97,10 @@ def read_bundle(
     everything = {key: lazy(bundle, key) for key, entry in bundle.items() if is_numeric(entry.dtype)}
     graph, strange = _own_graph(beside, graph_file, everything)
     _check_whole(bundle, graph, graph_file)
-    everything, evidence = _named(bundle, everything, graph, graph_file)
-    choice = _choice(everything, graph, optimizer_path, prefix)
+    everything, evidence = _named_arrays(bundle, everything, graph, graph_file)
+    choice = _choose_optimizer(everything, graph, optimizer_path, prefix)
     arrays = {key: array for key, array in everything.items() if key not in choice.foreign}
-    arrays = _counted(arrays, graph, choice.scopes)
+    arrays = _with_counter(arrays, graph, choice.scopes)
     counter = next(iter(_counters(arrays)), None)
     arrays = saver_keras.counted_globally(arrays, counter, graph)
     plain = saver_plain.find(arrays, graph) if counter is None and choice.keras1 is None else None
@@ -125,10 +119,10 @@ def read_bundle(
         stored = saver_v2.stored(arrays, counter, graph)
     else:
         stored = saver_keras.stored(arrays, counter, graph, prefix)
-    told = _program(graph, choice.scopes, stored, arrays, plain) if traits(stored.generation).has_slot_table else {}
+    details = _program(graph, choice.scopes, stored, arrays, plain) if traits(stored.generation).has_slot_table else {}
     if graph is not None and graph.nodes is not None and traits(stored.generation).is_native:
-        told = _of_native(graph, graph.nodes, stored, choice)
-    outside = told.pop("outside", {})
+        details = _native_keras_optimizer(graph, graph.nodes, stored, choice)
+    outside = details.pop("outside", {})
     versions = Versions(tensorflow=graph.version if graph is not None else "")
     return Stored(
         format_name,
@@ -146,13 +140,14 @@ def read_bundle(
         unmapped={**stored.unmapped, **{key: everything[key] for key in sorted(choice.foreign)}},
         optimizers=choice.names,
         layers=stored.layers,
-        effects=Effects.of({**outside, **_changed(arrays, graph), **choice.outside, **strange}),
-        **told,
+        effects=Effects.of({**outside, **_changed_settings(arrays, graph), **choice.outside, **strange}),
+        **details,
     )
 
 
-def _of_native(graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_optimizers.Choice) -> dict[str, Any]:
-    """Read an optimizer that Keras had before OptimizerV2 from the graph."""
+def _native_keras_optimizer(
+    graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_optimizers.Choice
+) -> dict[str, Any]:
     trained = [v.name for v in stored.variables if v.trainable is not False]
     slots = [key for key, _ in stored.weights or ()]
     settings = {key: array.stored_as for key, array in stored.scalars.items()}
@@ -168,10 +163,9 @@ def _of_native(graph: SaverGraph, nodes: Nodes, stored: Parts, choice: saver_opt
     }
 
 
-def _named(
+def _named_arrays(
     bundle: BundleReader, arrays: dict[str, LazyArray], graph: SaverGraph | None, graph_file: str
 ) -> tuple[dict[str, LazyArray], list[str]]:
-    """Return the arrays by the names of their variables and slots, from the graph if there is one, and evidence."""
     evidence = [
         f"{bundle.prefix}.index has no object graph: tensors have names of variables, as tf.train.Saver keys them"
     ]
@@ -180,7 +174,7 @@ def _named(
     evidence.append(f"{graph_file} is its graph, of TensorFlow {graph.version or '?'}")
     if not _is_of_keras(arrays, graph):
         give_values(arrays, graph)
-    arrays, renamed = _by_variable(_wholes(bundle, arrays, graph.renamed), graph)
+    arrays, renamed = _arrays_by_variable(_wholes(bundle, arrays, graph.renamed), graph)
     return arrays, [*evidence, *renamed]
 
 
@@ -189,8 +183,9 @@ def _some_calls(graph: SaverGraph | None) -> Iterator[str]:
         yield f"the graph updates variables only at calls chosen by {each!r}: count them in the new program too"
 
 
-def _counted(arrays: dict[str, LazyArray], graph: SaverGraph | None, updates: Collection[str]) -> dict[str, LazyArray]:
-    """Add the counter of a chosen optimizer, which may be its own or `global_step`."""
+def _with_counter(
+    arrays: dict[str, LazyArray], graph: SaverGraph | None, updates: Collection[str]
+) -> dict[str, LazyArray]:
     own = scopes.counter(graph.nodes, updates) if updates and graph is not None and graph.nodes is not None else ""
     if not own or graph is None or graph.nodes is None:
         return arrays
@@ -202,8 +197,7 @@ SETTINGS = ("rho", "momentum", "beta_1", "beta_2", "decay", "schedule_decay")
 """Settings in variables that programs hardly ever change during training, unlike a learning rate."""
 
 
-def _changed(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[str, str]:
-    """Settings whose value in the checkpoint differs from the initial one in the graph."""
+def _changed_settings(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[str, str]:
     nodes, found = graph.nodes if graph is not None else None, {}
     for key, array in arrays.items() if nodes is not None else ():
         name = key.rpartition("/")[2]
@@ -234,8 +228,7 @@ def _wholes(bundle: BundleReader, arrays: Mapping[str, LazyArray], renamed: Mapp
     return {whole: arrays[parts[0]] if len(parts) == 1 else lazy(bundle, whole) for whole, parts in keys.items()}
 
 
-def _by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[str, LazyArray], list[str]]:
-    """Return the arrays by their variables, and evidence if these differ from the keys."""
+def _arrays_by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[str, LazyArray], list[str]]:
     saved_as = {key: variable for key, variable in graph.saved_as.items() if key in arrays}
     found = {saved_as.get(key, key): array for key, array in arrays.items()}
     if not saved_as or len(found) != len(arrays):
@@ -258,37 +251,43 @@ def _program(
     """Read an optimizer of tf.train, or an OptimizerV2, from the graph.
 
     Args:
-        scopes: of the updates of the chosen one of several tf.train optimizers. plain: the custom optimizer of plain
-          ops.
+      scopes: of the updates of the chosen one of several tf.train optimizers. plain: the custom optimizer of plain
+        ops.
     """
     if graph is None or graph.nodes is None:
         return {"graph_seen": False}
     try:
         if traits(stored.generation).has_configs:
-            told = optimizer_v2.describe(graph.nodes, graph.updates, stored.scope)
+            details = optimizer_v2.describe(graph.nodes, graph.updates, stored.scope)
         elif plain is not None:
-            told = plain.trained
+            details = plain.trained
         elif set(plain_ops.BERTS_SLOTS.values()) <= stored.slots.keys():
-            told = plain_ops.of_bert(graph.nodes, list(stored.slots[plain_ops.BERTS_SLOTS["m"]]))
+            details = plain_ops.of_bert(graph.nodes, list(stored.slots[plain_ops.BERTS_SLOTS["m"]]))
         else:
-            told = tf_train.describe(graph.nodes, graph.updates, scopes)
+            details = tf_train.describe(graph.nodes, graph.updates, scopes)
     except (LookupError, ValueError):  # an op lacks inputs: the graph is damaged
         return {"graph_seen": False}
     # If it shows all changes of gradients, there is no other limit on them.
-    is_known = told.class_name is not None and told.outside.keys().isdisjoint({OPTIMIZER, CHANGED, CLIPPING})
-    followed = told.seen or is_known
-    said = {**(dict.fromkeys(clipping.LIMITS) if followed else {}), **told.config}
+    is_known = details.class_name is not None and details.outside.keys().isdisjoint({OPTIMIZER, CHANGED, CLIPPING})
+    followed = details.seen or is_known
+    config = {**(dict.fromkeys(clipping.LIMITS) if followed else {}), **details.config}
     return {
-        "graph_config": {"class_name": told.class_name or "", "config": said} if told.class_name or said else None,
-        "graph_seen": told.seen,
-        "constrained": dict.fromkeys(told.constrained, ""),
-        "sparse": None if told.sparse is None else frozenset(graph.parts.get(name, name) for name in told.sparse),
+        "graph_config": {"class_name": details.class_name or "", "config": config}
+        if details.class_name or config
+        else None,
+        "graph_seen": details.seen,
+        "constrained": dict.fromkeys(details.constrained, ""),
+        "sparse": None if details.sparse is None else frozenset(graph.parts.get(name, name) for name in details.sparse),
         "outside": {
-            **told.outside,
-            **({} if told.class_name or told.outside else _without_kernels(stored, graph, told.sparse or (), scopes)),
+            **details.outside,
+            **(
+                {}
+                if details.class_name or details.outside
+                else _without_kernels(stored, graph, details.sparse or (), scopes)
+            ),
             **({UPDATES: graph.doubt} if graph.doubt else {}),
             **_lost(stored, graph, scopes),
-            **_gathered(told.gathered, graph, arrays),
+            **_gathered(details.gathered, graph, arrays),
         },
     }
 
@@ -311,9 +310,9 @@ def _without_kernels(
 def _lost(stored: Parts, graph: SaverGraph, scopes: Collection[str]) -> dict[str, str]:
     """Warn if the graph updates variables without slots in the checkpoint, although others have slots."""
     owned = {owner for per in stored.slots.values() for owner in per}
-    held = {variable.name for variable in stored.variables}
+    names_ = {variable.name for variable in stored.variables}
     updated = {graph.parts.get(v, v) for scope in scopes or graph.updates for v in graph.updates.get(scope, ())}
-    lost = sorted((updated & held) - owned) if owned else []
+    lost = sorted((updated & names_) - owned) if owned else []
     return (
         {LOST: f"{some(lost)}: trained in the graph, but without the slots that others have: these are lost"}
         if lost
@@ -323,8 +322,8 @@ def _lost(stored: Parts, graph: SaverGraph, scopes: Collection[str]) -> dict[str
 
 def _gathered(names: Collection[str], graph: SaverGraph, arrays: Mapping[str, LazyArray]) -> dict[str, str]:
     """Warn if variables hold gradients that the next step would use."""
-    held = (graph.parts.get(name, name) for name in sorted(names))
-    left = next((name for name in held if name in arrays and np.any(arrays[name].load())), None)
+    wholes = (graph.parts.get(name, name) for name in sorted(names))
+    left = next((name for name in wholes if name in arrays and np.any(arrays[name].load())), None)
     text = "holds gradients, which are not migrated: the next step uses them unless the program clears them before"
     return {} if left is None else {GATHERED: f"{left!r} {text}"}
 
@@ -352,7 +351,6 @@ def _own_graph(
 
 
 def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str) -> None:
-    """Refuse a checkpoint that lacks keys of its own Saver."""
     lacking = sorted(graph.keys - bundle.keys()) if graph is not None else []
     if lacking:
         raise DamagedFileError(
@@ -361,10 +359,9 @@ def _check_whole(bundle: BundleReader, graph: SaverGraph | None, graph_file: str
         )
 
 
-def _choice(
+def _choose_optimizer(
     arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, prefix: str
 ) -> saver_optimizers.Choice:
-    """Choose the optimizer."""
     counters = _counters(arrays)
     uncounted = saver_v2.counting_in_global_step(arrays)
     if not counters and _is_of_keras1(arrays, graph):

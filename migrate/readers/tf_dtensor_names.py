@@ -9,14 +9,13 @@ import re
 from collections.abc import Collection, Mapping
 
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.bytes.checkpoint_paths import require_prefix
 from migrate.errors import AmbiguousError, DamagedFileError, UnknownFormatError
-from migrate.readers.bundle_arrays import lazy
+from migrate.readers.bundle_arrays import keys_of, lazy
 from migrate.releases.recognition import SLOTS_NAMED_BEFORE_VARIABLES
 from migrate.releases.versions import YES, Versions
 from migrate.state import Stored, StoredVariable
 from optim.bytes.bundle import GRAPH_KEY, BundleReader
-from optim.errors import CheckpointError
 
 NAME = "tf_dtensor_names"
 _DECORATION = re.compile(r"(:\d+)?(@\d+)?$")
@@ -25,14 +24,8 @@ _COUNTERS = ("iteration", "iterations", "_iterations")
 
 def sniff(path: str) -> bool:
     """Whether `path` is a bundle with DTensor's names and without object graph."""
-    prefix = find_prefix(path)
-    if prefix is None or not looks_like_bundle(prefix):
-        return False
-    try:
-        bundle = BundleReader(prefix)
-    except CheckpointError:
-        return False
-    return GRAPH_KEY not in bundle and any(re.search(r":\d+(@\d+)?$", key) for key in bundle)
+    keys = keys_of(path)
+    return keys is not None and GRAPH_KEY not in keys and any(re.search(r":\d+(@\d+)?$", key) for key in keys)
 
 
 def read(path: str) -> Stored:
@@ -95,7 +88,7 @@ def _slots(
     order: dict[str, int] = {}
     scopes: set[str] = set()
     for name, array in arrays.items():
-        optimizer, slot, variable = _parts(name)
+        optimizer, slot, variable = _name_parts(name)
         if variable in arrays:
             scopes.add(f"{optimizer}/{slot}")
             slots.setdefault(slot, {})[variable] = array
@@ -112,8 +105,7 @@ def _slots(
     return slots, order, called[0] if called else None
 
 
-def _parts(name: str) -> list[str]:
-    """Optimizer, slot, variable; empty strings where it has fewer."""
+def _name_parts(name: str) -> list[str]:
     parts = name.split("/", 2)
     return parts if len(parts) == 3 else ["", "", ""]
 
@@ -121,7 +113,7 @@ def _parts(name: str) -> list[str]:
 def _check_owned(arrays: Mapping[str, LazyArray], scopes: Collection[str]) -> None:
     """Refuse arrays named like slots of a variable that is missing."""
     for name in arrays:
-        optimizer, slot, variable = _parts(name)
+        optimizer, slot, variable = _name_parts(name)
         if f"{optimizer}/{slot}" in scopes and variable not in arrays:
             raise DamagedFileError(f"{name!r} is called as a slot of {variable!r}, which is not there; save both")
         inner = next((scope for scope in scopes if f"/{scope}/" in name), None)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from migrate.bytes.checkpoint_paths import find_prefix, looks_like_bundle, require_prefix
+from migrate.bytes.checkpoint_paths import require_prefix
 from migrate.bytes.object_graph import ObjectGraph
 from migrate.errors import UnknownFormatError
 from migrate.generations import traits
 from migrate.matching.slot_owners import Owner
 from migrate.readers import branches
-from migrate.readers.bundle_arrays import doubts, not_numbers
-from migrate.readers.objects import names as object_names
+from migrate.readers.bundle_arrays import doubts, keys_of, not_numbers
 from migrate.readers.objects import optimizers as object_optimizers
 from migrate.readers.objects import slots as object_slots
 from migrate.readers.objects import variables as object_variables
@@ -27,7 +26,7 @@ from migrate.readers.objects.optimizers import GraphOptimizer
 from migrate.readers.objects.slots import Found
 from migrate.state import Effects, Stored
 from optim.bytes.bundle import GRAPH_KEY, BundleReader
-from optim.errors import CheckpointError, UnsupportedError
+from optim.errors import UnsupportedError
 from optim.slot_layout import METADATA_KEY
 
 NAME = "tf_object"
@@ -35,14 +34,8 @@ NAME = "tf_object"
 
 def sniff(path: str) -> bool:
     """Whether `path` is a TF2 object-based checkpoint, even if damaged, and not one of dtopt's own."""
-    prefix = find_prefix(path)
-    if prefix is None or not looks_like_bundle(prefix):
-        return False
-    try:
-        bundle = BundleReader(prefix)
-    except CheckpointError:
-        return True  # so that reading it reports the damage
-    return GRAPH_KEY in bundle and METADATA_KEY not in bundle
+    keys = keys_of(path)
+    return keys is not None and GRAPH_KEY in keys and METADATA_KEY not in keys
 
 
 def read(path: str, optimizer_path: str | None = None) -> Stored:
@@ -50,7 +43,7 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
 
     Args:
       path: prefix, `.index` file, or folder with a file `checkpoint`.
-        optimizer_path: the names that lead to the optimizer from the root of the object graph, joined by dots.
+      optimizer_path: the names that lead to the optimizer from the root of the object graph, joined by dots.
 
     Raises:
       UnknownFormatError: no object-based checkpoint.
@@ -77,7 +70,7 @@ def graph_of(bundle: BundleReader) -> ObjectGraph:
         )
     bundle.check_sizes()
     graph = ObjectGraph(bundle)
-    object_names.check(graph, bundle.prefix)
+    object_variables.check_names(graph, bundle.prefix)
     return graph
 
 

@@ -33,7 +33,7 @@ def error(path: str, formats: Sequence[str]) -> UnknownFormatError:
     """Describe the source, and what to give or type instead.
 
     Args:
-        formats: descriptions of what the readers read.
+      formats: descriptions of what the readers read.
     """
     packed = _of_file(path) if files.is_file(path) and files.size(path) else None
     text, command = packed or (_description(path, formats), "")
@@ -59,12 +59,12 @@ def _description(path: str, formats: Sequence[str]) -> str:
         return f"{path} is empty; copy it again from where it was written"
     if (by_orbax := of_orbax(path)) is not None:
         return by_orbax
-    if _is_unzipped(path):
+    if _is_unzipped_keras(path):
         return (
             f"{path} is a folder as save(zipped=False) of Keras 3 writes it; make it a file with python -m zipfile -c"
             f" model.keras {shlex.quote(path.rstrip('/'))}/*, and give model.keras"
         )
-    below = _below(path)
+    below = _checkpoint_paths(path)
     if below:
         return (
             f"{path} is not a checkpoint; it contains {some(below, 3)}: name one of them, or take all with dtopt"
@@ -100,11 +100,11 @@ def _of_zip(path: str, plain: str) -> tuple[str, str]:
         return f"{path} is a damaged zip archive; copy it again", ""
     if any(name.endswith("data.pkl") for name in names):
         return f"{path} is a file of PyTorch (torch.save), which dtopt does not read", ""
-    held = [os.path.dirname(name) for name in names if os.path.basename(name) == SAVED_MODEL]
-    held += [name.removesuffix(".index") for name in names if name.endswith(ENDS)]
-    if not held:
+    folders = [os.path.dirname(name) for name in names if os.path.basename(name) == SAVED_MODEL]
+    folders += [name.removesuffix(".index") for name in names if name.endswith(ENDS)]
+    if not folders:
         return f"{path} is a zip archive without a checkpoint: it holds {some(sorted(names), 3)}", ""
-    inside = os.path.join(plain, held[0]).rstrip("/")
+    inside = os.path.join(plain, folders[0]).rstrip("/")
     command = f"python -m zipfile -e {shlex.quote(path)} {shlex.quote(plain)}"
     return f"{path} is a zip archive. Unpack it, and give {inside}", command
 
@@ -120,8 +120,7 @@ def _without_index(path: str) -> str:
     )
 
 
-def _below(path: str) -> list[str]:
-    """Paths named like checkpoints in a folder and its first subfolders."""
+def _checkpoint_paths(path: str) -> list[str]:
     if urls.is_url(path) or not files.is_folder(path):
         return []
     found: list[str] = []
@@ -131,8 +130,7 @@ def _below(path: str) -> list[str]:
     return found
 
 
-def _is_unzipped(path: str) -> bool:
-    """Whether a local folder has the members of a `.keras` file."""
+def _is_unzipped_keras(path: str) -> bool:
     from migrate.readers.keras_zip import CONFIG, METADATA, WEIGHTS
 
     return not urls.is_url(path) and files.is_folder(path) and {METADATA, CONFIG, WEIGHTS} <= set(files.names(path))

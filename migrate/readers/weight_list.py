@@ -57,32 +57,32 @@ def read(path: str, generation: str | None = None) -> Stored:
     """Return the list in order. Everything except the arrays must come from hints.
 
     Raises:
-        DamagedFileError, UnsupportedError: it cannot be read, or holds other things than numbers.
+      DamagedFileError, UnsupportedError: it cannot be read, or holds other things than numbers.
     """
     with files.opened(path) as file:
         start = file.read(8)
     if start.startswith(b"PK\x03\x04"):
-        held, kind = _from_npz(path), "numpy.savez"
+        content, kind = _from_npz(path), "numpy.savez"
     elif start.startswith(NPY_MAGIC):
-        held, kind = _from_npy(path), "numpy.save"
+        content, kind = _from_npy(path), "numpy.save"
     else:
         with files.opened(path) as file:
-            held, kind = _Held.of(pickled.contents(safe_pickle.loads(file.read(), path), path)), "pickle"
-    evidence = [f"a list of {len(held.weights)} arrays as {kind} writes it"]
-    evidence += ["the optimizer's config is next to it"] if held.config is not None else []
+            content, kind = _Content.of(pickled.contents(safe_pickle.loads(file.read(), path), path)), "pickle"
+    evidence = [f"a list of {len(content.weights)} arrays as {kind} writes it"]
+    evidence += ["the optimizer's config is next to it"] if content.config is not None else []
     return Stored(
         NAME,
         generation,
         tuple(evidence),
-        held.config,
+        content.config,
         (),
-        weights=tuple((array.stored_as, array) for array in held.weights),
-        unmapped={array.stored_as: array for array in held.others},
+        weights=tuple((array.stored_as, array) for array in content.weights),
+        unmapped={array.stored_as: array for array in content.others},
     )
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Content:
     """The arrays of the optimizer, and further content: see `pickled.Contents`."""
 
     weights: list[LazyArray]
@@ -90,7 +90,7 @@ class _Held:
     config: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, contents: pickled.Contents) -> _Held:
+    def of(cls, contents: pickled.Contents) -> _Content:
         """Wrap arrays that are in memory already."""
         weights, others = (
             [_lazy(name, a.shape, a.dtype, lambda a=a: a) for name, a in arrays]
@@ -116,7 +116,7 @@ def _lazy(stored_as: str, shape: tuple[int, ...], dtype: np.dtype, load: Any) ->
     return LazyArray(tuple(int(n) for n in shape), dtype.newbyteorder("=").name, lambda: native(load()), stored_as)
 
 
-def _from_npz(path: str) -> _Held:
+def _from_npz(path: str) -> _Content:
     """Read members arr_0, arr_1, ... by number; other names are kept, in the order in which they were written."""
     names = [name for name in _zip_names(path) if name.endswith(".npy")]
     numbers = [re.fullmatch(r"\D*(\d+)\.npy", name) for name in names]
@@ -128,10 +128,10 @@ def _from_npz(path: str) -> _Held:
         headers = [_member_header(path, archive, name) for name in names]
     for index, (name, (shape, _, dtype)) in enumerate(zip(names, headers, strict=True)):
         if dtype.hasobject and len(names) == 1:
-            return _Held.of(_object_array(_unpacked(path, name), f"{path}:{name}"))
+            return _Content.of(_object_array(_unpacked(path, name), f"{path}:{name}"))
         called = f"weights[{index}]" if is_numbered else name.removesuffix(".npy")
         arrays.append(_lazy(called, shape, dtype, lambda name=name: _load_member(path, name)))
-    return _Held(arrays)
+    return _Content(arrays)
 
 
 def _member_header(path: str, archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -180,7 +180,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     return np.lib.format.read_array_header_2_0(file)
 
 
-def _from_npy(path: str) -> _Held:
+def _from_npy(path: str) -> _Content:
     with files.opened(path) as file:
         data = file.read()
     try:
@@ -191,7 +191,7 @@ def _from_npy(path: str) -> _Held:
         raise UnsupportedError(
             f"{path} is one array of numbers; a get_weights() list is an array of objects, one per weight"
         )
-    return _Held.of(_object_array(data, path))
+    return _Content.of(_object_array(data, path))
 
 
 def _object_array(data: bytes, where: str) -> pickled.Contents:

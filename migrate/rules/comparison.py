@@ -177,7 +177,7 @@ def rate_of(rule: Rule) -> Any:
     """The learning rate as a number, as the JSON of a schedule, or in words; `decay` is inverse time decay."""
     if rule.unknown_rate:
         return rule.unknown_rate
-    rate, decay = rule.values.get("learning_rate"), rule.values.get("decay")
+    rate, decay = rates.in_keras(rule.values.get("learning_rate")), rule.values.get("decay")
     if not decay:
         return rate
     if isinstance(rate, Mapping):

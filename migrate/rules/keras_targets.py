@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from migrate import algorithms
-from migrate.algorithms import nadam, repeated_rows
+from migrate.algorithms import nadam, rates, repeated_rows
 from migrate.algorithms.clipping import LIMITS
 from migrate.algorithms.spec import Algorithm, epsilon_inside
 from migrate.bytes.arrays import LazyArray
@@ -92,7 +92,7 @@ def live_class(state: OptimizerState, family: str) -> LiveClass:
         raise UnsupportedError(f"{MODULE[family]} has no {state.algorithm}")
     algorithm, generation = algorithms.find(state.algorithm), GENERATION[family]
     change = _Change(state, dict(state.hyperparameters), generation, [], [])
-    for convert in (_slots_with_rate, _time_decay, _limits, _epsilon, _nadam, _idle_slots, _options):
+    for convert in (_slots_with_rate, _warm_up, _time_decay, _limits, _epsilon, _nadam, _idle_slots, _options):
         convert(change, algorithm)
     config = _config(change.values, algorithm, generation)
     changed = replace(change.state, hyperparameters=change.values)
@@ -168,6 +168,17 @@ def _multiply(change: _Change, slot: str, factor: Callable[[float], float]) -> N
         f"slot {slot}: multiplied by {factor(change.rate):.9g}, as the learning rate ({change.rate:.9g}) is on the"
         " other side of it there; right as long as that rate is not changed"
     )
+
+
+def _warm_up(change: _Change, algorithm: Algorithm) -> None:
+    """A warm-up before CosineDecay is one of its arguments."""
+    rate = change.values.get("learning_rate")
+    found = rates.in_keras(rate)
+    if found is not rate:
+        change.values["learning_rate"] = found
+        change.notes.append(
+            "LinearWarmup around CosineDecay: written as CosineDecay with warmup_steps, which is the same"
+        )
 
 
 def _time_decay(change: _Change, algorithm: Algorithm) -> None:

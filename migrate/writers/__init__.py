@@ -1,1 +1,1 @@
-"""One file per target, and what they share; each writes whole, next to the destination, and then renames."""
+"""One file per target, and shared parts. Each writes a complete file next to the destination, and then renames it."""

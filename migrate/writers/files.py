@@ -1,4 +1,4 @@
-"""What the writers of Keras's files share: HDF5 tensor by tensor, and what a report says of a model."""
+"""Shared parts of the writers of Keras's files: HDF5 tensor by tensor, and reports on a model."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def write_datasets(
     groups: Iterable[str] = (),
     start: int = 0,
 ) -> None:
-    """An HDF5 file with these tensors by path, one at a time, and with these groups even if they are empty; or the rest
-    of another file, from `start` on."""
+    """Write an HDF5 file with these tensors by path, one at a time, and with these groups even if they are empty;
+    inside another file from `start` on."""
     with created(path, start) as (file, sink):
         for group in groups:
             file.require_group(group)
@@ -45,12 +45,12 @@ def write_datasets(
 
 
 def write_into(file: h5py.File, tensors: Mapping[str, LazyArray], progress: Progress | None, sink: Sink) -> None:
-    """Each tensor through one small buffer where its bytes are in one piece of the source, else as a whole."""
+    """Write each tensor through one small buffer if its bytes are contiguous in the source, else as a whole."""
     total, done = sum(map(_size, tensors.values())), 0
     buffer = np.empty(CHUNK, np.uint8)
     for name, array in tensors.items():
         if array.extent is not None and array.size:
-            sink.seek(_reserved(file, name, array))
+            sink.seek(_reserve(file, name, array))
             for chunk in array.extent.chunks(buffer):
                 sink.write(chunk)
         else:
@@ -61,21 +61,20 @@ def write_into(file: h5py.File, tensors: Mapping[str, LazyArray], progress: Prog
             progress(done, total)
 
 
-def _reserved(file: h5py.File, name: str, array: LazyArray) -> int:
-    """Where a new dataset has its bytes, which the library itself does not write."""
-    made, linked = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+def _reserve(file: h5py.File, name: str, array: LazyArray) -> int:
+    properties, linked = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     linked.set_create_intermediate_group(True)
     kind = h5py.h5t.py_create(_stored(array.dtype), logical=True)
     space = h5py.h5s.create_simple(array.shape) if array.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    dataset = h5py.Dataset(h5py.h5d.create(file.id, name.encode(), kind, space, made, linked))
+    dataset = h5py.Dataset(h5py.h5d.create(file.id, name.encode(), kind, space, properties, linked))
     _mark(dataset, array.dtype)
     return int(dataset.id.get_offset())
 
 
 def _stored(dtype: str) -> np.dtype:
-    """As Keras 3 writes it: bfloat16 as two bytes of an unknown kind, with `_mark` next to them."""
+    """The dtype that Keras 3 stores: bfloat16 as two opaque bytes, with `_mark` next to them."""
     return np.dtype("V2") if dtype == "bfloat16" else numpy_dtype(dtype)
 
 
@@ -97,8 +96,10 @@ def _size(array: LazyArray) -> int:
     return array.size * loaded_dtype(array.dtype).itemsize
 
 
-def told(state: OptimizerState, plan: ModelPlan, reasons: Sequence[str], notes: Sequence[str]) -> OptimizerState:
-    """A state for a report: what the plan and the translation of the model change is among its reasons and warnings."""
+def with_changes(
+    state: OptimizerState, plan: ModelPlan, reasons: Sequence[str], notes: Sequence[str]
+) -> OptimizerState:
+    """Add what the plan and the model's translation change to the state's reasons and warnings."""
     rounded = rounding.difference(plan.live.state, GENERATION[plan.live.family])
     reasons = [*reasons, *without_loss(stored_model(state).training, plan.compiled), *filter(None, [rounded])]
     written = {f"{slot}/{owner}" for slot, owner, _ in plan.flat}

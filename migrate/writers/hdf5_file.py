@@ -1,7 +1,7 @@
-"""An HDF5 file that is being written, where a disk that is full is an error like any other.
+"""Write an HDF5 file so that a full disk is an ordinary error.
 
-HDF5 writes when it closes, too; where that fails, it loses its footing and the process dies later. So it never hears of
-a refused write: the first one is kept, and raised once the file is closed.
+HDF5 also writes when it closes; if that fails, the process crashes later. So a refused write is hidden from it: the
+first error is stored, and raised after the file is closed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from optim.bytes.syncing import syncing
 
 
 class Sink(io.RawIOBase):
-    """A file for h5py: a new one, or all of one that is there from `start` on. `error` is what the system refused
-    first; from then on nothing is written."""
+    """A file for h5py: a new one, or an existing one from `start` on. After the system's first `error` nothing more is
+    written."""
 
     def __init__(self, path: str, start: int = 0) -> None:
         self._raw = open(path, "r+b" if start else "x+b", buffering=0)  # noqa: SIM115
@@ -39,7 +39,7 @@ class Sink(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         count = self._raw.readinto(view) or 0
-        if self.error is not None:  # what was never written is read as zeros
+        if self.error is not None:  # unwritten parts are read as zeros
             view[count:] = bytes(len(view) - count)
             return len(view)
         return count
@@ -65,14 +65,14 @@ class Sink(io.RawIOBase):
         self._raw.close()
 
     def check(self) -> None:
-        """Raises the OSError of the first write that was refused."""
+        """Raise the OSError of the first refused write."""
         if self.error is not None:
             raise self.error
 
 
 @contextmanager
 def created(path: str, start: int = 0) -> Iterator[tuple[h5py.File, Sink]]:
-    """A new file and its sink, to be asked with `check` while a lot is written. Raises OSError: see `Sink`."""
+    """A new file and its sink; call `check` during long writes. Raises OSError: see `Sink`."""
     sink = Sink(path, start)
     try:
         try:

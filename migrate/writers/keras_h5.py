@@ -1,4 +1,4 @@
-"""Writes an `.h5` file that tf_keras loads, docs/formats/keras-h5.md, whole or not at all.
+"""Write an `.h5` file that tf_keras loads, docs/formats/keras-h5.md, completely or not at all.
 
 The layout is `model.save("x.h5")`'s of tf_keras 2.16 to 2.21. Source: `saving/legacy/hdf5_format.py` there.
 """
@@ -29,10 +29,10 @@ from migrate.writers import files, hdf5_file, single_file
 
 SUFFIX = ".h5"
 KERAS_VERSION = "2.15.0"
-"""What tf_keras 2.15 and later understand; it decides how weights are converted on load, which is not at all."""
+"""A value that tf_keras 2.15 and later accept; it selects the conversion of weights on load, here none."""
 RELEASE = {"keras_version": KERAS_VERSION, "backend": "tensorflow"}
 NAMES_IN_ONE = 64_000
-"""Bytes that fit into one HDF5 attribute."""
+"""Most bytes of one HDF5 attribute."""
 LEGACY_SLOTS = {
     "SGD": {"m": "momentum"},
     "RMSprop": {"velocity": "rms", "average_gradient": "mg"},
@@ -55,16 +55,17 @@ class _Row:
 
 
 def check_target(dest: str, *, overwrite: bool) -> None:
-    """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced."""
+    """Raise HyperparameterError for another suffix, TargetExistsError if `dest` may not be replaced."""
     single_file.check_target(dest, SUFFIX, reader.sniff, "is not a model of Keras in HDF5", overwrite=overwrite)
 
 
 def plan_for(state: OptimizerState) -> ModelPlan:
-    """The class with the source's own rules first, then whatever is most exact; with a scaled loss the legacy one, as
-    tf_keras's LossScaleOptimizerV3 cannot load what it saves into HDF5.
+    """Plan with the class of the source's own rules first, then the most exact one. With a scaled loss it is the legacy
+    one: tf_keras's LossScaleOptimizerV3 cannot load what it saves into HDF5.
 
-    Raises as `plan.model_plan`, and UnsupportedError for a Sequential that tf_keras would load without weights: before
-    2.3 Keras left an InputLayer out of the config."""
+    Raises as `plan.model_plan`, and UnsupportedError for a Sequential that tf_keras would load without weights: Keras
+    before 2.3 left an InputLayer out of the config.
+    """
     families = (TF_KERAS, TF_KERAS_LEGACY) if state.source_traits.prefers_new_classes else (TF_KERAS_LEGACY, TF_KERAS)
     plan = model_plan(state, families, scaled=(TF_KERAS_LEGACY,))
     model = stored_model(state).config if plan.document is None else plan.document
@@ -74,12 +75,12 @@ def plan_for(state: OptimizerState) -> ModelPlan:
 
 
 def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
-    """The state as tf_keras will have it, with what that changes among its reasons and warnings; and the plan."""
+    """Return the state in tf_keras's form, with the changes among its reasons and warnings; and the plan."""
     plan = plan_for(state)
     otherwise = training.differences(plan.document, state.source, "tf-keras")
     notes = training.remarks(plan.document, state.source, "tf-keras")
     own = to_tf_keras.own_classes(plan.document or stored_model(state).config)
-    return files.told(state, plan, [*own, *otherwise], notes), plan
+    return files.with_changes(state, plan, [*own, *otherwise], notes), plan
 
 
 def write(
@@ -89,7 +90,7 @@ def write(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write model and optimizer, whole or not at all; memory is bounded by the largest tensor.
+    """Write model and optimizer, completely or not at all; memory is bounded by the largest tensor.
 
     Args:
       progress: called with (bytes done, bytes in all).
@@ -98,39 +99,42 @@ def write(
       Errors of `check_target` and `plan.model_plan`; CheckpointError: the system refused to write.
     """
     check_target(dest, overwrite=overwrite)
-    told, plan = converted(state)
+    in_target, plan = converted(state)
     named = list(_optimizer_names(plan))
     tensors = {place: plan.array(name) for place, name in locations(plan).items()}
     tensors |= {f"optimizer_weights/{name}": array for name, array in named}
     with atomic.scratch_folder(dest) as scratch:
         path = os.path.join(scratch, "model.h5")
         with hdf5_file.created(path) as (file, sink):
-            _describe(file, plan)
-            if doubts := claims.to_remember(told.origins):
+            _write_attributes(file, plan)
+            if doubts := claims.to_remember(in_target.origins):
                 file.attrs[claims.REMEMBERED] = json.dumps(doubts)
             files.write_into(file, tensors, progress, sink)
         single_file.place(path, dest, overwrite=overwrite)
 
 
 def described(state: OptimizerState) -> dict[str, Any]:
-    """What a target says of model, loss and optimizer, of its release, and in which order it lists its weights."""
+    """A target's documents of model, loss and optimizer, its release, and the order of its weights."""
     plan = plan_for(state)
-    return {**_documents(plan), **RELEASE, "names": _lists(plan)}
+    return {**_documents(plan), **RELEASE, "names": _names_by_group(plan)}
 
 
 def _documents(plan: ModelPlan) -> dict[str, Any]:
-    config = stored_model(plan.live.state).config if plan.document is None else _without(plan.document, "input_dtype")
+    config = (
+        stored_model(plan.live.state).config
+        if plan.document is None
+        else _without_argument(plan.document, "input_dtype")
+    )
     training = {key: plan.compiled[key] for key in ("loss", "metrics", "weighted_metrics", "loss_weights")}
     return {"model_config": config, "training_config": {**training, "optimizer_config": _optimizer(plan)}}
 
 
 def locations(plan: ModelPlan) -> dict[str, str]:
-    """Dataset -> name of the source's variable that is there."""
+    """Dataset -> name of its variable in the source."""
     return {f"model_weights/{row.layer}/{row.name}": row.variable for row in _rows(plan)}
 
 
-def _layer_names(plan: ModelPlan) -> list[str]:
-    """Of the groups under `model_weights`."""
+def _group_names(plan: ModelPlan) -> list[str]:
     if plan.document is None:
         return list(_own_groups(plan))
     return list(dict.fromkeys(_name(layer) for layer in plan.document["config"]["layers"]))
@@ -158,7 +162,6 @@ def _rows(plan: ModelPlan) -> Iterator[_Row]:
 
 
 def _weight_name(role: str) -> str:
-    """`forward/kernel` -> forward_layer/kernel:0, as a name that says the part."""
     part, _, tail = role.rpartition("/")
     return f"{part}_layer/{tail}:0" if part in ("forward", "backward") else f"{role}:0"
 
@@ -167,35 +170,32 @@ def _name(layer: Mapping[str, Any]) -> str:
     return str(layer.get("name") or layer["config"].get("name"))
 
 
-def _describe(file: h5py.File, plan: ModelPlan) -> None:
-    """Attributes of the file and of its groups."""
+def _write_attributes(file: h5py.File, plan: ModelPlan) -> None:
     for name, document in _documents(plan).items():
         file.attrs[name] = json.dumps(document)
     for group in (file, file.create_group("model_weights")):
         group.attrs.update(RELEASE)
-    for place, names in _lists(plan).items():
+    for place, names in _names_by_group(plan).items():
         attribute = "layer_names" if place == "model_weights" else "weight_names"
         _list_names(file.require_group(place), attribute, names)
 
 
-def _lists(plan: ModelPlan) -> dict[str, list[str]]:
-    """Group -> the layers or the weights in it, in the order in which tf_keras takes them."""
-    held: dict[str, list[str]] = {name: [] for name in _layer_names(plan)}
+def _names_by_group(plan: ModelPlan) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {name: [] for name in _group_names(plan)}
     for row in _rows(plan):
-        held[row.layer].append(row.name)
-    lists = {"model_weights": list(held), **{f"model_weights/{layer}": names for layer, names in held.items()}}
+        groups[row.layer].append(row.name)
+    lists = {"model_weights": list(groups), **{f"model_weights/{layer}": names for layer, names in groups.items()}}
     return {**lists, "optimizer_weights": [name for name, _ in _optimizer_names(plan)]}
 
 
-def _without(item: Any, key: str) -> Any:
-    """A config without an argument that only Keras 1 has."""
+def _without_argument(item: Any, key: str) -> Any:
     if isinstance(item, list):
-        return [_without(x, key) for x in item]
-    return {k: _without(v, key) for k, v in item.items() if k != key} if isinstance(item, Mapping) else item
+        return [_without_argument(x, key) for x in item]
+    return {k: _without_argument(v, key) for k, v in item.items() if k != key} if isinstance(item, Mapping) else item
 
 
 def _list_names(group: h5py.Group, attribute: str, names: Sequence[str]) -> None:
-    """A list of names, in parts where it does not fit into one attribute."""
+    """Write a list of names, in parts if it does not fit into one attribute."""
     encoded = [name.encode() for name in names]
     width = max(map(len, encoded), default=1)
     each = max(1, NAMES_IN_ONE // max(1, width))
@@ -211,16 +211,16 @@ def _optimizer(plan: ModelPlan) -> dict[str, Any]:
     config = {"name": live.class_name, **live.config}
     if new:
         config |= {"jit_compile": False, "is_legacy_optimizer": False}
-    made = {"class_name": f"Custom>{live.class_name}" if new else live.class_name, "config": config}
+    document = {"class_name": f"Custom>{live.class_name}" if new else live.class_name, "config": config}
     if plan.scale is None:
-        return made
+        return document
     growth = plan.scale.growth
     settings = {"dynamic": growth is not None, "initial_scale": plan.scale.current, "dynamic_growth_steps": growth}
-    return {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": made, **settings}}
+    return {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": document, **settings}}
 
 
 def _optimizer_names(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
-    """The optimizer's list with the names that tf_keras itself gives."""
+    """The optimizer's list with tf_keras's own names."""
     rows = list(_rows(plan))
     shown = reader.unique_names([(row.layer, row.name) for row in rows])
     names = {row.variable: name for row, name in zip(rows, shown, strict=True)}

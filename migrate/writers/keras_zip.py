@@ -1,4 +1,4 @@
-"""Writes a `.keras` file that Keras 3 loads, docs/formats/keras-zip.md, whole or not at all."""
+"""Write a `.keras` file that Keras 3 loads, docs/formats/keras-zip.md, completely or not at all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from optim.bytes.ranges import CHUNK
 
 SUFFIX = ".keras"
 KERAS_VERSION = "3.10.0"
-"""The first release whose optimizers list their variables as they are written here."""
+"""The first release whose optimizers list their variables in this order."""
 NEVER = 2**31 - 1
 """Steps after which a constant loss scale grows."""
 OPTIMIZER = "optimizer/vars"
@@ -43,12 +43,12 @@ INNER = "optimizer/inner_optimizer/vars"
 
 
 def check_target(dest: str, *, overwrite: bool) -> None:
-    """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced."""
+    """Raise HyperparameterError for another suffix, TargetExistsError if `dest` may not be replaced."""
     single_file.check_target(dest, SUFFIX, reader.sniff, "is not a model of Keras", overwrite=overwrite)
 
 
 def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
-    """The state as Keras 3 will have it, with what that changes among its reasons and warnings; and the plan.
+    """Return the state in Keras 3's form, with the changes among its reasons and warnings; and the plan.
 
     Raises as `plan.model_plan`.
     """
@@ -59,9 +59,9 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     notes = [*translation.notes, *training.remarks(plan.document, state.source, "keras")]
     if plan.scale is not None and plan.scale.growth is None:
         notes.append(
-            "the loss scale is constant in the source; that of Keras 3 is halved where gradients are not finite"
+            "the loss scale is constant in the source; that of Keras 3 is halved when gradients are not finite"
         )
-    return files.told(state, plan, [*own, *otherwise], notes), plan
+    return files.with_changes(state, plan, [*own, *otherwise], notes), plan
 
 
 def write(
@@ -71,7 +71,7 @@ def write(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write model and optimizer, whole or not at all; memory is bounded by the largest tensor.
+    """Write model and optimizer, completely or not at all; memory is bounded by the largest tensor.
 
     Args:
       progress: called with (bytes done, bytes in all).
@@ -107,7 +107,7 @@ def write(
 
 
 def described(state: OptimizerState) -> dict[str, Any]:
-    """What a target says of model, loss and optimizer, and of its release."""
+    """A target's documents of model, loss and optimizer, and its release."""
     translation = Translation()
     return {**_config(model_plan(state, (KERAS_3,)), translation), **_release(state, translation)}
 
@@ -118,12 +118,12 @@ def _release(state: OptimizerState, translation: Translation) -> dict[str, str]:
 
 
 class _Counted(BufferedRandom):
-    """A file that can hold a part already where one is to be written."""
+    """A file whose next bytes may already be there when they are written."""
 
     there = False
 
     def write(self, data: Any) -> int:
-        """Goes past what is there."""
+        """Skip bytes that are already there."""
         if not self.there:
             return super().write(data)
         self.seek(len(data), os.SEEK_CUR)
@@ -131,7 +131,7 @@ class _Counted(BufferedRandom):
 
 
 def _count_in(file: _Counted, start: int, member: IO[bytes]) -> None:
-    """Give zip, which wants a checksum, what stands already where it writes, while the disk gets it."""
+    """Let zip compute the checksum of bytes that are already there, while the disk stores them."""
     buffer, synced = memoryview(bytearray(CHUNK)), Check(partial(os.fsync, file.fileno()))
     synced.start()
     file.there = True
@@ -144,7 +144,6 @@ def _count_in(file: _Counted, start: int, member: IO[bytes]) -> None:
 
 
 def _copy_assets(model: StoredModel, archive: zipfile.ZipFile) -> None:
-    """Vocabularies and the like, where the layers that read them are those of the source."""
     for name, chunks in model.assets.items():
         with archive.open(name, "w", force_zip64=True) as member:
             member.writelines(chunks())
@@ -161,7 +160,7 @@ def _config(plan: ModelPlan, translation: Translation) -> dict[str, Any]:
 
 
 def _losses(model: StoredModel) -> dict[str, Any]:
-    """Of a model of Keras 3: releases up to 3.4 took a loss for some of the outputs, later ones want all."""
+    """Losses of a model of Keras 3: releases up to 3.4 accepted some outputs only, later ones require all."""
     config = model.config.get("config")
     outputs = config.get("output_layers") if isinstance(config, Mapping) else None
     if not model.training or not isinstance(outputs, list):
@@ -177,23 +176,23 @@ def _optimizer(plan: ModelPlan) -> dict[str, Any]:
         settings = {key: value for key, value in rate["config"].items() if (key, value) != ("name", None)}
         schedule = {"module": "keras.optimizers.schedules", "registered_name": None, **rate}
         config["learning_rate"] = {**schedule, "config": settings}
-    made = {"module": MODULE[KERAS_3], "class_name": live.class_name, "config": config, "registered_name": None}
+    document = {"module": MODULE[KERAS_3], "class_name": live.class_name, "config": config, "registered_name": None}
     if plan.scale is None:
-        return made
-    around = {"name": "loss_scale_optimizer", "inner_optimizer": made, "initial_scale": plan.scale.initial}
+        return document
+    around = {"name": "loss_scale_optimizer", "inner_optimizer": document, "initial_scale": plan.scale.initial}
     around["dynamic_growth_steps"] = NEVER if plan.scale.growth is None else plan.scale.growth
-    return {**made, "class_name": "LossScaleOptimizer", "config": around}
+    return {**document, "class_name": "LossScaleOptimizer", "config": around}
 
 
 def _groups(plan: ModelPlan) -> Iterator[str]:
-    """Every layer has a group `vars`, be it empty."""
+    """Every layer has a group `vars`, even if it is empty."""
     if plan.document is None:
         return
     yield from (f"{group}/vars" for _, group, _ in places(plan.document))
 
 
 def locations(plan: ModelPlan) -> dict[str, str]:
-    """Place in model.weights.h5 -> name of the source's variable that is there."""
+    """Place in model.weights.h5 -> name of its variable in the source."""
     if plan.document is None:
         return {v.array.stored_as.strip("/"): v.name for v in plan.live.state.variables if v.array is not None}
     groups = {path: group for path, group, _ in places(plan.document)}
@@ -205,7 +204,6 @@ def locations(plan: ModelPlan) -> dict[str, str]:
 
 
 def _optimizer_tensors(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
-    """The optimizer's, twice where a LossScaleOptimizer wraps it, as Keras itself writes them."""
     own, flat = _scale_variables(plan), [array for _, _, array in plan.flat]
     for i, array in enumerate((*own, *flat)):
         yield f"{OPTIMIZER}/{i}", array
@@ -214,7 +212,7 @@ def _optimizer_tensors(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
 
 
 def _scale_variables(plan: ModelPlan) -> tuple[LazyArray, ...]:
-    """The wrapper's own: a counter and a learning rate that it does not use, steps since its last change, the scale."""
+    """The wrapper's own: an unused counter and learning rate, steps since its last change, the scale."""
     if plan.scale is None:
         return ()
     values = (np.int64(0), np.float32(0), np.int64(plan.scale.since), np.float32(plan.scale.current))

@@ -1,4 +1,4 @@
-"""What the writers of single files share: which file may be replaced, and how a finished one appears."""
+"""Shared parts of the writers of single files: which file may be replaced, and how a finished one appears."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import errno
 import os
 from collections.abc import Callable
 
-from migrate.bytes.source import still_the_same
+from migrate.bytes.source import check_unchanged
 from migrate.errors import TargetExistsError
 from optim.bytes import files, system
 from optim.errors import DtoptError, HyperparameterError
 
 WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What file systems answer that have no hard links: FAT, SMB, mounted drives and buckets."""
+"""Errors of file systems without hard links: FAT, SMB, mounted drives and buckets."""
 
 
 def check_target(dest: str, suffix: str, sniff: Callable[[str], bool], otherwise: str, *, overwrite: bool) -> None:
-    """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced.
+    """Raise HyperparameterError for another suffix, TargetExistsError if `dest` may not be replaced.
 
     Args:
-      sniff: whether a file is of the kind that may be replaced; `otherwise` says in words that one is not.
+      sniff: whether a file may be replaced; `otherwise` describes one that may not.
     """
     if not dest.endswith(suffix):
         raise HyperparameterError(f"{dest}: this target is a {suffix} file; give a name that ends so")
@@ -36,13 +36,13 @@ def check_target(dest: str, suffix: str, sniff: Callable[[str], bool], otherwise
 
 
 def place(path: str, dest: str, *, overwrite: bool) -> None:
-    """Make a finished file durable and give it its name. Raises TargetExistsError if something took it meanwhile."""
+    """Make a finished file durable and give it its name. Raises TargetExistsError if the name was taken meanwhile."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-    still_the_same()
+    check_unchanged()
     try:
         if not overwrite:
-            os.link(path, dest)  # unlike a rename, never over a file that came meanwhile
+            os.link(path, dest)  # unlike a rename, never replaces a new file
     except OSError as error:
         if os.path.lexists(dest):
             raise TargetExistsError(f"{dest} was created by somebody else meanwhile; it was left as it is") from error

@@ -1,4 +1,4 @@
-"""Writes the slot-variable layout, docs/formats/slot-variables.md, whole or not at all."""
+"""Write the slot-variable layout, docs/formats/slot-variables.md, completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
-from migrate.bytes.source import still_the_same
+from migrate.bytes.source import check_unchanged
 from migrate.errors import TargetExistsError
 from migrate.models import constraints, loss_scale
 from migrate.state import OptimizerState
@@ -37,27 +37,27 @@ def write(
 ) -> None:
     """Write `state` as a slot-variable checkpoint.
 
-    Memory is bounded by the largest tensor. Until the last rename `dest` is what it was before, whatever
-    happens; scratch files lie next to it.
+    Memory is bounded by the largest tensor. Until the last rename `dest` is unchanged, whatever happens; scratch files
+    are next to it.
 
     Args:
       dest: the folder to create; with `overwrite` it may be a slot-variable checkpoint or an empty folder.
       progress: called with (bytes done, bytes in all) of the tensors, from any thread.
-      settle: looks at the numbers of a state, and returns it with what they say; those that it reads are written
-        meanwhile, and what it raises leaves no target.
+      settle: completes a state by its numbers. Those that it reads are written meanwhile, and its errors leave no
+        target.
 
     Raises:
       TargetExistsError: `dest` exists and is not to be, or may not be, replaced. Nothing was read yet.
-      CheckpointError: the state cannot be said in this layout, or the system refused to write.
+      CheckpointError: this layout cannot express the state, or the system refused to write.
     """
     dest = os.path.realpath(dest)
     replaces = check_target(dest, overwrite=overwrite)
-    _metadata_json(state)  # what cannot be said is refused before anything is written
+    _metadata_json(state)  # refuse an invalid state before anything is written
     tensors = _tensors(state)
     with atomic.scratch_folder(dest) as scratch:
         name = slot_layout.STATE_PREFIX + secrets.token_hex(8)
-        told = _Told(progress, sum(map(_size, tensors.values())))
-        _write_bundle(os.path.join(scratch, name), state, settle, told)
+        counter = _Counter(progress, sum(map(_size, tensors.values())))
+        _write_bundle(os.path.join(scratch, name), state, settle, counter)
         state.finish_checks()
         atomic.write_synced(os.path.join(scratch, slot_layout.POINTER_NAME), slot_layout.pointer_text(name))
         if replaces:
@@ -67,7 +67,7 @@ def write(
 
 
 def check_target(dest: str, *, overwrite: bool) -> bool:
-    """Whether an existing checkpoint would be replaced. Raises TargetExistsError where none may be."""
+    """Whether an existing checkpoint would be replaced. Raises TargetExistsError if that is not allowed."""
     if not files.exists(dest):
         return False
     if not overwrite:
@@ -142,7 +142,7 @@ def _scalar(value: int | float, dtype: str) -> LazyArray:
 
 
 def _tensors(state: OptimizerState) -> dict[str, LazyArray]:
-    """Every tensor by its key, in the order in which they are written."""
+    """Every tensor by its key, in the order of writing."""
     counter = slot_layout.ITERATIONS
     items = [(slot_layout.scalar_key(counter), _scalar(state.iterations, slot_layout.scalar_dtype(counter)))]
     rate = state.hyperparameters.get(slot_layout.LEARNING_RATE)
@@ -166,9 +166,9 @@ def _write_bundle(
     prefix: str,
     state: OptimizerState,
     settle: Callable[[OptimizerState], OptimizerState],
-    told: _Told,
+    counter: _Counter,
 ) -> None:
-    """Each tensor that is in one piece is written when it is read first, by `settle` or else here."""
+    """Write the tensors. Each contiguous one is written when it is first read, by `settle` or else here."""
     with BundleWriter(prefix) as bundle, bundle.syncing():
         rooms: dict[str, Room] = {}
 
@@ -176,7 +176,7 @@ def _write_bundle(
             if array.extent is None:
                 return array
             room = rooms[key] = bundle.reserve(key, array.dtype, array.shape)
-            extent = replace(array.extent, passing=lambda start, piece: told(room.take(start, piece)))
+            extent = replace(array.extent, passing=lambda start, piece: counter(room.take(start, piece)))
             return replace(array, extent=extent)
 
         passed = _with_arrays(state, passing)
@@ -185,7 +185,7 @@ def _write_bundle(
         for key, array in tensors.items():
             if array.extent is None:
                 _add_loaded(bundle, key, array)
-                told(_size(array))
+                counter(_size(array))
             elif rooms[key].done < rooms[key].size:
                 for _ in array.extent.chunks(buffer):
                     pass
@@ -194,7 +194,6 @@ def _write_bundle(
 
 
 def _with_arrays(state: OptimizerState, change: Callable[[str, LazyArray], LazyArray]) -> OptimizerState:
-    """The state with other arrays; `change` is given the key and the array of each."""
     variables = [
         v if v.array is None else replace(v, array=change(slot_layout.variable_key(v.name), v.array))
         for v in state.variables
@@ -211,9 +210,7 @@ def _size(array: LazyArray) -> int:
     return 0 if array.dtype == STRING else array.size * numpy_dtype(array.dtype).itemsize
 
 
-class _Told:
-    """Tells how many bytes are written, from any thread."""
-
+class _Counter:
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress, self._total, self._done, self._lock = progress, total, 0, threading.Lock()
 
@@ -237,8 +234,8 @@ def _add_loaded(bundle: BundleWriter, key: str, array: LazyArray) -> None:
 
 
 def _replace_state(scratch: str, dest: str, name: str) -> None:
-    """Move a finished state, then the pointer, into a checkpoint; then remove what it no longer names."""
-    still_the_same()
+    """Move a finished state, then the pointer, into a checkpoint; then remove files that are no longer named."""
+    check_unchanged()
     with atomic.locked(dest):
         for path in (shard_name(name, 0, 1), name + ".index"):
             os.rename(os.path.join(scratch, path), os.path.join(dest, path))

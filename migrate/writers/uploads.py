@@ -1,7 +1,7 @@
-"""Targets behind URLs: written on this machine, and sent so that a reader sees a whole one or none.
+"""Targets at URLs: written locally, and uploaded so that a reader sees a complete one or nothing.
 
-A store has no rename. A single file appears when it is complete. Of a slot-variable checkpoint the file that names the
-state goes last; until then a folder has no state, or the one it had.
+A store has no rename. A single file appears when it is complete. The file that names the state of a slot-variable
+checkpoint goes last; until then a folder has no state, or the previous one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from migrate.bytes.source import still_the_same
+from migrate.bytes.source import check_unchanged
 from optim import slot_layout
 from optim.bytes import files, remote, urls
 from optim.errors import CheckpointError
@@ -19,10 +19,10 @@ from optim.errors import CheckpointError
 
 @contextlib.contextmanager
 def sent_to(dest: str) -> Iterator[str]:
-    """A path to write to; what is there in the end is sent to the URL `dest`. A plain path is given as it is.
+    """Yield a local path whose final content is uploaded to the URL `dest`. A plain path is returned unchanged.
 
     Raises:
-      CheckpointError: sending failed, and what had been sent was removed.
+      CheckpointError: the upload failed, and its parts were removed.
     """
     if not urls.is_url(dest):
         yield dest
@@ -30,12 +30,12 @@ def sent_to(dest: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="dtopt-") as folder:
         local = os.path.join(folder, dest.rstrip("/").rsplit("/", 1)[-1])
         yield local
-        still_the_same()
+        check_unchanged()
         _send(local, dest)
 
 
 def _send(local: str, dest: str) -> None:
-    """Whole, and then what it replaces is removed; or what came is removed, and what was there is left."""
+    """Upload everything, then remove what it replaces; after an error remove the new files and keep the old ones."""
     dest = dest.rstrip("/")
     if os.path.isdir(local):
         pointer_last = sorted(os.listdir(local), key=lambda name: name == slot_layout.POINTER_NAME)

@@ -1,4 +1,4 @@
-"""Writes a `get_weights()` list as `.npz` with members arr_0, arr_1, ..., as `numpy.savez(path, *list)` does."""
+"""Write a `get_weights()` list as `.npz` with members arr_0, arr_1, ..., like `numpy.savez(path, *list)`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUFFIX = ".npz"
 
 
 def check_target(dest: str, *, overwrite: bool) -> None:
-    """Raises HyperparameterError for another suffix, TargetExistsError where `dest` may not be replaced."""
+    """Raise HyperparameterError for another suffix, TargetExistsError if `dest` may not be replaced."""
     single_file.check_target(dest, SUFFIX, weight_list.sniff, "is no get_weights() list", overwrite=overwrite)
 
 
@@ -30,7 +30,7 @@ def write(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write the list, whole or not at all; memory is bounded by the largest array.
+    """Write the list, completely or not at all; memory is bounded by the largest array.
 
     Args:
       order: see `list_plan.plan`.

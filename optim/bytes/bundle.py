@@ -1,4 +1,4 @@
-"""TensorFlow's TensorBundle (checkpoint V2), read without TensorFlow; `bundle_writer` writes it.
+"""Read TensorFlow's TensorBundle (checkpoint V2) without TensorFlow; `bundle_writer` writes it.
 
 A bundle is `PREFIX.index`, a sorted string table from tensor name to BundleEntryProto (the header under the
 empty name), and `PREFIX.data-?????-of-?????`, the raw little-endian bytes. Source: TensorFlow 2.21,
@@ -46,9 +46,9 @@ DTYPES: dict[str, tuple[int, str]] = {
 _OTHER = {11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 21: "variant"}
 _NUMBER_TO_NAME = {number: name for name, (number, _) in DTYPES.items()} | {7: STRING} | _OTHER
 _UNSAVED = {0, 20}
-"""DT_INVALID, and resources, of which TensorFlow saves what they hold; from 101 on are references."""
+"""DT_INVALID, and resources, whose content TensorFlow saves; numbers from 101 on are references."""
 VERSION = 1
-"""Of the format."""
+"""Version of the format."""
 _MAX_RANK = 32
 WHOLE_DIM = -1
 
@@ -61,7 +61,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def is_numeric(name: str) -> bool:
-    """Whether a tensor of this dtype is an array of numbers: not text, and not what an iterator or a table saves."""
+    """Whether a tensor of this dtype has numbers, not text or the state of an iterator or table."""
     return name in DTYPES
 
 
@@ -73,8 +73,7 @@ def shard_name(prefix: str, shard: int, shards: int) -> str:
 class Entry:
     """Where a tensor is.
 
-    `slices` holds one (start, length) per dim for each piece of a partitioned variable; length -1 is the
-    whole dim.
+    `slices` has one (start, length) per dim for each piece of a partitioned variable; length -1 means the whole dim.
     """
 
     dtype: str
@@ -87,7 +86,7 @@ class Entry:
 
 
 class BundleReader(Mapping[str, Entry]):
-    """Entries by tensor name; the index is read and checked at once, tensors when `load` asks for them.
+    """Entries by tensor name. The index is read and checked at once, tensors in `load`.
 
     Args:
       prefix: path without `.index`.
@@ -165,14 +164,14 @@ class BundleReader(Mapping[str, Entry]):
         return entry
 
     def join(self, keys: Sequence[str], whole: str) -> None:
-        """Let `whole` be one tensor of the pieces that these keys have.
+        """Make `whole` one tensor of the pieces at these keys.
 
         Raises:
-          DamagedFileError: they are no pieces of one tensor.
+          DamagedFileError: they are not the pieces of one tensor.
         """
         entries = [self._entries[key] for key in keys]
         if len({(e.dtype, e.shape) for e in entries}) > 1 or not all(e.slices for e in entries):
-            raise DamagedFileError(f"{self.prefix}.index is damaged: {', '.join(keys)} are no pieces of {whole!r}")
+            raise DamagedFileError(f"{self.prefix}.index is damaged: {', '.join(keys)} are not the pieces of {whole!r}")
         for key, entry in zip(keys, entries, strict=True):
             for extents in entry.slices:
                 piece = self._pieces.get(slice_key(key, extents))
@@ -186,7 +185,7 @@ class BundleReader(Mapping[str, Entry]):
                 self._check_extent(str(key), entry)
 
     def load(self, key: str) -> np.ndarray:
-        """The tensor `key`, with its checksum verified; strings as an array of `bytes` objects.
+        """Read the tensor `key` and verify its checksum; strings are an array of `bytes` objects.
 
         Raises:
           KeyError: the bundle has no tensor `key`.
@@ -199,7 +198,7 @@ class BundleReader(Mapping[str, Entry]):
         return self._load_entry(key, entry)
 
     def load_bytes(self, key: str) -> bytes:
-        """The scalar string `key`. Raises as `load`, and CheckpointError where it is anything else."""
+        """Read the scalar string `key`. Raises as `load`, and CheckpointError for other tensors."""
         entry = self._entries[key]
         if entry.dtype != STRING or entry.shape != ():
             raise CheckpointError(f"{self.prefix}: {key} is {entry.dtype}{list(entry.shape)}, not one string")
@@ -218,7 +217,7 @@ class BundleReader(Mapping[str, Entry]):
         """Where the bytes of `key` are; None for strings, booleans and partitioned variables, which need a look.
 
         Raises:
-          DamagedFileError: they are not all there.
+          DamagedFileError: the bytes are incomplete.
         """
         entry = self._entries[key]
         if entry.slices or entry.dtype not in DTYPES or entry.dtype == "bool":
@@ -250,7 +249,7 @@ class BundleReader(Mapping[str, Entry]):
         return DamagedFileError(f"{path} is damaged: wrong checksum of tensor {key!r}; copy it again")
 
     def _load_strings(self, key: str, entry: Entry) -> np.ndarray:
-        """Varint lengths, a masked CRC of the lengths as fixed-width integers, then all bytes."""
+        """Read varint lengths, a masked CRC of the lengths as fixed-width integers, then all bytes."""
         count = math.prod(entry.shape)
         if count + 4 > entry.size:
             raise self._flipped(key, entry)
@@ -273,7 +272,7 @@ class BundleReader(Mapping[str, Entry]):
         return out.reshape(entry.shape)
 
     def _assemble(self, key: str, entry: Entry) -> np.ndarray:
-        """A partitioned variable from its pieces, which must tile it exactly."""
+        """Join a partitioned variable from its pieces, which must tile it exactly."""
         damaged = DamagedFileError(f"{self.prefix}.index is damaged: the pieces of {key!r} do not make up the whole")
         dtype = numpy_dtype(entry.dtype)
         pieces = []
@@ -307,12 +306,12 @@ def _overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> 
 
 
 def fixed_lengths(lengths: list[int]) -> bytes:
-    """What the checksum of string lengths covers: 4 bytes each, or 8 where 4 do not hold it."""
+    """The bytes that the checksum of string lengths covers: 4 for each length, or 8 if it needs more."""
     return b"".join(struct.pack("<I" if n <= 0xFFFFFFFF else "<Q", n) for n in lengths)
 
 
 def slice_key(name: str, extents: tuple[tuple[int, int], ...]) -> bytes:
-    """Key of one piece: EncodeTensorNameSlice of core/util/saved_tensor_slice_util.cc, in ordered code."""
+    """The key of one piece: EncodeTensorNameSlice of core/util/saved_tensor_slice_util.cc, in ordered code."""
     encoded = name.encode("utf-8", "surrogateescape")
     out = b"\0" + b"".join(_ORDERED_ESCAPES.get(byte, bytes([byte])) for byte in encoded) + b"\0\x01"
     out += bytes([1, len(extents)]) if extents else b"\0"

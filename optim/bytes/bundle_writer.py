@@ -1,4 +1,4 @@
-"""Writes TensorFlow's TensorBundle, see `bundle`, without TensorFlow."""
+"""Write TensorFlow's TensorBundle, see `bundle`, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from optim.errors import CheckpointError
 
 @dataclass
 class Room:
-    """Where the bytes of a tensor go, little-endian in C order, which come in pieces; those of one in one thread.
+    """The space for a tensor's bytes, little-endian in C order. They come in pieces, all from one thread.
 
-    `turn` is held while a piece is written: the system writes one at a time, and threads that wait there spin.
+    `turn` is locked during a write: the system writes one piece at a time, and threads that wait there spin.
     """
 
     turn: threading.Lock
@@ -39,9 +39,9 @@ class Room:
     crc: int = 0
 
     def take(self, start: int, piece: np.ndarray) -> int:
-        """Write a piece (uint8) that begins at `start`, unless it was there before; returns how many bytes of it.
+        """Write a piece (uint8) that begins at `start`, unless it is already there; return the number of its bytes.
 
-        It is not kept, so that all may come in one buffer; a small one is still in the processor's cache.
+        The piece is not kept, so one buffer can be used for all; a small one stays in the processor's cache.
         """
         if start != self.done:
             return 0
@@ -50,14 +50,14 @@ class Room:
         return piece.size
 
     def write(self, view: memoryview) -> None:
-        """Write what comes next. It is not in the checksum."""
+        """Write the next bytes without adding them to the checksum."""
         with self.turn:
             while view:
                 count = system.write_at(self.descriptor, view, self.offset + self.done)
                 view, self.done = view[count:], self.done + count
 
     def entry(self) -> bytes:
-        """For the index."""
+        """The tensor's entry in the index."""
         found = protos.BundleEntry(
             dtype=self.dtype, offset=self.offset, size=self.size, crc32c=sstable.mask_crc(self.crc)
         )
@@ -89,7 +89,7 @@ class Divided(NamedTuple):
 
 
 class BundleWriter:
-    """Writes a bundle of one shard; nothing is readable before `close`.
+    """Write a bundle of one shard; it is readable only after `close`.
 
     Use it as a context manager: leaving it without an error closes it. Files are synced to disk, their folder
     is not.
@@ -119,7 +119,7 @@ class BundleWriter:
         return syncing(self._file.fileno())
 
     def add(self, key: str, array: np.ndarray, dtype: str | None = None) -> None:
-        """Append a tensor. `dtype` is TensorFlow's name, if numpy's differs (bfloat16 in uint16)."""
+        """Append a tensor. `dtype` is TensorFlow's name if numpy's differs (bfloat16 in uint16)."""
         name = dtype or array.dtype.name
         _check_dtype(key, array, name)
         self._fill(self.reserve(key, name, array.shape), array)
@@ -142,7 +142,7 @@ class BundleWriter:
             room.take(start, flat[start : start + CHUNK])
 
     def reserve(self, key: str, dtype: str, shape: tuple[int, ...]) -> Room:
-        """Room for the next tensor, which has to be full when the bundle is closed."""
+        """Reserve space for the next tensor, which must be full when the bundle is closed."""
         return self._reserve(_encoded(key), DTYPES[dtype][0], shape, math.prod(shape) * numpy_dtype(dtype).itemsize)
 
     def add_string(self, key: str, value: bytes) -> None:
@@ -160,7 +160,9 @@ class BundleWriter:
         with self._file:
             for key, room in self._rooms.items():
                 if room.done != room.size:
-                    raise CheckpointError(f"{key!r}: {room.done} bytes came, and {list(room.shape)} has {room.size}")
+                    raise CheckpointError(
+                        f"{key!r}: {room.done} bytes were written, and shape {list(room.shape)} has {room.size}"
+                    )
             os.fsync(self._file.fileno())
         header = protos.BundleHeader(num_shards=1)
         header.version.producer = VERSION

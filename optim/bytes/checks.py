@@ -1,4 +1,4 @@
-"""Checks of whole files, along with the work on what is in them."""
+"""Check whole files while their content is processed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 POLYNOMIAL = 0xEDB88320
-"""Of CRC-32, the lowest power in the highest bit."""
+"""1 as a polynomial of CRC-32, with the lowest power in the highest bit."""
 ONE = 1 << 31
 WORTH_JOINING = 1 << 20
-"""Bytes from which on it takes longer to read them again than to join their checksum with the others."""
+"""Bytes from which reading again takes longer than joining checksums."""
 
 
 class Check:
-    """A check of a whole file, which runs once, along with the work if that asks for it early.
+    """A check of a whole file that runs once, in parallel with the work if started early.
 
     Args:
-      run: raises DamagedFileError where the file is not what was written.
+      run: raises DamagedFileError if the file is altered.
     """
 
     def __init__(self, run: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class Check:
         return self._thread is not None and not self._thread.is_alive()
 
     def finish(self) -> None:
-        """Wait for the outcome. Raises what the check raised."""
+        """Wait for the outcome. Raises the exception of the check."""
         self.start()
         assert self._thread is not None
         self._thread.join()
@@ -56,12 +56,12 @@ class Check:
 
 
 class Crc32(Check):
-    """Compares a stretch of a file with its CRC-32. What others have read of it meanwhile is not read again.
+    """Compare part of a file with its CRC-32. Parts that others have read meanwhile are not read again.
 
     Args:
       start, size: where it is.
       read: (offset, size) -> that part of the file, piece by piece.
-      compare: is given the CRC-32; raises DamagedFileError where it is not what the file contains.
+      compare: gets the CRC-32; raises DamagedFileError if it is wrong.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Crc32(Check):
         self._known: dict[int, tuple[int, int]] = {}
 
     def takes(self, offset: int, size: int) -> bool:
-        """Whether the CRC-32 of a part that is about to be read is wanted."""
+        """Whether the CRC-32 of a part that will be read is needed."""
         return self._thread is None and size >= max(WORTH_JOINING, self._known.get(offset, (0, 0))[0] + 1)
 
     def add(self, offset: int, size: int, crc: int) -> None:
-        """A part that has been read."""
+        """Add a part that was read."""
         self._known[offset] = size, crc
 
     def _whole(self) -> int:
@@ -95,7 +95,7 @@ class Crc32(Check):
 
 
 def joined(first: int, second: int, size: int) -> int:
-    """The CRC-32 of two parts, one after the other, from those of each; `size` of the second in bytes."""
+    """The CRC-32 of two consecutive parts, from those of each; `size` of the second in bytes."""
     power, square = ONE, ONE >> 8  # x^0, and x^8 for a byte
     while size:
         if size & 1:
@@ -105,7 +105,7 @@ def joined(first: int, second: int, size: int) -> int:
 
 
 def _product(a: int, b: int) -> int:
-    """Of polynomials over two elements, modulo that of CRC-32."""
+    """The product of polynomials over GF(2), modulo that of CRC-32."""
     found = 0
     while a:
         if a & ONE:

@@ -17,7 +17,7 @@ from optim.bytes.window import Fill
 from optim.errors import CheckpointError
 
 Identity = tuple[object, object, int, object]
-"""Device, inode, size in bytes, time of the last change; of a URL: None, itself, size, version."""
+"""Device, inode, size in bytes, time of the last change; for a URL: None, itself, size, version."""
 
 
 def is_file(path: str) -> bool:
@@ -29,12 +29,12 @@ def is_folder(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    """Whether there is something of this name; a link that leads nowhere counts."""
+    """Whether this name exists; a broken link counts."""
     return remote().exists(path) if urls.is_url(path) else os.path.lexists(path)
 
 
 def names(folder: str) -> list[str]:
-    """Names of what is in a folder; raises OSError where it cannot be listed."""
+    """The names in a folder; raises OSError if it cannot be listed."""
     return remote().names(folder) if urls.is_url(folder) else os.listdir(folder or ".")
 
 
@@ -58,7 +58,7 @@ def listings_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def answers_kept(path: str) -> Iterator[None]:
-    """Inside, a store is asked once about each file of a source: it does not change while it is read, or is refused."""
+    """Ask a store only once about each file of a source inside this context: a source that changes is refused."""
     if not urls.is_url(path):
         yield
         return
@@ -72,7 +72,7 @@ def size(path: str) -> int:
 
 
 def identity(path: str) -> Identity:
-    """What shows whether a file is still the same; raises OSError."""
+    """A key that shows whether a file is unchanged; raises OSError."""
     if urls.is_url(path):
         return remote().identity(path)
     found = os.stat(path)
@@ -80,7 +80,7 @@ def identity(path: str) -> Identity:
 
 
 def canonical(path: str) -> str:
-    """One name for one file, whatever links lead to it and however it is spelled; its parts are joined by `/`."""
+    """A unique name for a file, whatever links or spellings were used; its parts are joined by `/`."""
     if urls.is_url(path):
         return path.rstrip("/")
     return system.spelled(os.path.realpath(path)).replace(os.sep, "/")
@@ -91,7 +91,7 @@ def absolute(path: str) -> str:
 
 
 def opened(path: str) -> BinaryIO:
-    """For reading and seeking; to be closed by the caller. Raises OSError."""
+    """Open for reading and seeking; the caller closes it. Raises OSError."""
     return remote().opened(path) if urls.is_url(path) else open(path, "rb")
 
 
@@ -111,24 +111,24 @@ def here(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def zipped(path: str) -> Iterator[zipfile.ZipFile]:
-    """Raises zipfile.BadZipFile, and whatever else the library raises on a damaged one."""
+    """Open a zip archive. Raises zipfile.BadZipFile, and the library's other errors for a damaged one."""
     with opened(path) as file, zipfile.ZipFile(file) as archive:
         yield archive
 
 
 @contextlib.contextmanager
 def filling(path: str) -> Iterator[Fill]:
-    """A function that reads pieces of a file. Raises OSError, as it does."""
+    """Yield a function that reads pieces of a file. Raises OSError, as the function does."""
     if urls.is_url(path):
         yield remote().fill(path)
         return
-    with held(os.open(path, system.READING)) as fill:
+    with filling_open(os.open(path, system.READING)) as fill:
         yield fill
 
 
 @contextlib.contextmanager
-def held(descriptor: int) -> Iterator[Fill]:
-    """As `filling`, of an open file, which is closed in the end."""
+def filling_open(descriptor: int) -> Iterator[Fill]:
+    """Like `filling`, for an open file, which is closed at the end."""
     try:
         yield lambda buffer, offset: system.read_at(descriptor, buffer.data, offset)
     finally:

@@ -1,4 +1,4 @@
-"""Names in a source: how long they can be, and which names a name contains."""
+"""Names in a source: their greatest length, and which names a name contains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST = 4096
 
 
 def check(names: Iterable[str], where: str) -> None:
-    """Raises DamagedFileError for a name that no program has given."""
+    """Raise DamagedFileError for a name that is too long to be real."""
     longest = max(names, key=len, default="")
     if len(longest) > LONGEST:
         raise DamagedFileError(
@@ -21,7 +21,7 @@ def check(names: Iterable[str], where: str) -> None:
 
 
 def contained(name: str, known: Collection[str]) -> Iterator[str]:
-    """Known names that are whole parts of a name: of `Adam/dense/kernel/m` `dense/kernel`, `Adam/dense`, ..."""
+    """Yield known names that are whole parts of a name: `dense/kernel`, `Adam/dense`, ... of `Adam/dense/kernel/m`."""
     parts = name.split("/")
     for size in sorted({each.count("/") + 1 for each in known}):
         runs = ("/".join(parts[i : i + size]) for i in range(len(parts) - size + 1))

@@ -1,4 +1,4 @@
-"""The few protocol buffers of TensorFlow checkpoints, in a private pool, so that TensorFlow is not imported.
+"""The few protocol buffers of TensorFlow checkpoints, in a private pool, without importing TensorFlow.
 
 Field numbers are those of TensorFlow 1.0-2.21: `tensor_bundle`, `trackable_object_graph`, `saved_model` and
 `saved_object_graph` in tensorflow/core/protobuf, `tensor_shape`, `tensor_slice` and `versions` in core/framework.
@@ -68,7 +68,7 @@ _MESSAGES: dict[str, tuple[_Spec, ...]] = {
     ),
     "TrackableObjectGraph": (_Spec(1, "nodes", "TrackableObject", repeated=True),),
     "MetaInfoDef": (_Spec(5, "tensorflow_version", "string"),),
-    # A SavedModel's graphs are long; of the SavedModel only the parts named here are built as objects.
+    # A SavedModel's graphs are long; only the parts named here become objects.
     "MetaGraphDef": (
         _Spec(1, "meta_info_def", "MetaInfoDef"),
         _Spec(7, "object_graph_def", "SavedObjectGraph"),
@@ -82,7 +82,7 @@ _MESSAGES: dict[str, tuple[_Spec, ...]] = {
         _Spec(7, "variable", "SavedVariable"),
     ),
     "SavedObjectGraph": (_Spec(1, "nodes", "SavedObject", repeated=True),),
-    # `PREFIX.meta` of tf.train.Saver: of the graph what says which variable an update reads and writes, and constants.
+    # `PREFIX.meta` of tf.train.Saver: the parts of the graph with the inputs and outputs of updates, and constants.
     "NodeDef": (
         _Spec(1, "name", "string"),
         _Spec(2, "op", "string"),
@@ -179,5 +179,5 @@ SavedModel = _message("SavedModel")
 KerasMetadata = _message("KerasMetadata")
 SaverMetaGraph = _message("SaverMetaGraphDef")
 SavedGraphs = _message("SavedGraphs")
-"""A SavedModel of TensorFlow 1, of which the same is read as of `PREFIX.meta`."""
+"""A SavedModel of TensorFlow 1; the same parts are read as of `PREFIX.meta`."""
 Variable = _message("VariableDef")

@@ -1,7 +1,7 @@
-"""Tensors whose bytes are in one piece of a file, just as a TensorFlow checkpoint stores them: copied, not decoded.
+"""Tensors whose bytes are contiguous and stored as in a TensorFlow checkpoint: copied without decoding.
 
-That is all of a TensorFlow checkpoint but strings and partitioned variables, and every dataset that Keras wrote to
-HDF5. Such a tensor streams through one small buffer: fresh memory for each costs as much as writing it.
+These are all tensors of a TensorFlow checkpoint except strings and partitioned variables, and every dataset that Keras
+wrote to HDF5. They stream through one small buffer: new memory for each costs as much as writing it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from optim.bytes.window import Fill
 from optim.errors import DamagedFileError
 
 CHUNK = 1 << 18
-"""Bytes at a time: they stay in the processor's cache between reading, checksum and writing. For a larger piece the
-system fetches memory again, which takes longer than all the rest."""
+"""Bytes at a time: they stay in the processor's cache between reading, checksum and writing. Larger pieces come from
+memory again, which takes longer than everything else."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Extent:
     passing: Callable[[int, np.ndarray], None] | None = None
 
     def chunks(self, buffer: np.ndarray) -> Iterator[np.ndarray]:
-        """The bytes in order, each time as a part of `buffer` (uint8), which the next part overwrites.
+        """Yield the bytes in order, each time as a part of `buffer` (uint8), which the next part overwrites.
 
         Raises:
-          DamagedFileError: the file ends too early or cannot be read, or at the end, the checksum is wrong.
+          DamagedFileError: the file ends too early or cannot be read; or, at the end, the checksum is wrong.
         """
         position, end, crc, crc32 = self.offset, self.offset + self.size, 0, 0
         whole = self.check if isinstance(self.check, Crc32) and self.check.takes(self.offset, self.size) else None

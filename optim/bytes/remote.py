@@ -1,8 +1,8 @@
 """Files at URLs, through fsspec: `s3://`, `gs://`, `az://`, `hf://`, `http(s)://`, `memory://` and its others.
 
-Reads are by ranges, in blocks of BLOCK bytes of which a few are kept, so that memory is bounded and little travels.
-Credentials are those that fsspec finds; what a URL holds of them is never shown. What a store calls the version of an
-object (ETag, generation, time of the last change) shows whether it is still the same.
+Files are read by ranges, in blocks of BLOCK bytes of which a few are cached, so memory is bounded and little is
+transferred. fsspec finds the credentials; those in a URL are never shown. A store's version of an object (ETag,
+generation, time of the last change) shows whether it is unchanged.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from optim.errors import UnknownFormatError, UnsupportedError
 
 BLOCK = 1 << 20
 AHEAD = 8
-"""Blocks at a time where one follows the other."""
+"""Blocks to read together if one follows the other."""
 KEPT = 32
-"""Blocks in memory for each file that is open."""
+"""Cached blocks of each open file."""
 WHOLE = 4
-"""Files of servers that send no parts, kept on disk."""
+"""Whole files from servers that send no parts, on disk."""
 TRIES = 5
 PAUSE = 0.2
-"""Seconds before the second try; twice as many before each further one."""
+"""Seconds before the second try; doubled before each further one."""
 VERSIONS = ("ETag", "etag", "generation", "version_id", "VersionId", "md5Hash", "content_md5", "blob_id", "sha256")
 TIMES = ("LastModified", "last_modified", "updated", "mtime", "created", "Last-Modified")
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
@@ -58,14 +58,14 @@ def exists(url: str) -> bool:
 
 
 def names(folder: str) -> list[str]:
-    """Raises OSError where the folder cannot be listed."""
+    """Raises OSError if the folder cannot be listed."""
     known = _LISTED.get()
     if known is not None and folder.rstrip("/") in known:
         return sorted(known[folder.rstrip("/")])
     system, path = system_of(folder)
     system.invalidate_cache()
     listed = _patiently(folder, lambda: system.ls(path, detail=True))
-    files_last = sorted(listed, key=lambda info: info["type"] == "file")  # a file beside a folder of its name is found
+    files_last = sorted(listed, key=lambda info: info["type"] == "file")  # a file next to a folder of its name is found
     found = {str(info["name"]).rstrip("/"): info for info in files_last}
     found.pop(path.rstrip("/"), None)
     entries = {each.rsplit("/", 1)[-1]: info for each, info in found.items()}
@@ -75,7 +75,7 @@ def names(folder: str) -> list[str]:
 
 
 _LISTED: ContextVar[dict[str, dict[str, dict[str, Any]]] | None] = ContextVar("listed", default=None)
-"""What is known of the files in folders: `{folder: {name: info}}`."""
+"""Known files in folders: `{folder: {name: info}}`."""
 
 
 def listings_kept() -> contextlib.AbstractContextManager[None]:
@@ -88,7 +88,7 @@ _ANSWERS: ContextVar[dict[str, dict[str, Any] | None] | None] = ContextVar("answ
 
 
 def answers_kept() -> contextlib.AbstractContextManager[None]:
-    """Inside, a store is asked about each URL once."""
+    """Inside, ask a store once about each URL."""
     return _known_inside(_ANSWERS)
 
 
@@ -109,7 +109,7 @@ def identity(url: str) -> tuple[None, str, int, str]:
     """Raises OSError if the file does not exist."""
     found = _info(url)
     if found is None or found["type"] != "file":
-        raise FileNotFoundError(2, "no such file", shown(url))
+        raise FileNotFoundError(2, "not found", shown(url))
     length = found.get("size")
     if length is None:
         length = _whole(url).seek(0, io.SEEK_END)
@@ -123,12 +123,12 @@ def opened(url: str) -> BinaryIO:
 
 
 def fill(url: str) -> Fill:
-    """A function that reads pieces of the file into a buffer."""
+    """Return a function that reads pieces of the file into a buffer."""
     return _Blocks(url).fill
 
 
 def system_of(url: str) -> tuple[Any, str]:
-    """fsspec's file system of a URL, and the path in it.
+    """Return fsspec's file system of a URL, and the path in it.
 
     Raises:
       UnsupportedError: fsspec, or the package that it needs for this kind of URL, is not installed.
@@ -186,13 +186,13 @@ def _listed(url: str) -> tuple[bool, dict[str, Any] | None]:
 
 
 def _patiently(url: str, call: Callable[[], T]) -> T:
-    """Try again where the network failed. Raises OSError, without credentials in its text."""
+    """Try again after network errors. Raises OSError, without credentials in its text."""
     for left in reversed(range(TRIES)):
         try:
             return call()
         except LASTING as error:
             raise type(error)(getattr(error, "errno", None) or 5, shown(str(error)) or type(error).__name__) from None
-        except Exception as error:  # of whichever library fsspec uses: botocore, aiohttp, gcsfs, ...
+        except Exception as error:  # of any library that fsspec uses: botocore, aiohttp, gcsfs, ...
             if not left:
                 what = f"{type(error).__name__}: {error}".rstrip(": ")
                 raise OSError(5, f"gave up after {TRIES} tries ({shown(what)})") from None
@@ -204,7 +204,7 @@ _DOWNLOADED: OrderedDict[str, Any] = OrderedDict()
 
 
 def _whole(url: str) -> Any:
-    """All of a file whose server cannot send parts of it, in a temporary file without a name."""
+    """Store a whole file in an unnamed temporary file, if its server cannot send parts."""
     if url not in _DOWNLOADED:
         system, path = system_of(url)
 
@@ -222,7 +222,7 @@ def _whole(url: str) -> Any:
 
 
 class _Blocks:
-    """One file, of which a few blocks are in memory."""
+    """One file, with a few blocks in memory."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -232,7 +232,7 @@ class _Blocks:
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
 
     def fill(self, buffer: np.ndarray, offset: int) -> int:
-        """To the end of a block at most."""
+        """Read at most to the end of a block."""
         if offset >= self.size:
             return 0
         number, start = divmod(offset, BLOCK)
@@ -260,11 +260,11 @@ class _Blocks:
         def fetch() -> bytes:
             data: bytes = self._system.cat_file(self._path, start=start, end=end)
             if len(data) < end - start:
-                raise OSError(5, f"{len(data)} of {end - start} bytes came")
+                raise OSError(5, f"{len(data)} of {end - start} bytes arrived")
             return data
 
         data = _patiently(self._url, fetch)
-        if len(data) > end - start:  # a server that sends all of it whatever was asked for
+        if len(data) > end - start:  # a server that ignores the range and sends the whole file
             return self._of_whole(start, end)
         return data
 
@@ -275,7 +275,7 @@ class _Blocks:
 
 
 def send(path: str, url: str) -> None:
-    """Copy a file of this machine there; it appears when all of it has come. Raises OSError."""
+    """Upload a local file; it appears when it is complete. Raises OSError."""
     system, place = system_of(url)
 
     def put() -> None:
@@ -287,7 +287,7 @@ def send(path: str, url: str) -> None:
 
 
 def remove(url: str) -> None:
-    """As well as it can be done."""
+    """Remove as far as possible."""
     system, place = system_of(url)
     with contextlib.suppress(OSError, NotImplementedError):
         _patiently(url, lambda: system.rm_file(place))
@@ -295,7 +295,7 @@ def remove(url: str) -> None:
 
 @contextlib.contextmanager
 def copied(url: str) -> Iterator[str]:
-    """A copy on this machine, of a file or of a folder of files, under its own last name."""
+    """Yield a local copy of a file or of a folder of files, under its own last name."""
     with tempfile.TemporaryDirectory(prefix="dtopt-") as folder:
         local = os.path.join(folder, url.rstrip("/").rsplit("/", 1)[-1])
         pairs = [(url, local)]

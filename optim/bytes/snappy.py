@@ -1,7 +1,7 @@
-"""Blocks in Snappy's raw format: the length of the whole, then literals and copies of what came before.
+"""Blocks in Snappy's raw format: the length of the whole, then literals and copies of earlier bytes.
 
-Sources: format_description.txt of google/snappy; tensorflow/tsl/lib/io/format.cc, which reads such blocks. TensorFlow
-writes checkpoints without them, but files with them exist: a SavedModel in the test data of TensorFlow Serving.
+Sources: format_description.txt of google/snappy; tensorflow/tsl/lib/io/format.cc. TensorFlow itself writes checkpoints
+without such blocks, but some files have them: a SavedModel in the test data of TensorFlow Serving.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from optim.errors import DamagedFileError
 
 MAX_RATIO = 64
-"""No element of at least two bytes gives more than 64."""
+"""No element of two or more bytes expands to more than 64."""
 
 
 def decompress(data: bytes, where: str) -> bytes:
-    """The bytes of a block.
+    """Return the bytes of a block.
 
     Raises:
       DamagedFileError: truncated, contradictory, or longer than such a block can be.
@@ -36,7 +36,7 @@ def decompress(data: bytes, where: str) -> bytes:
         position += 1
         kind, size = tag & 3, (tag >> 2) + 1
         if kind == 0:
-            extra = max(size - 60, 0)  # up to 60 bytes: their number; above, how many bytes hold it
+            extra = max(size - 60, 0)  # up to 60: the size itself; above: the number of bytes of the size
             if extra:
                 size = int.from_bytes(data[position : position + extra], "little") + 1
             position += extra
@@ -53,7 +53,7 @@ def decompress(data: bytes, where: str) -> bytes:
         position += width
         if position > len(data) or not 0 < offset <= len(out):
             raise damaged
-        for _ in range(size):  # a copy may reach into what it writes
+        for _ in range(size):  # a copy may overlap its own output
             out.append(out[-offset])
         if len(out) > length:
             raise damaged

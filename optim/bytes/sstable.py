@@ -18,14 +18,14 @@ from optim.errors import CheckpointError, DamagedFileError
 MAGIC = 0xDB4775248B80FB57
 FOOTER_SIZE = 48
 PLAIN, SNAPPY = 0, 1
-"""Types of a block: as it is, or compressed."""
+"""Types of a block: uncompressed, or compressed."""
 _TRAILER_SIZE = 5
 _BLOCK_SIZE = 256 * 1024
 _RESTART_INTERVAL = 16
 
 
 def mask_crc(crc: int) -> int:
-    """A CRC as it is stored, so that a CRC over CRCs stays meaningful (tsl/lib/hash/crc32c.h)."""
+    """The stored form of a CRC, so that a CRC over CRCs stays meaningful (tsl/lib/hash/crc32c.h)."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -53,7 +53,7 @@ def write_varint(value: int) -> bytes:
 
 
 def has_magic(path: str) -> bool:
-    """Whether a file ends as a table does; False where it cannot be read."""
+    """Whether a file ends like a table; False if it cannot be read."""
     try:
         with files.opened(path) as file:
             if file.seek(0, os.SEEK_END) < FOOTER_SIZE:
@@ -65,9 +65,9 @@ def has_magic(path: str) -> bool:
 
 
 def read_table(path: str) -> dict[bytes, bytes]:
-    """All keys and values of a table, with every block's checksum verified.
+    """Return all keys and values of a table, with every block's checksum verified.
 
-    Memory stays within a small multiple of the file's size, whatever the file contains.
+    Memory is limited to a small multiple of the file's size, whatever the file contains.
 
     Raises:
       DamagedFileError: truncated, flipped or contradictory bytes.
@@ -84,7 +84,7 @@ def read_table(path: str) -> dict[bytes, bytes]:
     _block(data, offset, size, path)  # the metaindex, which is empty
     (offset, size), position = _handle(data, position, path)
     if data[position:-8].strip(b"\0"):
-        raise DamagedFileError(f"{path} is damaged: its footer holds bytes that mean nothing; copy it again")
+        raise DamagedFileError(f"{path} is damaged: its footer has unexpected bytes; copy it again")
     table: dict[bytes, bytes] = {}
     last, budget = None, (1 << 20) + 64 * len(data)
     for _, handle in _entries(_block(data, offset, size, path), path):
@@ -115,7 +115,7 @@ def _block(data: bytes, offset: int, size: int, path: str) -> bytes:
         return snappy.decompress(data[offset:end], path)
     if data[end] != PLAIN:
         raise CheckpointError(
-            f"{path} has a block compressed in a way that is not known here (type {data[end]}); load the checkpoint in"
+            f"{path} has a block with an unknown compression (type {data[end]}); load the checkpoint in"
             " TensorFlow and save it again"
         )
     return data[offset:end]
@@ -141,8 +141,7 @@ def _entries(block: bytes, path: str) -> Iterator[tuple[bytes, bytes]]:
         position += length
 
 
-def _common(a: bytes, b: bytes) -> int:
-    """Length of the prefix that two keys share."""
+def _common_prefix_length(a: bytes, b: bytes) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -159,7 +158,7 @@ class _BlockBuilder:
             self.restarts.append(len(self.data))
             self.count = 0
         elif self.count:
-            shared = _common(self.last_key, key)
+            shared = _common_prefix_length(self.last_key, key)
         self.data += write_varint(shared) + write_varint(len(key) - shared) + write_varint(len(value))
         self.data += key[shared:] + value
         self.count += 1
@@ -172,7 +171,7 @@ class _BlockBuilder:
 
 
 def build_table(items: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The bytes of a table. `items` are in strictly ascending order of their keys."""
+    """Build a table. `items` are in strictly ascending order of their keys."""
     out, index, block = bytearray(), _BlockBuilder(), _BlockBuilder()
 
     def place(builder: _BlockBuilder) -> bytes:

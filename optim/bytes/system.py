@@ -1,7 +1,7 @@
-"""File operations that not every system has, and what takes their place there.
+"""File operations that not every system has, and their replacements.
 
-POSIX locks and syncs folders and reads at an offset. Windows opens no folder, and shares one position between all who
-read a descriptor. A system with neither `fcntl` nor `msvcrt` has no locks.
+POSIX locks and syncs folders and reads at an offset. Windows does not open folders, and all readers of a descriptor
+share one position. A system with neither `fcntl` nor `msvcrt` has no locks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ LOCK = ".lock"
 HAS_LOCKS = fcntl is not None or msvcrt is not None
 READING = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _position = threading.Lock()
-"""Held while a read or write moves the position of a descriptor."""
+"""Locked while a read or write moves the position of a descriptor."""
 
 
 def spelled(path: str) -> str:
-    """An absolute path as its folders list it, if upper and lower case are the same there."""
+    """An absolute path as its folders list it, on systems that ignore case."""
     parent, name = os.path.split(path)
     if parent == path or not name:
         return path
@@ -47,7 +47,7 @@ def sync(descriptor: int) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable, if the system opens folders; Windows does that on its own."""
+    """Make the names in a folder durable, if the system opens folders; Windows does that by itself."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except PermissionError:
@@ -61,7 +61,7 @@ def sync_folder(folder: str) -> None:
 
 
 def read_at(descriptor: int, buffer: Any, offset: int) -> int:
-    """Fill a buffer from a place in a file. Returns: bytes read."""
+    """Fill a buffer from an offset in a file. Returns the number of bytes read."""
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, [buffer], offset)
     view = memoryview(buffer).cast("B")
@@ -73,7 +73,7 @@ def read_at(descriptor: int, buffer: Any, offset: int) -> int:
 
 
 def write_at(descriptor: int, data: Any, offset: int) -> int:
-    """Write at a place in a file. Returns: bytes written, which may be less."""
+    """Write at an offset in a file. Returns the number of bytes written, possibly fewer."""
     if hasattr(os, "pwrite"):
         return os.pwrite(descriptor, data, offset)
     with _position:
@@ -82,7 +82,7 @@ def write_at(descriptor: int, data: Any, offset: int) -> int:
 
 
 def lock(folder: str, *, wait: bool = True) -> int:
-    """Lock a folder for this process, until `unlock`. Returns: a descriptor.
+    """Lock a folder for this process, until `unlock`. Returns a descriptor.
 
     Raises BlockingIOError: another process has it, or, with `wait=False`, the system has no locks.
     """
@@ -108,7 +108,7 @@ def lock(folder: str, *, wait: bool = True) -> int:
 def unlock(folder: str, descriptor: int) -> None:
     os.close(descriptor)
     if fcntl is None:
-        with contextlib.suppress(OSError):  # another process has it open by now
+        with contextlib.suppress(OSError):  # another process may have it open
             os.unlink(folder + LOCK)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 Fill = Callable[[np.ndarray, int], int]
-"""(buffer of uint8, offset) -> how many bytes of the file were read into it from there; 0 at its end."""
+"""(buffer of uint8, offset) -> number of bytes that were read into it from there; 0 at the end of the file."""
 
 
 class Window(io.RawIOBase):
-    """Part of an open file, read-only; closing it closes that."""
+    """Part of an open file, read-only; closing it closes that file."""
 
     def __init__(self, file: contextlib.AbstractContextManager[Fill], start: int, size: int) -> None:
         self._file, self._start, self._size, self._position = contextlib.ExitStack(), start, size, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -106,8 +107,14 @@ def _check_loss_scale(folder: str, scale: Any) -> None:
 
 
 def _without_effect(metadata: Metadata) -> dict[str, Any]:
-    """Options of TensorFlow that change no step, at the values with which Keras takes them on another backend."""
-    changes: dict[str, Any] = {"executor": "auto", "jit_compile": None}
+    """Options of TensorFlow at the values with which Keras takes them on another backend."""
+    changes: dict[str, Any] = {"executor": "auto", "jit_compile": None, "repeated_rows": []}
+    if rows := metadata.config.get("repeated_rows"):
+        warnings.warn(
+            f"repeated_rows={rows!r} of the saved optimizer has no effect here, because gradients of tables are dense",
+            UserWarning,
+            stacklevel=3,
+        )
     if not _has_mesh():
         changes["slot_placement"] = LIKE_VARIABLE
     return {name: value for name, value in changes.items() if name in metadata.config}

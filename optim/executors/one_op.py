@@ -11,6 +11,7 @@ it, steps are the portable executor's.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,6 +36,7 @@ from optim.options.master_copies import target
 from optim.options.option_objects import GradientsClipOption
 from optim.precision import compute_dtype, float64s
 from optim.rule import Rule
+from optim.state import mesh_groups
 from optim.state.row_gradient import RowGradient, at_hand, window_arguments, window_sums
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
@@ -140,8 +142,14 @@ def _control_on_mesh(work: Work, is_finite: Callable[[Work], Any]) -> Any:
     is_scaled = work.loss_scale is not None
     if work.clip.needs_clipped_norms or not (is_scaled or work.clip.norm) or not takes_all(work):
         return None
-    pending = clip(_unscaled(work), replace(work.clip, clipvalue=None))
-    is_left_out = tf.logical_not(is_finite(work)) if is_scaled else False
+    squares = _square_sums_on_mesh(work, work.gradients)
+    pending = clip(_unscaled(work, lambda _: squares), replace(work.clip, clipvalue=None))
+    finite: Any = True
+    if is_scaled and any(gradient.dtype == tf.float64 for gradient in work.gradients):
+        finite = is_finite(work)  # of these, squares may be infinite where gradients are not
+    elif is_scaled:
+        finite = tf.reduce_all(tf.math.is_finite(tf.stack(squares)))
+    is_left_out = tf.logical_not(finite)
     return float64s([tf.cast(is_left_out, tf.float64), *(pending.factors or ())])
 
 
@@ -189,12 +197,12 @@ def _clipped(work: Work) -> PendingGradients:
         return PendingGradients(
             work.gradients, _none, [float(1 + i) for i in range(len(work.gradients))], work.clip.clipvalue
         )
-    return clip(_unscaled(work), work.clip)
+    return clip(_unscaled(work, _adding_up(work)), work.clip)
 
 
-def _unscaled(work: Work) -> PendingGradients:
+def _unscaled(work: Work, square_sums: Callable[[Sequence[Any]], list[Any]]) -> PendingGradients:
     """The gradients, divided by the loss scale."""
-    gradients = PendingGradients(work.gradients, _adding_up(work))
+    gradients = PendingGradients(work.gradients, square_sums)
     if work.loss_scale is None:
         return gradients
     return gradients.scale([1.0 / work.loss_scale] * len(work.gradients))
@@ -206,7 +214,9 @@ def _none(gradients: Sequence[Any]) -> list[Any]:
 
 def _adding_up(work: Work) -> Callable[[Sequence[Any]], list[Any]]:
     """What gives the sum of squares of each gradient."""
-    if all(tracked.mesh is None and not native.on_gpu(tracked) for tracked in work.tracked):
+    if work.tracked[0].mesh is not None:
+        return functools.partial(_square_sums_on_mesh, work)
+    if not any(map(native.on_gpu, work.tracked)):
         return _square_sums
     devices = {at_hand(tracked.variable).device for tracked in work.tracked}
     if len(devices) == 1 and all(map(native.adds_up_on, work.tracked)):
@@ -226,10 +236,35 @@ def _square_sums(gradients: Sequence[Any]) -> list[Any]:
 
 
 def _square_sums_of_wholes(gradients: Sequence[Any]) -> list[Any]:
-    """On a mesh, where the op would see a device's part."""
-    here, gathered = by_window(gradients)
-    found, sums = iter([square_sum(numbers_of(gradient)) for gradient in here]), iter(window_sums(gathered))
-    return [next(sums)[0] if _has_window(gradient) else next(found) for gradient in gradients]
+    """On several devices, where the op would see those of one."""
+    return [square_sum(numbers_of(gradient)) for gradient in gradients]
+
+
+def _square_sums_on_mesh(work: Work, gradients: Sequence[Any]) -> list[Any]:
+    """Each device adds up those of its parts."""
+    here = [i for i, gradient in enumerate(gradients) if not _has_window(gradient)]
+    gathered = iter(window_sums([gradient for gradient in gradients if _has_window(gradient)]))
+    if not here or any(gradients[i].dtype not in native.DTYPES for i in here):
+        found = iter(_square_sums_of_wholes([gradients[i] for i in here]))
+    else:
+        mesh = work.tracked[0].mesh
+        assert mesh is not None
+        tensors = [numbers_of(gradients[i]) for i in here]
+
+        def write(into: Any) -> None:
+            library.ops().dtopt_part_squares(gradients=tensors, into=into)
+
+        sums = mesh_groups.summed(mesh, [len(here)], write)
+        found = iter([sums[k] / _copies(gradients[i], work.tracked[i]) for k, i in enumerate(here)])
+    return [next(gathered)[0] if _has_window(gradient) else next(found) for gradient in gradients]
+
+
+def _copies(gradient: Any, tracked: Tracked) -> int:
+    """How many devices of a mesh have each number of a gradient: all have rows, which are not divided."""
+    assert tracked.layout is not None
+    layout = tracked.layout
+    is_rows = isinstance(gradient, RowGradient)
+    return layout.mesh.size // (1 if is_rows else math.prod(layout.num_shards(dim) for dim in range(layout.rank)))
 
 
 def _has_window(gradient: Any) -> bool:

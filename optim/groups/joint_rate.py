@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
-
-from optim import float32_view, lazy, schedules
-from optim.errors import HyperparameterError, UnsupportedError
-from optim.float32_view import Float32View
+from optim import lazy
+from optim.errors import UnsupportedError
+from optim.groups.proportion import factor_between
 from optim.options import rate
 from optim.options.part import Part
 from optim.options.rate import Rate
+
+if TYPE_CHECKING:
+    from optim.groups import joint_view
+else:
+    joint_view = lazy.modules("optim.groups.joint_view")
 
 
 class JointRate(Part):
@@ -35,79 +38,37 @@ class JointRate(Part):
     def read(self) -> Any:
         """As `Optimizer.learning_rate`, of the last group; to assign the variable of a constant rate moves all."""
         found = self._main.read()
-        return JointView(found.exact, self._constants) if isinstance(found, Float32View) else found
+        return joint_view.JointView(found.exact, self._constants) if self._main.is_constant else found
 
     def replace(self, value: Any) -> None:
         """What setting `Groups.learning_rate` to a number does.
 
         Raises:
-          UnsupportedError: another kind of rate, which belongs to a group. TypeError: a rate is a schedule.
+          UnsupportedError: another kind of rate, which belongs to a group. TypeError: a rate is no number.
+          HyperparameterError: the rate is 0 now.
         """
         parsed = rate.parse(value)
         if not isinstance(parsed, float):
             raise UnsupportedError(
                 "a schedule or callable belongs to one group: set optimizer.members[i].learning_rate instead"
             )
-        variable = self.read()
-        if not isinstance(variable, JointView):
-            raise TypeError(_NOT_A_NUMBER)
-        variable.assign(parsed)
-
-    def keep(self, parsed: Any) -> None:
-        self.replace(parsed)
+        others = self._constants()
+        if lazy.is_variable(self.source):
+            self.read().assign(parsed)
+            return
+        factor = factor_between(self.source, parsed)
+        for part, before in zip(self._others, others, strict=True):
+            part.keep(before * factor)
+        self._main.keep(parsed)
 
     def to_json(self) -> Any:
         return self._main.to_json()
 
-    def _constants(self) -> list[tf.Variable]:
-        """The variables of the other groups' rates. Raises TypeError: one has no variable."""
-        sources = [part.source for part in self._others]
-        if any(schedules.is_schedule(source) or not lazy.is_variable(source) for source in sources):
-            raise TypeError(_NOT_A_NUMBER)
-        return [float32_view.exact(source) for source in sources]
-
-
-_NOT_A_NUMBER = (
-    "the learning rate of a group is a schedule or callable, which does not follow a number; set"
-    " optimizer.members[i].learning_rate of each group instead"
-)
-
-
-class JointView(Float32View):
-    """The rate of the main group as programs see it; what is assigned to it moves the rates of the other groups."""
-
-    def __init__(self, exact: tf.Variable, others: Any):
-        super().__init__(exact)
-        self.__dict__["_others_of"] = others
-
-    def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `Float32View.assign`. Raises HyperparameterError: the rate is 0, so that no factor leads to another."""
-        return self._move_all(lambda: super(JointView, self).assign(value, *args, **kwargs))
-
-    def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._move_all(lambda: super(JointView, self).assign_add(delta, *args, **kwargs))
-
-    def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._move_all(lambda: super(JointView, self).assign_sub(delta, *args, **kwargs))
-
-    def __reduce__(self) -> Any:
-        return Float32View, (self.exact,)
-
-    def _move_all(self, assign: Any) -> Any:
-        others = self.__dict__["_others_of"]()
-        before = self.exact.read_value()
-        _check_not_zero(before)
-        result = assign()
-        factor = self.exact.read_value() / before
-        for other in others:
-            other.assign(other.read_value() * factor)
-        return result
-
-
-def _check_not_zero(before: Any) -> None:
-    text = "learning_rate is 0, so that the rates of the other groups cannot follow it: set that of each of `members`"
-    if tf.executing_eagerly():
-        if float(before) == 0.0:
-            raise HyperparameterError(text)
-    else:
-        tf.debugging.assert_greater(before, tf.zeros_like(before), text)
+    def _constants(self) -> list[Any]:
+        """The rates of the other groups: variables, or numbers on other backends. Raises TypeError: one is neither."""
+        if not all(part.is_constant for part in (self._main, *self._others)):
+            raise TypeError(
+                "the learning rate of a group is a schedule, a callable or a variable of the program, which does not"
+                " follow a number; set optimizer.members[i].learning_rate of each group instead"
+            )
+        return [part.source for part in self._others]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from optim import slot_layout
 from optim.errors import UnknownVariableError
 from optim.groups.selection import Selection
-from optim.state.tracked import plain_name, unwrap
+from optim.state.names import plain_name
 
 if TYPE_CHECKING:
     from optim.state.counter import Counter
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 class MemberVariables:
     """The variables of one group, found as in `TrackedVariables`."""
 
-    unwrap = staticmethod(unwrap)
-
     def __init__(self, whole: TrackedVariables, selection: Selection, number: int):
         self._whole, self._selection, self._number = whole, selection, number
+        self.unwrap = whole.unwrap
 
     def __iter__(self) -> Iterator[Tracked]:
         return iter(self._selection.members(self._number))
@@ -53,6 +52,8 @@ class MemberSlots:
         return (item for item in self._whole.items() if item[1] in mine)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_whole":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self._whole, name)
 
 
@@ -62,7 +63,8 @@ class MemberState:
     def __init__(self, whole: State, selection: Selection, number: int):
         self._whole, self._number = whole, number
         self.tracked = MemberVariables(whole.tracked, selection, number)
-        self.slots = MemberSlots(whole.slots, selection, number)
+        if hasattr(whole, "slots"):  # on TensorFlow
+            self.slots = MemberSlots(whole.slots, selection, number)
 
     def key(self, name: str) -> str:
         """What a scalar is called in the whole; the count of steps is that of all."""
@@ -71,15 +73,14 @@ class MemberState:
     @property
     def scalars(self) -> dict[str, Any]:
         own = self.key("")
-        mine = {key: value for key, value in self._whole.scalars.items() if key.startswith(own)}
-        found = {key.removeprefix(own): value for key, value in mine.items()}
-        return {slot_layout.ITERATIONS: self._whole.scalars[slot_layout.ITERATIONS], **found}
+        mine = (key for key in self._whole.scalars if key == slot_layout.ITERATIONS or key.startswith(own))
+        return {key.removeprefix(own): self._whole.scalars[key] for key in mine}
 
     def counter(self, name: str) -> Counter:
         return self._whole.counter(self.key(name))
 
     def new_scalar(self, name: str, value: Any, dtype: Any, label: str) -> Any:
-        return self._whole.new_scalar(self.key(name), value, dtype, f"{self.key('')}{label}")
+        return self._whole.new_scalar(self.key(name), value, dtype, self.key(label))
 
     def remove_scalar(self, name: str) -> None:
         self._whole.remove_scalar(self.key(name))
@@ -88,4 +89,6 @@ class MemberState:
         return [*self.scalars.values(), *(variable for _, _, variable in self.slots.items())]
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_whole":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self._whole, name)

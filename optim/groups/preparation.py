@@ -22,6 +22,7 @@ class GroupsPreparation(Preparation):
         self._algorithm = self._composite = algorithm
         self._state = state
         self._settings = settings
+        self._found: tuple[Sequence[Tracked], dict[int, list[int]]] | None = None
         self._parts = {
             number: Preparation(member.algorithm, member.state, member.settings, iterations)  # type: ignore[arg-type]
             for number, member in enumerate(algorithm.members)
@@ -67,8 +68,11 @@ class GroupsPreparation(Preparation):
         return found
 
     def _positions(self, tracked: Sequence[Tracked]) -> dict[int, list[int]]:
-        """Where the variables of each group are."""
+        """Where the variables of each group are; looked for once for all variables of a step."""
+        if self._found is not None and self._found[0] is tracked:
+            return self._found[1]
         found: dict[int, list[int]] = {}
         for i, item in enumerate(tracked):
             found.setdefault(self._composite.selection.of(item), []).append(i)
+        self._found = (tracked, found)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from optim.options.loss_scale import LossScale
 from optim.options.master_copies import MasterCopies
 from optim.options.part import Part
 from optim.options.repeated_rows import RepeatedRows
-from optim.options.settings import OPTIONS, Settings
+from optim.options.settings import OPTIONS, Settings, with_options
 from optim.options.slot_placement import SlotPlacement
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in options:
         if name in (*OPTIONS, "learning_rate") and name not in (*OPTIONS_OF_ALL, *OTHER_NAMES):
             raise HyperparameterError(f"{name} belongs to the optimizers of the groups; give it to those")
+
+
+def signature(own: inspect.Signature) -> inspect.Signature:
+    """A signature of `Groups` whose `**options` are written out."""
+    every = with_options(own).parameters
+    others = {*OPTIONS} - {*OPTIONS_OF_ALL, *OTHER_NAMES}
+    return own.replace(parameters=[parameter for name, parameter in every.items() if name not in others])
 
 
 class GroupsSettings(Settings):
@@ -57,6 +65,9 @@ class GroupsSettings(Settings):
         super().watch(changed)
         for member in self._members:
             member.watch(changed)
+
+    def live(self) -> dict[str, Any]:
+        return {"slot_placement": self.placement.slot_placement}
 
     def report_change(self) -> None:
         self.clipping.changed()

@@ -14,17 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from optim import recipe, schedules, slot_layout
+from optim import schedules, slot_layout
 from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnknownVariableError, UnsupportedError
+from optim.groups.algorithm import Composite
+from optim.groups.proportion import factor_between
 from optim.hyperparameters import to_number
 from optim.keras import listing
-from optim.keras.backend_options import OTHER_NAMES, check, check_rate, settings_of
+from optim.keras.backend_options import OTHER_NAMES, check, check_rate, parts_of
 from optim.keras.backends import BACKENDS
 from optim.keras.behaviour import Behaviour
 from optim.keras.configured import Configured
 from optim.keras.pure_step import PureStep
+from optim.keras.rule_groups import RuleGroup, rule_groups
 from optim.keras.step_values import VARIABLE, Arrays, Tracked, apart, dtype_of
 from optim.keras_differences import KERAS_3
+from optim.optimizers.groups import Groups
 from optim.options import rate as rates
 from optim.options.master_copies import LOW_PRECISION
 from optim.options.settings import OPTIONS
@@ -46,16 +50,16 @@ class AnyBackend(Configured):
     def __init__(self, optimizer: Any):
         backend = BACKENDS[self._keras.backend.backend()]()
         own = vars(self)
-        own["_behaviour"] = behaviour = Behaviour(optimizer, self._keras, KERAS_3, backend.name, True)
-        behaviour.warn(behaviour.unlike, 3)
-        own["_xp"], own["_state"] = backend, recipe.State()
-        own["_settings"] = settings = settings_of(optimizer, own["_state"])
-        own["_algorithm"] = settings.algorithm()
-        check(settings, own["_algorithm"], optimizer, backend)
-        own["_slots"], own["_by_id"], own["_exact_rate"] = {}, {}, None
+        if not isinstance(optimizer, Groups):  # which Keras has no class for
+            own["_behaviour"] = behaviour = Behaviour(optimizer, self._keras, KERAS_3, backend.name, True)
+            behaviour.warn(behaviour.unlike, 3)
+        own["_xp"] = backend
+        own["_state"], own["_settings"], own["_algorithm"] = parts_of(optimizer)
+        settings, algorithm = own["_settings"], own["_algorithm"]
+        check(settings, algorithm, optimizer, backend)
+        own["_groups"] = rule_groups(algorithm, settings, own["_state"].tracked)
+        own["_slots"], own["_by_id"], own["_exact_rates"] = {}, {}, {}
         rate = settings.rate.source
-        if isinstance(rate, float):
-            own["_exact_rate"] = rate
         self._keras.optimizers.Optimizer.__init__(self, learning_rate=rate, name=optimizer.name)
         for option in [name for name in vars(self) if name in OPTIONS]:
             del own[option]  # Keras's own, all unused
@@ -63,10 +67,22 @@ class AnyBackend(Configured):
         own["_scalars"] = {slot_layout.ITERATIONS: self._iterations}
         if isinstance(rate, float):
             own["_scalars"][slot_layout.LEARNING_RATE] = self._learning_rate
+            own["_exact_rates"][slot_layout.LEARNING_RATE] = rate
+        for group in self._other_groups:
+            rate = group.settings.rate.source
+            if isinstance(rate, float):
+                self._add_scalar(group.rate_key, rate, backend.scalar_dtype)
+                own["_exact_rates"][group.rate_key] = rate
         if settings.accumulation.is_used:
             self._add_scalar(slot_layout.ACCUMULATED_STEPS, 0, "int32")
-        for name, value in own["_algorithm"].scalars.items():
-            self._add_scalar(name, value, backend.scalar_dtype)
+        for group in own["_groups"]:
+            for name, value in group.algorithm.scalars.items():
+                self._add_scalar(group.key(name), value, backend.scalar_dtype)
+
+    @property
+    def _other_groups(self) -> list[RuleGroup]:
+        """Those with a rate that is not the optimizer's own."""
+        return [group for group in self._groups if group.rate_key != slot_layout.LEARNING_RATE]
 
     def _add_scalar(self, name: str, value: Any, dtype: str) -> None:
         initializer = self._keras.initializers.Constant(value)
@@ -81,6 +97,11 @@ class AnyBackend(Configured):
             slot = next((slot for slot in listing.ATTRIBUTES[name] if slot in own["_slots"]), None)
             if slot is not None:
                 return [own["_slots"][slot].get(tracked.index) for tracked in own["_state"].tracked]
+        if name == "members" and "inner" in own:
+            raise AttributeError(
+                "members are fixed when the optimizer is made, as compiled steps hold them; set learning_rate, which"
+                " moves the rates of all groups, or read those of `inner`"
+            )
         if name in OPTIONS and "_settings" in own:
             return own["_settings"].get("loss_scale" if name == "loss_scale_factor" else name)
         if not name.startswith("_") and "inner" in own:
@@ -137,16 +158,22 @@ class AnyBackend(Configured):
 
     @property
     def learning_rate(self) -> Any:
-        """The variable of a constant rate, or what a schedule gives now. Setting a number assigns the variable."""
+        """The variable of a constant rate, or what a schedule gives now. Setting a number assigns the variable.
+
+        With several groups it is that of the last one, and setting it moves those of the others by the same factor.
+        """
         return self._get_current_learning_rate()
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         own, before = vars(self), self._learning_rate
         if schedules.is_schedule(value) or (callable(value) and not hasattr(value, "dtype")):
+            if self._other_groups:
+                raise UnsupportedError("a schedule belongs to one group; make the Groups again with it")
             parsed = rates.parse(value)
             check_rate(parsed, self._xp)
-            own["_learning_rate"], own["_exact_rate"] = parsed, None
+            own["_learning_rate"] = parsed
+            own["_exact_rates"].pop(slot_layout.LEARNING_RATE, None)
             if own["_scalars"].pop(slot_layout.LEARNING_RATE, None) is not None:
                 self._untrack_variable(before)
             return
@@ -155,8 +182,25 @@ class AnyBackend(Configured):
                 "This optimizer was created with a LearningRateSchedule, which a number cannot replace; set another"
                 " schedule"
             )
-        own["_exact_rate"] = value if isinstance(value, float) else None
-        before.assign(value)
+        if self._other_groups:
+            self._move_other_rates(float(value))
+        self._set_rate(slot_layout.LEARNING_RATE, value)
+
+    def _set_rate(self, key: str, value: Any) -> None:
+        exact = vars(self)["_exact_rates"]
+        exact.pop(key, None)
+        if isinstance(value, float):
+            exact[key] = value
+        self._scalars[key].assign(value)
+
+    def _move_other_rates(self, value: float) -> None:
+        """Multiply the rates of the other groups as the main one is multiplied to become `value`."""
+        if any(group.rate_key not in self._scalars for group in self._groups):
+            raise TypeError("the learning rate of a group is a schedule, which does not follow a number")
+        main = next(group for group in self._groups if group.rate_key == slot_layout.LEARNING_RATE)
+        factor = factor_between(self._constant_rate(main), value)
+        for group in self._other_groups:
+            self._set_rate(group.rate_key, self._constant_rate(group) * factor)
 
     def build(self, variables: Sequence[Any], names: Sequence[str] | None = None) -> None:
         """Make the slots of model variables; those of variables known already are left as they are.
@@ -178,20 +222,25 @@ class AnyBackend(Configured):
         own["_trainable_variables"] = [tracked.variable for tracked in known]
         own["_trainable_variables_indices"] = {key: tracked.index for key, tracked in self._by_id.items()}
         stepped = [t for t in new if not self._overwrite_variable_with_gradient(t.variable)]
+        if isinstance(self._algorithm, Composite):
+            self._algorithm.selection.check(tracked.names for tracked in stepped)
+            self._algorithm.selection.add(stepped)  # type: ignore[arg-type]
         self._settings.multipliers.add(stepped)
-        plan = {slot.name: slot for slot in self._slots_wanted()}
-        for group in listing.order(list(plan), [slot.name for slot in self._algorithm.slots]):
+        names_of_slots = list(dict.fromkeys(slot.name for slot in self._slots_wanted(self._algorithm.slots)))
+        for group in listing.order(names_of_slots, [slot.name for slot in self._algorithm.slots]):
             for tracked in stepped:
+                plan = {slot.name: slot for slot in self._slots_wanted(self._algorithm.rule_of(tracked).slots)}
                 for name in group:
-                    self._add_slot(plan[name], tracked)
+                    if name in plan:
+                        self._add_slot(plan[name], tracked)
         own["built"] = True
         if "_read_before" in own:
             self._load(own.pop("_read_before"))
 
-    def _slots_wanted(self) -> list[Slot]:
+    def _slots_wanted(self, of_algorithm: Sequence[Slot]) -> list[Slot]:
         """Those of the algorithm and of the options, as the former are declared."""
         settings = self._settings
-        slots = list(self._algorithm.slots)
+        slots = list(of_algorithm)
         if settings.averages.is_used:
             slots.append(Slot(slot_layout.AVERAGE, unit="variable", initial=AS_VARIABLE))
         if settings.masters.master_copies:
@@ -213,7 +262,7 @@ class AnyBackend(Configured):
         elif name == slot_layout.GATHERED:
             dims, dtype = (), "int32"
         elif name in {own.name for own in self._algorithm.slots}:
-            dims = self._algorithm.rule.slot_dims(slot, shape, tracked.names)
+            dims = self._algorithm.rule_of(tracked).slot_dims(slot, shape, tracked.names)
         if dims is None:
             return
         layout = xp.slot_layout(self._settings.placement.slot_placement, variable, name)
@@ -231,7 +280,7 @@ class AnyBackend(Configured):
     @property
     def slot_names(self) -> list[str]:
         """Names of the slots that exist; before `build`, those that the algorithm will have."""
-        return list(self._slots) or [slot.name for slot in self._algorithm.slots]
+        return list(self._slots) or list(dict.fromkeys(slot.name for slot in self._algorithm.slots))
 
     def get_slot(self, variable: Any, name: str) -> Any:
         """The slot `name` of a model variable. Raises UnknownVariableError (a KeyError)."""
@@ -287,7 +336,8 @@ class AnyBackend(Configured):
                 " trainable_variables"
             )
         self._check_variables_are_known(variables)
-        self._behaviour.warn(self._behaviour.look_at(grads), 3)
+        if "_behaviour" in vars(self):
+            self._behaviour.warn(self._behaviour.look_at(grads), 3)
         grads, variables = self._filter_empty_gradients(grads, variables)
         grads, variables = self._overwrite_variables_directly_with_gradients(grads, variables)
         with self._xp.without_gradients():
@@ -311,12 +361,12 @@ class AnyBackend(Configured):
     def _pure_step(self) -> PureStep:
         return PureStep(self._xp, self._settings, self._algorithm, self._state, self._slots, self._rate)
 
-    def _rate(self, now: Arrays, count: Any) -> Any:
-        rate, constant = self._learning_rate, now.get(slot_layout.LEARNING_RATE)
+    def _rate(self, group: RuleGroup, now: Arrays, count: Any) -> Any:
+        constant, exact = now.get(group.rate_key), self._exact_rates.get(group.rate_key)
+        rate = group.settings.rate.source if group in self._other_groups else self._learning_rate
         if constant is None:
             found = self._scheduled(rate, count) if schedules.is_schedule(rate) else rate()
-        elif self._xp.is_known(constant) and self._exact_rate is not None:
-            exact = self._exact_rate
+        elif self._xp.is_known(constant) and exact is not None:
             found = exact if np.asarray(exact, dtype_of(constant)) == float(constant) else float(constant)
         else:
             found = constant
@@ -325,8 +375,13 @@ class AnyBackend(Configured):
         number = to_number("learning_rate", found if isinstance(found, float) else float(found))
         return rates.check_rate(number, f" at count {count}") if number is not None else None
 
-    def _constant_rate(self) -> float:
-        return float(self._rate({slot_layout.LEARNING_RATE: self._learning_rate.value}, 0))
+    def _constant_rate(self, group: RuleGroup) -> float:
+        return float(self._rate(group, {group.rate_key: self._scalars[group.rate_key].value}, 0))
+
+    @property
+    def _constant_rates(self) -> dict[str, float]:
+        """The constant learning rates by their keys."""
+        return {g.rate_key: self._constant_rate(g) for g in self._groups if g.rate_key in self._scalars}
 
     def _scheduled(self, schedule: Any, count: Any) -> Any:
         xp = self._xp
@@ -335,7 +390,7 @@ class AnyBackend(Configured):
         if xp.is_known(count):
             return schedule.at(int(count))
         with xp.float64():
-            return schedule.on(xp, count) if isinstance(schedule, schedules.Stock) else schedule(count)
+            return schedule.on(xp, count) if isinstance(schedule, schedules.Computed) else schedule(count)
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """At the end of `fit`: model variables become their averages, once there are any."""
@@ -373,17 +428,17 @@ class AnyBackend(Configured):
 
     # Saving.
 
-    def get_config(self) -> dict[str, Any]:
-        config, own = super().get_config(), self.inner_config()
-        if isinstance(self._learning_rate, self._keras.optimizers.schedules.LearningRateSchedule):
-            own.pop("learning_rate")
-        return {**config, **own}
-
     def inner_config(self) -> dict[str, Any]:
         """What `get_config()` of `inner` returns, with the values that are in force here."""
         config, rate = self.inner.get_config(), self._learning_rate
+        if "groups" in config:
+            rates = self._constant_rates
+            for (_, entry), group in zip(config["groups"], self._groups, strict=True):
+                if group.rate_key in rates:
+                    entry["config"]["learning_rate"] = rates[group.rate_key]
+            return {**config, "loss_scale": self._settings.loss_scale.loss_scale}
         if slot_layout.LEARNING_RATE in self._scalars:
-            config["learning_rate"] = self._constant_rate()
+            config["learning_rate"] = self._constant_rates[slot_layout.LEARNING_RATE]
         elif schedules.is_schedule(rate):
             config["learning_rate"] = schedules.to_config(rate)
         config["weight_decay_exclude"] = self._settings.weight_decay.weight_decay_exclude
@@ -392,9 +447,10 @@ class AnyBackend(Configured):
 
     def save_own_variables(self, store: Any) -> None:
         """Write the state into a mapping name -> array, slots as `<slot>.<position of the variable>`."""
+        rates = self._constant_rates
         for key, variable in self._variables_by_key().items():
-            if key == slot_layout.LEARNING_RATE:
-                store[key] = np.float64(self._constant_rate())
+            if key in rates:
+                store[key] = np.float64(rates[key])
             else:
                 store[key] = self._keras.ops.convert_to_numpy(variable.value)
 
@@ -414,7 +470,7 @@ class AnyBackend(Configured):
         mine = self._variables_by_key()
         if not any("." in key for key in values):
             mine = {key: variable for key, variable in mine.items() if "." not in key}
-        odd = (set(values) ^ set(mine)) - {slot_layout.LEARNING_RATE}
+        odd = {key for key in set(values) ^ set(mine) if not key.endswith(slot_layout.LEARNING_RATE)}
         odd |= {k for k, v in values.items() if k in mine and v.shape != tuple(mine[k].shape)}
         if odd:
             raise CheckpointError(
@@ -424,8 +480,9 @@ class AnyBackend(Configured):
         for key, variable in mine.items():
             if key in values:
                 variable.assign(values[key])
-        if slot_layout.LEARNING_RATE in values and slot_layout.LEARNING_RATE in mine:
-            vars(self)["_exact_rate"] = float(values[slot_layout.LEARNING_RATE])
+        for key in self._constant_rates:
+            if key in values:
+                vars(self)["_exact_rates"][key] = float(values[key])
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -17,6 +17,8 @@ from optim.arrays import ELEMENTWISE, allowed
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 from optim.layouts import sharding
 from optim.layouts.policies import ZERO1, Placement
+from optim.native import maths
+from optim.rule import Rule
 
 PART = 1 << 17
 """How many elements PyTorch updates at once on a CPU."""
@@ -84,6 +86,18 @@ class Backend:
     ) -> tuple[Any, dict[str, Any]]:
         """`update(value, gradient, slots)`, which treats each element for itself."""
         return update(value, gradient, slots)
+
+    def kernel_update(
+        self,
+        rule: Rule,
+        value: Any,
+        gradient: Any,
+        slots: Mapping[str, Any],
+        coefficients: Mapping[str, Any],
+        decay: float | None,
+    ) -> bool:
+        """Update value and slots in place with dtopt's kernel, if it can; return whether it did."""
+        return False
 
     def slot_layout(self, policy: Placement, variable: Any, slot: str) -> Layout:
         """Where a slot that is shaped like `variable` is. Raises UnsupportedError, MismatchError."""
@@ -252,6 +266,32 @@ class Torch(Backend):
             for array, name in zip(others, slots, strict=True):
                 array.copy_(after[name])
         return value, slots
+
+    def kernel_update(
+        self,
+        rule: Rule,
+        value: Any,
+        gradient: Any,
+        slots: Mapping[str, Any],
+        coefficients: Mapping[str, Any],
+        decay: float | None,
+    ) -> bool:
+        arrays = [value, *slots.values()]
+        dtype = str(value.dtype).removeprefix("torch.")
+        is_one_kind = all(
+            x.shape == value.shape and x.device.type == "cpu" and x.is_contiguous() for x in (*arrays, gradient)
+        ) and all(x.dtype == value.dtype for x in arrays)
+        if not is_one_kind or self._torch.compiler.is_compiling():
+            return False
+        update = maths.update_for(rule, dtype)
+        if update is None or {*update.slots} != {*slots}:
+            return False
+        addresses = [slots[name].data_ptr() for name in update.slots]
+        threads = self._torch.get_num_threads()
+        factor = 1.0 if decay is None else float(decay)
+        update(value.data_ptr(), gradient.data_ptr(), addresses, coefficients, factor, value.numel(), threads)
+        self._torch.autograd.graph.increment_version(arrays)
+        return True
 
     def bytes_by_device(self, variable: Any) -> dict[str, int]:
         value = variable.value

@@ -28,9 +28,14 @@ class Configured:
         """The schedule of the learning rate, if there is one."""
         raise NotImplementedError
 
+    def inner_config(self) -> dict[str, Any]:
+        """What `get_config()` of `inner` returns, with the values that are in force here."""
+        config: dict[str, Any] = self.inner.get_config()
+        return config
+
     def get_config(self) -> dict[str, Any]:
         """The configuration of `inner`, and its class as `algorithm`. A schedule of this Keras is as Keras saves it."""
-        config = self.inner.get_config()
+        config = self.inner_config()
         if "groups" in config:
             pairs = zip(config["groups"], self.inner.members, strict=True)
             config["groups"] = [[pattern, self._described(entry, member)] for (pattern, entry), member in pairs]

@@ -72,7 +72,7 @@ def _slots(engine: Optimizer) -> Iterator[tf.Variable]:
 
 def order(names: Sequence[str], of_algorithm: Sequence[str]) -> list[tuple[str, ...]]:
     """The slots of these names in groups, each of which Keras makes variable by variable."""
-    own = [name for name in of_algorithm if name in names]
+    own = [name for name in dict.fromkeys(of_algorithm) if name in names]
     before = [(name,) for name in BEFORE if name in names]
     together = tuple(name for name in own if name not in BY_ITSELF)
     others = [(name,) for name in names if name not in (*own, *BEFORE)]

@@ -9,6 +9,7 @@ from typing import Any
 from optim import recipe, slot_layout
 from optim.algorithm import Algorithm
 from optim.keras.backends import Backend
+from optim.keras.rule_groups import JointScalars, RuleGroup, rule_groups
 from optim.keras.step_values import VARIABLE, Arrays, Gradients, Scalars, Tracked, dtype_of
 from optim.options.clipping import clip
 from optim.options.settings import Settings
@@ -20,7 +21,7 @@ class PureStep:
 
     Args:
       state: has the variables that it was built on. slots: its slots by name and index.
-      rate: the learning rate, given all arrays and the count that a schedule takes.
+      rate: the learning rate of a group, given all arrays and the count that a schedule takes.
     """
 
     def __init__(
@@ -30,10 +31,11 @@ class PureStep:
         algorithm: Algorithm,
         state: recipe.State,
         slots: Mapping[str, Mapping[int, Any]],
-        rate: Callable[[Arrays, Any], Any],
+        rate: Callable[[RuleGroup, Arrays, Any], Any],
     ):
         self._xp, self._settings, self._algorithm = xp, settings, algorithm
         self._state, self._slots, self._rate = state, slots, rate
+        self._groups = rule_groups(algorithm, settings, state.tracked)
 
     def after_call(self, now: Arrays, gradients: dict[int, Any]) -> Arrays:
         """All arrays after one call of `apply`."""
@@ -103,33 +105,39 @@ class PureStep:
         new[slot_layout.ITERATIONS] = now[slot_layout.ITERATIONS] + 1
         return new | scalars.new_scalars(now)
 
-    def _scalars_of_step(self, now: Arrays) -> Scalars:
+    def _scalars_of_step(self, now: Arrays) -> JointScalars:
+        stepped = [group for group in self._groups if len(group.tracked)]
+        return JointScalars([(group, self._scalars_of_group(group, now)) for group in stepped])
+
+    def _scalars_of_group(self, group: RuleGroup, now: Arrays) -> Scalars:
         xp, accumulation = self._xp, self._settings.accumulation
         iterations = now[slot_layout.ITERATIONS]
         is_known = xp.is_known(iterations)
         iterations = int(iterations) if is_known else iterations
-        rate = self._rate(now, accumulation.count_of_step(iterations))
-        names = self._algorithm.scalars
+        rate = self._rate(group, now, accumulation.count_of_step(iterations))
         with xp.float64():
             if is_known:
-                own = {name: float(now[name]) for name in names}
+                own = {name: float(value) for name, value in group.own(now).items()}
             else:
-                own = {name: xp.cast(now[name], "float64") for name in names}
+                own = {name: xp.cast(value, "float64") for name, value in group.own(now).items()}
                 rate = xp.cast(rate, "float64")
-            decay = self._settings.rate.decay
+            decay = group.settings.rate.decay
             if decay:
                 rate = rate / (1.0 + decay * (iterations if is_known else xp.cast(iterations, "float64")))
-            made = StepScalars(self._algorithm, self._settings, self._state.tracked, iterations, rate, own, xp)
-            return Scalars(xp, made, self._state.tracked, is_known)
+            tracked: Any = list(group.tracked)
+            made = StepScalars(group.algorithm, group.settings, tracked, iterations, rate, own, xp)
+            return Scalars(xp, made, tracked, is_known)
 
     def _target(self, now: Arrays, tracked: Tracked) -> str:
         """The key of what the rule updates: the float32 copy, or the variable."""
         master = f"{slot_layout.MASTER}.{tracked.index}"
         return master if master in now else f"{VARIABLE}.{tracked.index}"
 
-    def _update(self, now: Arrays, new: Arrays, tracked: Tracked, gradient: Any, active: Any, scalars: Scalars) -> None:
+    def _update(
+        self, now: Arrays, new: Arrays, tracked: Tracked, gradient: Any, active: Any, scalars: JointScalars
+    ) -> None:
         """Put a variable, its slots and its average as they are after the step into `new`."""
-        xp, rule, i = self._xp, self._algorithm.rule, tracked.index
+        xp, rule, i = self._xp, self._algorithm.rule_of(tracked), tracked.index
         assert rule is not None
         target = self._target(now, tracked)
         names = [s.name for s in rule.slots if f"{s.name}.{i}" in now]
@@ -150,8 +158,11 @@ class PureStep:
 
         is_lazy = self._settings.lazy_rows.applies_to(tracked)  # type: ignore[arg-type]
         is_by_part = rule.elementwise and not is_lazy and active is True
-        update = xp.part_by_part if is_by_part else xp.at_once
-        value, after = update(updated, old, gradient, before)
+        if is_by_part and xp.kernel_update(rule, old, gradient, before, coefficients, decay):
+            value, after = old, before
+        else:
+            update = xp.part_by_part if is_by_part else xp.at_once
+            value, after = update(updated, old, gradient, before)
         if is_lazy:
             is_named = xp.reshape(gradient != 0, (gradient.shape[0], -1))
             is_named = xp.reshape(xp.any(is_named, axis=1), (-1, *[1] * (len(gradient.shape) - 1)))
@@ -165,7 +176,9 @@ class PureStep:
             value = self._average(now, new, tracked, value, active, scalars)
         self._write(now, new, tracked, value)
 
-    def _average(self, now: Arrays, new: Arrays, tracked: Tracked, value: Any, active: Any, scalars: Scalars) -> Any:
+    def _average(
+        self, now: Arrays, new: Arrays, tracked: Tracked, value: Any, active: Any, scalars: JointScalars
+    ) -> Any:
         """Move the average of a variable towards `value`; return what the variable ends with."""
         xp, key = self._xp, f"{slot_layout.AVERAGE}.{tracked.index}"
         before, (momentum, rest) = now[key], scalars.momenta(tracked)

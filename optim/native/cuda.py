@@ -65,11 +65,6 @@ def shape(program: Program, dtype: str) -> Shape:
     return OF_FLOAT64 if dtype == "float64" else WIDE
 
 
-def has_kernel(program: Program) -> bool:
-    """Whether a rule's kernel is written here: it does not both add up and need the squares of gradients of rows."""
-    return not program.powers or is_elementwise(program)
-
-
 def takes_dense(program: Program) -> bool:
     """Whether a kernel takes gradients that are not rows, of which there are no sums of powers."""
     return not program.powers
@@ -265,8 +260,7 @@ def _one_each(program: Program, dtype: str) -> Iterator[str]:
 
 
 def sources(programs: Iterable[Program]) -> Iterator[str]:
-    """Yield the texts of all modules: of every rule that has a kernel here, in every dtype, and of the squares."""
+    """Yield the texts of all modules: of every rule, in every dtype, and of the squares."""
     for program in programs:
-        if has_kernel(program):
-            yield from (source(program, dtype) for dtype in TYPES)
+        yield from (source(program, dtype) for dtype in TYPES)
     yield SQUARES

@@ -21,6 +21,7 @@ from optim.native import cuda, library, modules
 from optim.native.compiling import BuildError
 from optim.native.driver import Driver
 from optim.native.generate import Program
+from optim.native.mode import mode
 
 VARIABLE = "DTOPT_GPU"
 MODES = ("off", "on")
@@ -125,10 +126,6 @@ def why_not(program: Program, dtype: str) -> str:
     """Why no kernel updates variables of a dtype on a GPU; empty if one does. A missing one is compiled."""
     if not is_on():
         return f"dtopt's kernels for GPUs have not been run on a device yet; {VARIABLE}=on uses them"
-    if not cuda.has_kernel(program):
-        return (
-            "its rule adds up, and needs the squares of gradients that name a row twice, for which there is no kernel"
-        )
     return _why_no_module(cuda.source(program, dtype), lambda gpus, image: gpus.add(program, dtype, image))
 
 
@@ -149,7 +146,7 @@ def _why_no_module(source: str, add: Callable[[Gpus, bytes], None]) -> str:
             _modules.reasons[key] = COMPILING
             thread = threading.Thread(target=_provide, args=(source, add), daemon=True, name="optim-compiling")
             thread.start()
-    if thread is not None and (library.mode() == "build" or modules.at_hand(source) is not None):
+    if thread is not None and (mode() == "build" or modules.at_hand(source) is not None):
         thread.join()
     return _modules.reasons[key]
 

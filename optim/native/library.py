@@ -1,15 +1,12 @@
 """Whether the kernel is used, and why not.
 
-The environment variable DTOPT_KERNELS says what happens: `auto` (the default) uses a build that is there and, if there
-is none, has one compiled in the background while steps run on TensorFlow's kernels; `build` waits for it; `off` leaves
-all to TensorFlow's kernels.
+`mode` describes the environment variable DTOPT_KERNELS.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -19,12 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from optim.errors import HyperparameterError
 from optim.native import build, compiling, direct, generate, spmd
 from optim.native.compiling import BuildError, Recipe
+from optim.native.mode import VARIABLE, mode
 
-VARIABLE = "DTOPT_KERNELS"
-MODES = ("auto", "build", "off")
 BASICS = ("average", "squares", "widen", "narrow", "add", "add_square", "add_abs")
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.float16)
 
@@ -66,14 +61,6 @@ class _Kernels:
 
 
 _kernels = _Kernels()
-
-
-def mode() -> str:
-    """DTOPT_KERNELS. Raises HyperparameterError: it is something else."""
-    found = os.environ.get(VARIABLE) or "auto"
-    if found not in MODES:
-        raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {found!r}")
-    return found
 
 
 def status() -> KernelStatus:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from optim.native.direct import DTENSORS, address
 
-NAMES = ("DtoptStep", "DtoptStepTogether", "DtoptGather", "DtoptWindowSquares", "DtoptWindowClear")
+NAMES = (
+    *("DtoptStep", "DtoptStepTogether", "DtoptPartSquares"),
+    *("DtoptGather", "DtoptWindowSquares", "DtoptWindowClear"),
+)
 OPS, LIKE = tuple(f"tf.{name}".encode() for name in NAMES), b"tf.ResourceApplyAdam"
 _STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 _REGISTRY = "_ZN10tensorflow7dtensor20SPMDExpanderRegistry"

@@ -10,21 +10,21 @@ from optim.arguments import LearningRate
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.groups.algorithm import Composite, Member
 from optim.groups.member_state import MemberState
-from optim.groups.preparation import GroupsPreparation
 from optim.groups.selection import Selection
-from optim.groups.settings import OPTIONS_OF_ALL, OTHER_NAMES, GroupsSettings, check_options
+from optim.groups.settings import OPTIONS_OF_ALL, OTHER_NAMES, GroupsSettings, check_options, signature
 from optim.hyperparameters import Values
-from optim.layouts import meshes
-from optim.optimizer import Optimizer
+from optim.lazy import uses_tensorflow
 from optim.options.option_objects import EMAOption, GradientsClipOption
 from optim.options.settings import OPTIONS
-from optim.state.state import State
-from optim.state.tracked import plain_name
-from optim.step.building import Builder
-from optim.step.stepping import Stepper, check_not_tf1
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or uses_tensorflow():
     from tensorflow.experimental import dtensor
+
+    from optim.groups import building
+    from optim.layouts import meshes
+    from optim.optimizer import Optimizer
+else:
+    from optim.recipe import Optimizer
 
 
 class Groups(Optimizer):
@@ -67,13 +67,10 @@ class Groups(Optimizer):
         mesh: dtensor.Mesh | None = None,
         **options: Any,
     ):
-        check_not_tf1()
-        super(Optimizer, self).__init__()
         check_options(options)
         pairs = _checked(groups)
-        self._name = name
+        self._state = self._begin(name, mesh)
         self._hyper = Values({}, {})
-        self._state = State(self, self._name, mesh)
         self._selection = Selection([pattern for pattern, _ in pairs])
         own = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": None}
         members: list[Member] = []
@@ -84,11 +81,10 @@ class Groups(Optimizer):
             state: Any = member._state
             members.append(Member(member._algorithm, state, member._settings))
         self._settings.add_members([member.settings for member in members], self._selection)
-        self._builder = _GroupsBuilder(self._algorithm, self._state, self._settings)
-        self._stepper = Stepper(self._algorithm, self._state, self._settings, self.build, GroupsPreparation)
-        for member in self._members:
-            steps: Any = _NoSteps(self._stepper)
-            member._stepper = steps
+        if uses_tensorflow():
+            building.let_step(self)
+
+    _written_out = staticmethod(signature)
 
     def _member(self, number: int, optimizer: Optimizer) -> Optimizer:
         """A copy of an optimizer, for one group of this one."""
@@ -96,7 +92,6 @@ class Groups(Optimizer):
         state: Any = MemberState(self._state, self._selection, number)
         member._state = state
         member._settings.join(self._settings, state)
-        member._builder = _MemberBuilder(member._algorithm, state, member._settings)
         return member
 
     @property
@@ -138,8 +133,11 @@ class Groups(Optimizer):
             member.exclude_from_weight_decay(var_list, var_names)
 
     def __reduce__(self) -> Any:
-        function, (cls, config, *rest) = super().__reduce__()
         groups = [(pattern, _copied(m)) for pattern, m in zip(self.patterns, self._members, strict=True)]
+        if not uses_tensorflow():
+            live = self._settings.live()
+            return type(self).from_config, ({**self.get_config(), "groups": groups, **live},)
+        function, (cls, config, *rest) = super().__reduce__()
         return function, (cls, {**config, "groups": groups}, *rest)
 
     def get_config(self) -> dict[str, Any]:
@@ -166,44 +164,6 @@ class Groups(Optimizer):
         if "mesh" in config:
             made._settings.explicit.update(OPTIONS)
         return made
-
-
-_OPTIONS_OF_MEMBERS = {*OPTIONS} - {*OPTIONS_OF_ALL, *OTHER_NAMES}
-Groups.__signature__ = Groups.__signature__.replace(
-    parameters=[p for name, p in Groups.__signature__.parameters.items() if name not in _OPTIONS_OF_MEMBERS]
-)
-
-
-class _GroupsBuilder(Builder):
-    """The slots of all groups."""
-
-    _algorithm: Composite
-
-    def build(self, var_list: Sequence[Any]) -> None:
-        selection, tracked = self._algorithm.selection, self._state.tracked
-        selection.check(tracked[v].names if v in tracked else (plain_name(v),) for v in var_list)
-        selection.add(self._state.track(var_list))
-        super().build(var_list)
-
-
-class _MemberBuilder(Builder):
-    """The slots of one group, which the whole makes."""
-
-    def build(self, var_list: Sequence[Any]) -> None:
-        raise UnsupportedError(_OF_WHOLE)
-
-
-class _NoSteps:
-    """In place of the steps of a member."""
-
-    def __init__(self, whole: Stepper):
-        self.execution = whole.execution
-
-    def __getattr__(self, name: str) -> Any:
-        raise UnsupportedError(_OF_WHOLE)
-
-
-_OF_WHOLE = "this optimizer is a member of Groups, which builds, steps and clips for all: call the same of the Groups"
 
 
 def _checked(groups: Any) -> list[tuple[str | None, Optimizer]]:
@@ -233,7 +193,7 @@ def _check_member(pattern: Any, optimizer: Any) -> None:
             f"{where} has its own update_step, and Groups takes rules only: write it as a rule, and make its class"
             " with optim.RuleOptimizer"
         )
-    if optimizer.built or int(optimizer.iterations.numpy()):
+    if uses_tensorflow() and (optimizer.built or int(optimizer.iterations.numpy())):
         raise HyperparameterError(
             f"{where} has been built or has taken steps; give a new one: from_config(get_config())"
         )

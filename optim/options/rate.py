@@ -115,10 +115,14 @@ class Rate(Part):
             self.keep(self._given)
 
     @property
+    def is_constant(self) -> bool:
+        """Whether it is a number, which is kept in the state."""
+        return isinstance(self._given, float)
+
+    @property
     def source(self) -> Any:
         """The constant's variable, which moves to the mesh of the model's variables; or what else was given."""
-        constant = isinstance(self._given, float)
-        return self._state.scalars[slot_layout.LEARNING_RATE] if constant else self._given
+        return self._state.scalars[slot_layout.LEARNING_RATE] if self.is_constant else self._given
 
     def keep(self, parsed: Any) -> None:
         """Take another rate, as `parse` gives it."""

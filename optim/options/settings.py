@@ -255,7 +255,7 @@ OPTIONS: Mapping[str, Option] = {
 """Every keyword argument that options own, in the order of the signature."""
 
 
-def with_options(own: inspect.Signature, defaults: Mapping[str, Any] | None = None) -> inspect.Signature:
+def with_options(own: inspect.Signature) -> inspect.Signature:
     """A signature whose `**options` are written out, without `self`."""
     parameters = [p for name, p in own.parameters.items() if name != "self" and p.kind is not p.VAR_KEYWORD]
     if not any(p.kind is p.VAR_KEYWORD for p in own.parameters.values()):

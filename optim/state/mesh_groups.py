@@ -9,15 +9,17 @@ that its ops take; for which further ones a number stands, a resolver tells it, 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 from tensorflow.python.framework import auto_control_deps, func_graph
 
 from optim import devices
 from optim.layouts.boxes import region_of
+from optim.layouts.placement import from_host
 
 _numbers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By identity: the numbers that some function has."""
@@ -56,6 +58,19 @@ def numbers_of(mesh: dtensor.Mesh, numbers: Sequence[int], variables: Sequence[A
     packed.dtopt_handles = [variable.handle for variable in variables]
     _numbers[id(packed)] = packed
     return packed
+
+
+def summed(mesh: dtensor.Mesh, shape: Sequence[int], write: Callable[[Any], None]) -> Any:
+    """While tracing on a mesh: the sum over its devices of float64 numbers that an op on each of them makes.
+
+    What leaves an op on a mesh has to have a layout that DTensor knows. So each device writes its numbers into its part
+    of a variable, by `write`, which is given the number of that.
+    """
+    with tf.init_scope():
+        layout = dtensor.Layout([*mesh.dim_names, *[dtensor.UNSHARDED] * len(shape)], mesh)
+        place = dtensor.DVariable(from_host(np.zeros([*mesh.shape(), *shape]), layout), trainable=False)
+    write(number_of(place))
+    return tf.reduce_sum(place.read_value(), axis=list(range(len(mesh.dim_names))))
 
 
 @auto_control_deps.register_acd_resource_resolver

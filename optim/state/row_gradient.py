@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 from tensorflow.python.distribute import distribute_lib
@@ -15,7 +14,7 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from optim.devices import handles_of
 from optim.layouts.boxes import region_of
-from optim.layouts.placement import from_host, layout_of
+from optim.layouts.placement import layout_of
 from optim.native import library, spmd
 from optim.native.direct import Held
 from optim.precision import float64s
@@ -131,21 +130,15 @@ def window_arguments(gradients: Sequence[RowGradient]) -> dict[str, Any]:
 
 
 def window_sums(gradients: Sequence[RowGradient]) -> list[tuple[Any, Any]]:
-    """Of each gradient that has a window the sum of squares, and zero, or NaN if a number in it is not finite.
-
-    What leaves an op on a mesh has to have a layout that DTensor knows. So each device writes its part of the sums into
-    its part of a variable.
-    """
+    """Of each gradient that has a window the sum of squares, and zero, or NaN if a number in it is not finite."""
     windows = [gradient.window for gradient in gradients if gradient.window is not None]
     if not windows:
         return []
-    mesh = windows[0].mesh
-    shape = [*mesh.shape(), len(windows), 2]
-    with tf.init_scope():
-        layout = dtensor.Layout([*mesh.dim_names, dtensor.UNSHARDED, dtensor.UNSHARDED], mesh)
-        place = dtensor.DVariable(from_host(np.zeros(shape), layout), trainable=False)
-    library.ops().dtopt_window_squares(into=mesh_groups.number_of(place), **window_arguments(gradients))
-    sums = tf.reduce_sum(place.read_value(), axis=list(range(len(mesh.dim_names))))
+
+    def write(into: Any) -> None:
+        library.ops().dtopt_window_squares(into=into, **window_arguments(gradients))
+
+    sums = mesh_groups.summed(windows[0].mesh, [len(windows), 2], write)
     return [(sums[k, 0] / window.replicas, sums[k, 1]) for k, window in enumerate(windows)]
 
 

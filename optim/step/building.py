@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 from optim.algorithm import Algorithm
 from optim.options.settings import Settings
 from optim.rule import AS_VARIABLE, Slot
 from optim.state.state import State, check_has_shape
 from optim.state.tracked import Tracked
+from optim.step.stepping import check_not_tf1
+
+
+def begin(optimizer: Any, name: str, mesh: dtensor.Mesh | None) -> State:
+    """Give an optimizer that is being made its name, and return its state. Raises UnsupportedError: in a TF1 graph."""
+    check_not_tf1()
+    tf.Module.__init__(optimizer)
+    optimizer._name = name
+    return State(optimizer, name, mesh)
 
 
 class Builder:

@@ -50,7 +50,7 @@ def test_what_is_read_written_and_verified(dtopt: Any, tmp_path: Path) -> None:
         assert (verified.returncode, verified.stdout.startswith("same: 12 slots")) == (0, True), verified.stderr
         if target == "slots":
             assert "one step agrees" in verified.stdout
-            assert "TensorFlow is not installed, so its own reader was not asked" in verified.stderr
+            assert "TensorFlow is not installed, so its own reader was not used" in verified.stderr
         if target in ("keras", "tf-keras"):
             assert "not loaded" in verified.stderr
 

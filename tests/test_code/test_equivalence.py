@@ -154,7 +154,7 @@ OUT_OF_REACH = (
     "centered RMSprop of optimizers.experimental",  # a defect that soon gives NaN
     "optimizers.experimental.AdamW of TF 2.9",  # a defect that zeroes the weights
     "optim has no",
-    "optim takes one of them",
+    "optim accepts only one",
     "ProximalAdagradOptimizer of TF 1.0",  # with l1 a defect that loses signs
     "only for a constant rate",  # weight decay that does not follow the rate, with a rate that changes
     "it clips twice",

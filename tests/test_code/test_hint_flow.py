@@ -223,7 +223,7 @@ def test_a_callback_that_nobody_can_read_is_not_believed_for_its_name(tmp_path: 
 
 @pytest.mark.parametrize("more", INSTEAD)
 def test_another_value_of_the_name_is_no_less_likely(tmp_path: Path, more: str) -> None:
-    with pytest.raises(DtoptError, match=r"which is not read|no literal"):
+    with pytest.raises(DtoptError, match=r"which is not read|not a literal"):
         hint_of(tmp_path, MAKES + more, "o")
 
 

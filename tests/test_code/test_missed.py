@@ -215,12 +215,12 @@ def test_a_question_of_class_is_no_class_that_is_handed_on(tmp_path: Path, kinds
     assert run(tmp_path, code, KERAS)[1] == [(SAME, "")]
     _, ((verdict, message),) = run(tmp_path, code, KERAS, "tf-keras")
     assert verdict == BY_HAND
-    assert message.startswith("ask for the target's Optimizer")
+    assert message.startswith("test for the target's Optimizer")
 
 
 def test_an_optimizer_that_is_handed_to_a_library_is_no_step_of_a_graph(tmp_path: Path) -> None:
     _, found = run(tmp_path, "agent = Agent(optimizer=tf.compat.v1.train.AdamOptimizer(1e-3))\n", TF)
-    assert "not seen here" in found[0][1]
+    assert "not visible here" in found[0][1]
     _, found = run(tmp_path, "p = tf.compat.v1.train.AdamOptimizer(1e-3)\np.minimize(loss)\n", TF)
     assert found[0][1].startswith("a step of a graph")
 

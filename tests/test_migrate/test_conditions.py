@@ -77,7 +77,7 @@ def test_slots_that_are_lost_are_not_those_of_what_was_never_trained(hint: dict[
         hint = {"variables": [{"name": name, "shape": [3, 2]} for name in hint["variables"]]}
     state = migrate.read(source("lost"), **hint)
     assert state.fidelity == "approximate"
-    assert "net/w1: trained in the graph, and without the slots that others have" in " ".join(state.reasons)
+    assert "net/w1: trained in the graph, but without the slots that others have" in " ".join(state.reasons)
 
 
 def _node(nodes: Any, name: str) -> Any:

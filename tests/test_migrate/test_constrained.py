@@ -1,4 +1,4 @@
-"""A SavedModel with an experimental optimizer of TF 2.9: listed among the model's variables, it heeds no constraint."""
+"""A SavedModel with an experimental optimizer of TF 2.9: listed among the model's variables, it ignores constraints."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def test_the_optimizers_variables_are_none_of_the_model(tmp_path: Path) -> None:
 def test_a_model_whose_constraint_acts_in_the_target_alone_is_not_exact(to: str, tmp_path: Path) -> None:
     report = migrate.migrate_checkpoint(SOURCE, tmp_path / f"x{targets.ENDINGS[to]}", dry_run=True)
     assert report.fidelity == "approximate"
-    assert "bound: optimizers of TF 2.9 and 2.10's experimental heed no constraint" in " ".join(report.reasons)
+    assert "bound: optimizers of TF 2.9 and 2.10's experimental ignore constraints" in " ".join(report.reasons)

@@ -16,15 +16,15 @@ from optim.errors import MismatchError
 VALUES = {name: np.random.default_rng(i).standard_normal((3, 3)).astype(np.float32) for i, name in enumerate("abc")}
 
 
-def _row(name: str, live: np.ndarray, order: tuple[int, ...] | Order = (0, 1)) -> current_values.Held:
+def _row(name: str, live: np.ndarray, order: tuple[int, ...] | Order = (0, 1)) -> current_values.Assumed:
     array = LazyArray((3, 3), "float32", lambda: VALUES[name], name)
     stored = StoredVariable(name, array, (3, 3), "float32", True)
-    return current_values.Held(
+    return current_values.Assumed(
         stored, lambda: live.astype(np.float64), order if isinstance(order, Order) else Order(order)
     )
 
 
-def _reasons(rows: Sequence[current_values.Held], restores: bool) -> list[str]:
+def _reasons(rows: Sequence[current_values.Assumed], restores: bool) -> list[str]:
     return current_values.reasons(rows, [_row(name, value).stored for name, value in VALUES.items()], restores)
 
 

@@ -303,7 +303,10 @@ def test_values_of_variable_length_that_are_no_texts_are_refused_before_the_libr
     assert data[at] == 0x13
     data[at : at + 2] = bytes([0x19, kind])
     path.write_bytes(data)
-    with pytest.raises(DamagedFileError, match="in a way that no Keras does"), hdf5.opened(str(path), attributes=True):
+    with (
+        pytest.raises(DamagedFileError, match="in a way that Keras never uses"),
+        hdf5.opened(str(path), attributes=True),
+    ):
         pass
 
 

@@ -128,7 +128,7 @@ def _of_rule(case: dict[str, Any], graph: Any) -> list[int]:
     nodes = Nodes(graph.graph_def.node)
     written = alone_written(nodes)
     of = [case["variable"], *case["slots"]]
-    behind = {n for name in of if name in written for n in nodes.behind(written[name].value, to_gradients=True)}
+    behind = {n for name in of if name in written for n in nodes.ancestors(written[name].value, to_gradients=True)}
     rule = {name for name in behind if not nodes.is_gradient(name)}
     named = list(enumerate(graph.graph_def.node))
     return [i for i, node in named if node.name in rule and (node.op in ANOTHER or _is_number(node))]

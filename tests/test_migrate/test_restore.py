@@ -253,7 +253,9 @@ def test_another_algorithm_is_refused() -> None:
 
 
 def test_another_library_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"is no optimizer of optim, Keras 3, tf_keras, torch\.optim or optax"):
+    with pytest.raises(
+        UnsupportedError, match=r"is not an optimizer of optim, Keras 3, tf_keras, torch\.optim or optax"
+    ):
         migrate.restore(cases._source("tf24-adam-convbn"), object(), [0.0])
 
 

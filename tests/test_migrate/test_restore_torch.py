@@ -365,7 +365,7 @@ def test_axes_that_are_none_are_refused(axes: Any, load_case: Any) -> None:
     _, onto, rows = _parameters(case)
     optimizer = torch.optim.SGD([p for p, _, _ in rows], lr=0.1)
     name = next(iter(onto))
-    with pytest.raises(MismatchError, match="no permutation such as"):
+    with pytest.raises(MismatchError, match="not a permutation such as"):
         migrate.restore(case.source, optimizer, {**onto, name: (onto[name][0], axes)}, **case.hints)
 
 

@@ -226,7 +226,7 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
     assert (told.class_name, told.seen) == (class_name, seen)
     is_constrained = class_name is not None and any(name == f"{UPDATE}Assign" for name, *_ in more)
     assert told.constrained == ({"w"} if is_constrained else set())
-    assert ("'move' changes the variables" in told.outside.get("updates", "")) == (
+    assert ("'move' also changes variables" in told.outside.get("updates", "")) == (
         "move" in [name for name, *_ in more]
     )
     assert ("gradients" in told.outside) == (gradient.endswith("mul") or "clipped" in [name for name, *_ in more])

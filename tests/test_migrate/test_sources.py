@@ -34,7 +34,7 @@ def test_what_is_no_regular_file_is_refused_at_once(kind: str, name: str, tmp_pa
     else:
         path.symlink_to("/dev/zero")
     source = path.parent if name.startswith("folder") else tmp_path / name.removesuffix(".index")
-    with pytest.raises(UnknownFormatError, match="no regular file"):
+    with pytest.raises(UnknownFormatError, match="not a regular file"):
         migrate.read(source)
 
 

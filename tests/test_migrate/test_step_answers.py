@@ -105,7 +105,7 @@ def test_a_variable_that_is_not_given_is_not_trained(tmp_path: Path) -> None:
     del variables[OTHER]
     optimizer, _ = live_models.live(factors.OPTIM, {"momentum": 0.0})
     report = migrate.restore(source, optimizer, variables)
-    assert report.reasons == (f"{OTHER}: trained in the source, and not among the live variables given",)
+    assert report.reasons == (f"{OTHER}: trained in the source, but not among the live variables",)
 
 
 def test_a_constraint_that_a_source_cannot_store_is_a_warning(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_folders_name_their_checkpoint(tmp_path: Path) -> None:
         find_prefix(str(tmp_path / "s"))
     (tmp_path / "s" / "checkpoint").write_text('model_checkpoint_path: "ckpt-2"\n')
     assert find_prefix(str(tmp_path / "s")) == str(tmp_path / "s" / "ckpt-2")
-    with pytest.raises(UnknownFormatError, match="no TensorFlow checkpoint"):
+    with pytest.raises(UnknownFormatError, match="not a TensorFlow checkpoint"):
         tf_object.read(str(tmp_path / "absent"))
 
 

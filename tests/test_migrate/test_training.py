@@ -157,8 +157,8 @@ def test_gates_are_joined_only_where_a_step_takes_each_number_by_itself() -> Non
     ((slot, per),) = state.slots.items()
     lost = {slot: {name: array for name, array in per.items() if name != "lstm_1_U_c"}}
     for changed, why in [
-        (replace(state, algorithm="Lamb"), "each gate was trained for itself"),
-        (_of_gates(state, clipnorm=0.5), "each gate was trained for itself"),
+        (replace(state, algorithm="Lamb"), "each gate was trained separately"),
+        (_of_gates(state, clipnorm=0.5), "each gate was trained separately"),
         (_of_gates(state, lost), "lstm_1_U_c: slot m is missing"),
     ]:
         with pytest.raises(UnsupportedError, match=why):
@@ -172,7 +172,7 @@ LSTM_1: dict[str, Any] = {"name": "lstm_1", "output_dim": 3, "consume_less": "cp
     ("kind", "config", "why"),
     [
         ("LSTM", {**LSTM_1, "W_regularizer": {"name": "L1L2Regularizer", "l2": 0.1}}, "differ in which of them"),
-        ("SimpleRNN", {**LSTM_1, "consume_less": "mem", "dropout_W": 0.5}, "takes with consume_less='cpu' only"),
+        ("SimpleRNN", {**LSTM_1, "consume_less": "mem", "dropout_W": 0.5}, "uses with consume_less='cpu' only"),
         ("Dense", {"name": "d", "W_regularizer": {"name": "EigenvalueRegularizer"}}, "EigenvalueRegularizer of Keras"),
         (
             "TimeDistributed",
@@ -283,7 +283,7 @@ def test_a_batch_renormalization_goes_on_as_it_was(to: str, tmp_path: Path) -> N
 def test_a_batch_renormalization_says_which_keras_loads_it(tmp_path: Path) -> None:
     target = tmp_path / "model.keras"
     report = migrate.migrate_checkpoint(SOURCES["tf2.8.4-image-renorm"], target, to="keras")
-    assert any("has renorm, so that Keras 3.14.0 or later has to load it" in text for text in report.warnings)
+    assert any("has renorm, so it needs Keras 3.14.0 or later" in text for text in report.warnings)
     with zipfile.ZipFile(target) as file:
         assert json.loads(file.read("metadata.json"))["keras_version"] == "3.14.0"
 

@@ -11,7 +11,7 @@ import pytest
 import migrate
 from migrate.bytes.arrays import LazyArray
 from migrate.models import frozen, missing_settings, training
-from migrate.readers.keras.left_out import settled, with_paddings
+from migrate.readers.keras.left_out import complete, with_paddings
 from migrate.releases.versions import Versions
 from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
@@ -49,13 +49,13 @@ def test_a_loss_for_another_activation_is_told_where_releases_take_it_of_other_v
     for losses in ([loss, "binary_crossentropy"], {"inner": loss, "other": "binary_crossentropy"}):
         stored = StoredModel(model, {"loss": losses}, None)
         source = Stored("h5", "optimizer_v2", (), None, (), versions=Versions(release), model=stored)
-        found = [text for text in training.differences(None, source, "keras") if "is not for the loss" in text]
+        found = [text for text in training.differences(None, source, "keras") if "does not suit the loss" in text]
         assert len(found) == told
 
 
 @pytest.mark.parametrize("generation", ["optimizer_v2", "keras3", "keras2"])
 def test_hard_sigmoid_within_a_layer_and_calls_without_training_are_told(generation: str) -> None:
-    """Keras 3 has another hard_sigmoid, and passes over training=False, which is not in a document made of its own."""
+    """Keras 3 has another hard_sigmoid, and ignores training=False, which is not in a document made of its own."""
     lstm = {"class_name": "LSTM", "config": {"name": "lstm", "recurrent_activation": "hard_sigmoid"}}
     given = {} if generation == "keras3" else {"training": False}
     layers = [
@@ -161,7 +161,7 @@ def test_a_scaling_that_is_not_saved_is_what_the_weights_tell(
 ) -> None:
     config = {"name": "norm", "center": True, "scale": scale}
     model = {"class_name": "Sequential", "config": {"layers": [{"class_name": "LayerNormalization", "config": config}]}}
-    found = settled(model, [f"m/norm/{name}" for name in weights])
+    found = complete(model, [f"m/norm/{name}" for name in weights])
     assert found["config"]["layers"][0]["config"] == {**config, **told}
     assert len(missing_settings.of_model(StoredModel(found, None, None), by_keras3=True)) == doubted
 
@@ -216,6 +216,6 @@ def test_masks_next_to_a_given_state_are_named(masked: bool, tmp_path: Path) -> 
     model.train_on_batch([np.array([[1, 2, 0, 0]]), np.ones((1, 3))], np.ones((1, 2)))
     model.save(source := tmp_path / "source.h5")
     reports = {to: migrate.migrate_checkpoint(source, tmp_path / f"m{SUFFIX[to]}", to=to) for to in SUFFIX}
-    said = [reason for reason in reports["keras"].reasons if "given an initial state" in reason]
+    said = [reason for reason in reports["keras"].reasons if "if it gets an initial state" in reason]
     assert bool(said) is masked
     assert reports["tf-keras"].fidelity == "exact"

@@ -228,7 +228,7 @@ def test_an_altered_state_file_is_a_difference(tmp_path: Path) -> None:
         "its file checkpoint, in which TensorFlow looks for the newest state, was altered",
     )
     pointer.write_text(text.replace("state-", "state-\0", 1))
-    with pytest.raises(AmbiguousError, match="which is not there; name the one that is meant"):
+    with pytest.raises(AmbiguousError, match="which is missing; name one of"):
         migrate.verify(ADAM, tmp_path / "out")
 
 

@@ -52,7 +52,7 @@ def changed(folder: Path, name: str, nodes: list[Node], change: Any = None) -> m
 def test_what_changes_a_variable_or_slot_besides_the_optimizer_is_said(nodes: list[Node], tmp_path: Path) -> None:
     state = changed(tmp_path, "momentum", nodes)
     assert state.fidelity == "approximate"
-    assert "'x' changes the variables or slots besides the optimizer" in " ".join(state.reasons)
+    assert "'x' also changes variables or slots of the optimizer" in " ".join(state.reasons)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import os
 import pickle
 import sys
 import tempfile
@@ -36,6 +37,7 @@ import keras  # noqa: E402
 
 import optim  # noqa: E402
 from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnsupportedError  # noqa: E402
+from optim.rules.sgd import SGDRule  # noqa: E402
 from tests.test_optim.check_runner import run_checks  # noqa: E402
 
 BACKEND = keras.backend.backend()
@@ -312,7 +314,14 @@ def check_lazy_rows() -> None:
 
 
 def check_a_large_variable_steps_as_its_parts_do() -> None:
-    """PyTorch updates it in place, part by part; its average, and a float16 one's copy, follow."""
+    """PyTorch updates it in place, by threads or part by part; its average, and a float16 one's copy, follow."""
+    for mode in ("build", "off"):
+        os.environ["DTOPT_KERNELS"] = mode
+        _check_parts_of_a_large_variable()
+    os.environ.pop("DTOPT_KERNELS")
+
+
+def _check_parts_of_a_large_variable() -> None:
     size = 300_001
     for dtype, options in (("float32", {"use_ema": True}), ("float16", {"master_copies": True, "weight_decay": 0.1})):
         values = RANDOM.standard_normal(size).astype(dtype)
@@ -328,6 +337,28 @@ def check_a_large_variable_steps_as_its_parts_do() -> None:
             found = [v if slot is None else o.get_slot(v, slot) for o, of in ((one, whole), (other, parts)) for v in of]
             first, *rest = (np.asarray(keras.ops.convert_to_numpy(x.value)) for x in found)
             np.testing.assert_array_equal(first, np.concatenate(rest), err_msg=f"{dtype} {slot}")
+
+
+def check_the_kernel_is_used() -> None:
+    """On PyTorch's CPU, unless DTOPT_KERNELS is off; steps agree to rounding."""
+    if BACKEND != "torch":
+        return
+    from optim.native import maths
+
+    found = []
+    for mode in ("build", "off"):
+        os.environ["DTOPT_KERNELS"] = mode
+        assert (maths.update_for(SGDRule(), "float32") is not None) == (mode == "build")
+        variable = keras.Variable(np.linspace(-1, 1, 100_003, dtype=np.float32))
+        version = variable.value._version
+        optimizer = optim.for_keras(optim.AdamW(0.1, weight_decay=0.1))
+        for step in range(3):
+            gradient = np.random.default_rng(step).standard_normal(100_003).astype(np.float32)
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+        assert variable.value._version > version, "autograd would not notice that the variable changed"
+        found.append(np.asarray(keras.ops.convert_to_numpy(variable.value)))
+    os.environ.pop("DTOPT_KERNELS")
+    np.testing.assert_allclose(found[0], found[1], rtol=2e-6, atol=1e-7)
 
 
 def check_a_refused_step_changes_nothing() -> None:

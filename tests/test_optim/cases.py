@@ -221,6 +221,12 @@ def _schedule() -> Any:
     return ExponentialDecay(0.1, decay_steps=3, decay_rate=0.5)
 
 
+def _warm_up() -> Any:
+    from optim.schedules import LinearWarmup
+
+    return LinearWarmup(_schedule(), warmup_steps=2, initial_learning_rate=0.02)
+
+
 def _with(variant: str, name: str, rate: Any = None, arguments: Any = None, **options: Any) -> Case:
     """A variant with options that the optimizer and the reference call alike, and `arguments` for the former only."""
     base = next(v for v in VARIANTS if v.name == variant)
@@ -303,6 +309,12 @@ OPTIONS = (
     _with("adadelta", "accumulation", gradient_accumulation_steps=3),
     _with("sgd-momentum", "decay", decay=0.5),
     _with("adam", "schedule", rate=lambda i: 0.1 * 0.5 ** (i / 3), arguments={"learning_rate": lambda: _schedule()}),
+    _with(
+        "adam",
+        "warm-up",
+        rate=lambda i: 0.02 + 0.04 * i if i < 2 else 0.1 * 0.5 ** ((i - 2) / 3),
+        arguments={"learning_rate": lambda: _warm_up()},
+    ),
     _with("adadelta", "callable", arguments={"learning_rate": lambda: lambda: RATE}),
     _with(
         "adam", "multipliers", weight_decay=0.3, learning_rate_multipliers={"^kernel$": 0.1, "^b|^s": 3.0, "^odd$": 0.0}

@@ -7,6 +7,7 @@ rounding allows (`allowed`), or why there is none.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from dataclasses import replace
@@ -109,7 +110,8 @@ def main(dtype: str, names: list[str]) -> None:
     for case in ROWS:
         if names and case.name not in names:
             continue
-        for way in ("eager", "compiled") if is_jax else ("eager",):
+        for way in ("eager", "compiled") if is_jax else ("eager", "without the kernel"):
+            os.environ["DTOPT_KERNELS"] = "off" if way == "without the kernel" else "build"
             try:
                 found: dict[str, Any] = run(case, way == "compiled")
             except UnsupportedError as error:

@@ -30,16 +30,18 @@ def checks_of(module: str) -> list[str]:
 
 
 QUICK = [*(FIRST[name].name for name in FEW), "adam-amsgrad+everything", "lamb+around", "lamb+adaptive-clip"]
-WAYS = {"jax": ("eager", "compiled"), "torch": ("eager",)}
+WAYS = {"jax": ("eager", "compiled"), "torch": ("eager", "without the kernel")}
 
 
-def program(backend: str, module: str, *arguments: str, **environment: str) -> list[dict[str, Any]]:
-    """What a program of `tests/test_optim` prints on a backend."""
+def program(
+    backend: str, module: str, *arguments: str, package: str = "tests.test_optim", **environment: str
+) -> list[dict[str, Any]]:
+    """What a program of a folder of tests prints on a backend."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed (pip install {backend})")
     variables = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "", **environment}
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.test_optim.{module}", *arguments],
+        [sys.executable, "-m", f"{package}.{module}", *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -101,6 +103,18 @@ def test_fit(check: str, backend: str) -> None:
     assert not results(backend)[check]
 
 
+@functools.cache
+def group_results(backend: str) -> dict[str, str]:
+    return {each["check"]: each["error"] for each in program(backend, "group_checks")}
+
+
+@pytest.mark.parametrize("backend", ["jax", broad("torch")])
+@pytest.mark.parametrize("check", checks_of("group_checks"))
+def test_groups(check: str, backend: str) -> None:
+    """Each check of `group_checks.py`."""
+    assert not group_results(backend)[check]
+
+
 @pytest.mark.parametrize("backend", ["jax", broad("torch")])
 def test_a_file_of_another_backend_goes_on_here(backend: str) -> None:
     """On TensorFlow, with the losses that the other backend had next."""
@@ -128,8 +142,7 @@ def test_slots_on_a_mesh(check: str) -> None:
 BESIDE_TENSORFLOW = """
 import tensorflow as tf
 import keras, numpy as np, optim
-from migrate.live import adapt
-from optim.errors import UnsupportedError
+import migrate
 ours = optim.SGD(0.5, momentum=0.5)
 assert isinstance(ours, tf.Module)
 optimizer = optim.for_keras(ours)
@@ -140,16 +153,18 @@ print(np.array(variable).tolist(), int(optimizer.iterations))
 optim.save_checkpoint("c", optimizer, [variable])
 again = optim.load_checkpoint("c", [variable])
 print(type(again) is type(optimizer), np.array(again.get_slot(variable, "m")).tolist())
-try:
-    adapt(optimizer)
-except UnsupportedError as error:
-    print(str(error).split(" ")[0])
+report = migrate.restore("c", again, [variable])
+print(report.fidelity, report.dest, np.array(again.get_slot(variable, "m")).tolist())
 """
 
 
 def test_optimizers_of_tensorflow_are_taken_too(tmp_path: Path) -> None:
-    """If TensorFlow was imported first, as Keras's `set_random_seed` does. What would read their state is refused."""
+    """If TensorFlow was imported first, as Keras's `set_random_seed` does."""
     variables = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
     run = [sys.executable, "-c", BESIDE_TENSORFLOW]
     done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=variables, timeout=HANGS)
-    assert done.stdout.split("\n")[:3] == ["[-0.25, 0.75] 2", "True [-0.75, -0.75]", "restore"], done.stderr[-2000:]
+    assert done.stdout.split("\n")[:3] == [
+        "[-0.25, 0.75] 2",
+        "True [-0.75, -0.75]",
+        "exact optim.SGD [-0.75, -0.75]",
+    ], done.stderr[-2000:]

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import optim
 from optim.errors import HyperparameterError
-from optim.native import build, compiling, generate, library
+from optim.native import build, compiling, generate, library, mode
 from optim.native.compiling import Recipe
 from tests.test_optim.kernel_support import require_kernel
 from tests.timing import until
@@ -26,7 +26,7 @@ from tests.timing import until
 
 @pytest.fixture(autouse=True)
 def _mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(library.VARIABLE, "auto")
+    monkeypatch.setenv(mode.VARIABLE, "auto")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def _forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(library.VARIABLE, "build")
+    monkeypatch.setenv(mode.VARIABLE, "build")
     require_kernel()
 
 
@@ -54,14 +54,14 @@ def step() -> optim.Adam:
 def test_off_leaves_all_to_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = step()
     assert set(optimizer.executor_report().kernels.values()) == {"native"}
-    monkeypatch.setenv(library.VARIABLE, "off")
+    monkeypatch.setenv(mode.VARIABLE, "off")
     report = optimizer.executor_report()
     assert set(report.kernels.values()) == {"fused"}
     assert report.why_not_native == "DTOPT_KERNELS=off"
 
 
 def test_an_unknown_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(library.VARIABLE, "fast")
+    monkeypatch.setenv(mode.VARIABLE, "fast")
     with pytest.raises(HyperparameterError, match="auto, build, off"):
         step()
 

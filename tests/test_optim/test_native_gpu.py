@@ -6,13 +6,12 @@ import pytest
 
 from optim.errors import HyperparameterError
 from optim.native import gpu, library
-from optim.native.generate import Program, builtin_programs
+from optim.native.generate import Program
 from tests.emulated_gpu import PROGRAMS, SUMS
 from tests.test_optim.kernel_support import require_kernel
 
 ADAM = next(program for name, program in PROGRAMS.items() if name.startswith("AdamRule"))
 LAMB = next(program for name, program in SUMS.items() if name.startswith("LambRule"))
-SQUARED = next(program for program in builtin_programs() if program.powers)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +35,3 @@ def test_they_are_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_driver_the_reason_is_given(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "DRIVER", "libcuda-that-is-not-there.so.1")
     assert gpu.why_not(program, "float32") == "there is no CUDA driver (libcuda-that-is-not-there.so.1)"
-
-
-def test_rules_that_need_the_squares_of_repeated_rows_have_none_yet() -> None:
-    assert "there is no kernel on GPUs yet" in gpu.why_not(SQUARED, "float32")

@@ -170,7 +170,7 @@ def test_a_function_on_a_mesh_leaves_a_step_out_without_a_branch(launching: Call
     """A branch would be the host's, which would wait for the gradients."""
     launching()
     layout = dtensor.Layout.replicated(_mesh(2), 2)
-    weights, optimizer = variable(START, layout, "w", tf.float32), optim.Adam(0.05, loss_scale="dynamic")
+    weights, optimizer = variable(START, layout, "w", tf.float32), optim.Adam(0.05, loss_scale="dynamic", clipnorm=1.0)
     optimizer.build([weights])
 
     @tf.function

@@ -1,1 +1,2 @@
-"""What a program does to an optimizer besides the call that makes it, so that the call does not tell what was saved."""
+"""Find what a program does to an optimizer besides the call that creates it: the call alone does not determine the
+state."""

@@ -1,4 +1,4 @@
-"""What a program changes of the optimizers that it made: hyperparameters, methods, wrappers around them."""
+"""Find changes of the optimizers that a program makes: hyperparameters, methods, wrappers around them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from migrate.code.releases import Given
 
 RATE, GRADIENTS, FED, DEFAULT_EPSILON = "learning_rate", "gradients", "fed gradients", "epsilon of the backend"
 OWN_KEYS = {"lr", "learning_rate", "clipnorm", "clipvalue", "global_clipnorm"}
-"""Attributes that say of a parameter or of one of several things that it is an optimizer, unless its name denies it."""
+"""Attributes that identify a parameter or a list item as an optimizer, unless its name contradicts it."""
 SETS = ("setattr", "delattr", "__setattr__", "__delattr__", "_set_hyper")
 ASKS = ("getattr", "hasattr", "isinstance")
 WRAPS = re.compile(r"Optimizer$|^(?:Lookahead|SWA|MovingAverage|enable_mixed_precision_graph_rewrite)$|[Aa]ccumulat")
 SAME_STEPS = {"DistributedOptimizer": {"optimizer", "name", "device_dense", "device_sparse", "compression"}}
-"""Wrappers with whose arguments the optimizer steps as it would alone: gradients are averaged before."""
+"""Wrappers that do not change the optimizer's step: they average gradients before it."""
 PATCHED = re.compile(r"^(?:keras|tensorflow|tf_keras)\..*(?:optimizer|gradient)", re.IGNORECASE)
-"""Functions and methods of a framework that steps are made of, where a program puts its own in their place."""
+"""Functions and methods of a framework's step that a program may replace."""
 ALL_ATTRIBUTES = ("__dict__", "_hyper")
 """Dicts of an optimizer's attributes and hyperparameters."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """`key`: the one value of the config that the program sets itself, empty where it is more than one value."""
+    """A change. `key`: the single config value that it sets, empty for other changes."""
 
     node: cst.CSTNode
     key: str = ""
@@ -39,16 +39,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Place:
-    """A change, the line that makes it, and that line with its text."""
+    """A change with its line number and the line's text."""
 
     key: str
     where: str
     shown: str
 
 
-def places(reading: Reading, where: Flow, said: Given | None) -> Iterator[Place]:
-    """All that a program, and the files that it imports from its folder, do to its optimizers after making them."""
-    others = ImportedFiles(reading, said)
+def places(reading: Reading, where: Flow, release_hint: Given | None) -> Iterator[Place]:
+    """Yield all changes by a program, and by its own imported files, after its optimizers are made."""
+    others = ImportedFiles(reading, release_hint)
     for flow in (where, *others.flows.values()):
         for change in changes(flow.reading, flow, others):
             yield Place(change.key, flow.reading.where(change.node), shown(flow.reading, change.node))
@@ -56,23 +56,23 @@ def places(reading: Reading, where: Flow, said: Given | None) -> Iterator[Place]
 
 
 def shown(reading: Reading, node: cst.CSTNode) -> str:
-    """Where something is done, and what."""
+    """The place and the text of a change."""
     return f"{reading.where(node)} has {' '.join(reading.text(node).split())[:80]}"
 
 
 def changes(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterator[Change]:
-    """What one file does."""
-    for node, target in _stores(reading):
+    """Yield the changes in one file."""
+    for node, target in _assignment_targets(reading):
         if isinstance(target, cst.Attribute) and _is_part(target, where):
             yield Change(node, _key(target))
         elif any(map(PATCHED.search, reading.names.of(target))) or (
-            isinstance(target, cst.Subscript) and _is_inside(target.value, where)
+            isinstance(target, cst.Subscript) and _is_dict_of_state(target.value, where)
         ):
             yield Change(node)
     for call in reading.tree.all(cst.Call):
         yield from _called(reading, call, where)
     for node in (*reading.tree.all(cst.Name), *reading.tree.all(cst.Attribute)):
-        if any(name.endswith("backend.set_value") for name in reading.names.of(node)) and _is_handed_on(reading, node):
+        if any(name.endswith("backend.set_value") for name in reading.names.of(node)) and _is_passed_on(reading, node):
             yield Change(node)
     yield from (Change(node, RATE) for node in schedulers.schedulers(reading, where, imported))
     for node in gradients.altered(reading, where):
@@ -80,8 +80,7 @@ def changes(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterator[
     yield from (Change(node) for node in variables.moved(reading, where))
 
 
-def _stores(reading: Reading) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
-    """All that is assigned to, or deleted, and the statement."""
+def _assignment_targets(reading: Reading) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
     tree = reading.tree
     for assign in tree.all(cst.Assign):
         for each in assign.targets:
@@ -111,10 +110,10 @@ def _called(reading: Reading, call: cst.Call, where: Flow) -> Iterator[Change]:
     if name == "set_epsilon":
         yield Change(call, DEFAULT_EPSILON)
     elif on is not None and (
-        (ASSIGNS.match(name) and _is_held(on, where)) or (name == "update" and _is_inside(on, where))
+        (ASSIGNS.match(name) and _is_of_optimizer(on, where)) or (name == "update" and _is_dict_of_state(on, where))
     ):
         yield Change(call, _key(on))
-    elif ASSIGNS_FIRST.match(name) and given and _any(given[0], where):
+    elif ASSIGNS_FIRST.match(name) and given and _has_optimizer(given[0], where):
         yield Change(call, _key(given[0]))
     elif (
         name == "__init__" and on is not None and (where.carries(on) or any(map(names.old_class, reading.names.of(on))))
@@ -124,12 +123,11 @@ def _called(reading: Reading, call: cst.Call, where: Flow) -> Iterator[Change]:
         owners = [*given[:1], *([on] if on is not None and name in SETS else [])]
         if any(map(where.carries, owners)) or (named and not where.is_known(given[0])):
             yield Change(call)
-    elif _wraps(reading, call, name) and ("ccumulat" in name or any(_any(each, where) for each in given)):
+    elif _wraps(reading, call, name) and ("ccumulat" in name or any(_has_optimizer(each, where) for each in given)):
         yield Change(call)
 
 
-def _is_held(node: cst.BaseExpression, where: Flow) -> bool:
-    """Whether it is an optimizer or a hyperparameter of one."""
+def _is_of_optimizer(node: cst.BaseExpression, where: Flow) -> bool:
     return where.carries(node) or (isinstance(node, cst.Attribute) and _is_part(node, where))
 
 
@@ -137,22 +135,19 @@ def _is_part(node: cst.Attribute, where: Flow) -> bool:
     return where.carries(node.value) or (node.attr.value in OWN_KEYS and not where.is_known(node.value))
 
 
-def _any(node: cst.CSTNode, where: Flow) -> bool:
-    """Whether an argument is an optimizer or a hyperparameter, or a list of tuples with one."""
+def _has_optimizer(node: cst.CSTNode, where: Flow) -> bool:
     if isinstance(node, (cst.List, cst.Tuple)):
-        return any(_any(element.value, where) for element in node.elements)
-    return isinstance(node, cst.BaseExpression) and _is_held(node, where)
+        return any(_has_optimizer(element.value, where) for element in node.elements)
+    return isinstance(node, cst.BaseExpression) and _is_of_optimizer(node, where)
 
 
-def _is_inside(node: cst.CSTNode, where: Flow) -> bool:
-    """Whether it is the dict of an optimizer's attributes or hyperparameters."""
+def _is_dict_of_state(node: cst.CSTNode, where: Flow) -> bool:
     if isinstance(node, cst.Call):
         return last(node.func) == "vars" and any(map(where.carries, node.args))
     return isinstance(node, cst.Attribute) and node.attr.value in ALL_ATTRIBUTES and where.carries(node.value)
 
 
-def _is_handed_on(reading: Reading, node: cst.CSTNode) -> bool:
-    """Whether a function is more than called."""
+def _is_passed_on(reading: Reading, node: cst.CSTNode) -> bool:
     parent = reading.parent(node)
     return not isinstance(parent, (cst.ImportAlias, cst.AsName, cst.Attribute)) and not (
         isinstance(parent, cst.Call) and parent.func is node

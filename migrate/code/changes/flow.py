@@ -1,4 +1,4 @@
-"""Where the optimizers that a program makes may go: names, attributes and functions of its own that may hold one."""
+"""Track where the optimizers of a program may be: names, attributes and functions that may refer to one."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Binding = tuple[str, cst.BaseExpression]
 PASSES = {"list", "tuple", "set", "dict", "zip", "enumerate", "iter", "next", "reversed", "sorted", "map", "filter"} | {
     *("getattr", "vars", "copy", "deepcopy", "partial", "field", "chain", "cast"),
 }
-"""Functions whose result is what they are given, or holds it."""
+"""Functions whose result is or contains their argument."""
 PLAIN = {"variables", "weights", "get_weights", "get_config", "apply_gradients", "minimize", "lower", "numpy"} | {
     *("compute_gradients", "get_gradients", "get_updates", "fit", "fit_generator"),
 }
-"""Methods of an optimizer whose result gives no hold of it or its hyperparameters."""
+"""Methods of an optimizer whose result gives no access to it or its hyperparameters."""
 ADDS = ("append", "add", "insert", "extend", "setdefault", "update")
 SETTINGS = re.compile(r"arg|cfg|conf|flag|hparam|^hp|option|opts|param|setting|self|cls|namespace", re.IGNORECASE)
-"""Names of what has a learning rate and is no optimizer."""
+"""Names of things that have a learning rate and are no optimizer."""
 ASSIGNS = re.compile(r"^(?:assign(?:_add|_sub)?|load)$")
-"""Methods that give a variable a value."""
+"""Methods that assign to a variable."""
 ASSIGNS_FIRST = re.compile(r"^(?:(?:batch_)?set_value|(?:assign|update)(?:_add|_sub)?|moving_average_update)$")
-"""Functions that give the variable a value that is their first argument."""
+"""Functions that assign to their first argument."""
 Function = cst.FunctionDef | cst.ClassDef
 
 
 class Flow:
-    """Names are taken by their last part, in all scopes at once: rather one too many than one too few."""
+    """Bindings by the last part of names, in all scopes at once: too many results rather than too few."""
 
     def __init__(self, reading: Reading):
         self.reading = reading
@@ -41,7 +41,7 @@ class Flow:
             self.own.setdefault(each.name.value, []).append(each)
         self.names: set[str] = set()
         self._returned = list(self._returns())
-        self.bindings = [*self._assigned(), *self._given()]
+        self.bindings = [*self._assigned(), *self._bindings_by_calls()]
         self._values: dict[str, list[cst.BaseExpression]] = {}
         for name, value in self.bindings:
             self._values.setdefault(name, []).append(value)
@@ -52,7 +52,7 @@ class Flow:
             self.names |= {name for name, value in bindings if name not in self.names and self.carries(value)}
 
     def carries(self, node: cst.CSTNode) -> bool:
-        """Whether an expression may give an optimizer, something that holds one, or a hyperparameter of one."""
+        """Whether an expression may be or contain an optimizer or one of its hyperparameters."""
         if isinstance(node, cst.Call):
             return self._called(node)
         if isinstance(node, (cst.Name, cst.Attribute)):
@@ -72,22 +72,22 @@ class Flow:
         return isinstance(node, cst.DictComp) and self.carries(node.value)
 
     def holds_slots(self, node: cst.CSTNode) -> bool:
-        """Whether an expression is of the variables of an optimizer."""
+        """Whether an expression refers to an optimizer's variables."""
         return any(
             isinstance(each, cst.Attribute) and last(each) in ("variables", "weights") and self.carries(each.value)
             for each in walk(node)
         )
 
     def values(self, name: str) -> list[cst.BaseExpression]:
-        """All that a name is given anywhere."""
+        """All values that are assigned to a name anywhere."""
         return self._values.get(name, [])
 
     def returned(self, name: str) -> list[cst.BaseExpression]:
-        """All that functions of a name return."""
+        """All values that functions of a name return."""
         return [value for function, value in self._returned if function == name]
 
     def is_known(self, node: cst.BaseExpression) -> bool:
-        """Whether what has a learning rate is no optimizer: settings by their name, or given by what makes none."""
+        """Whether a thing with a learning rate is no optimizer: settings by name, or a result of a known function."""
         if SETTINGS.search(last(node)) or not last(node):
             return True
         makers = [last(each.func) if isinstance(each, cst.Call) else "" for each in self.values(last(node))]
@@ -118,23 +118,22 @@ class Flow:
         tree = self.reading.tree
         for assign in tree.all(cst.Assign):
             for target in assign.targets:
-                yield from _bound(target.target, assign.value)
+                yield from _bindings_of_assignment(target.target, assign.value)
         for annotated in tree.all(cst.AnnAssign):
             if annotated.value is not None:
-                yield from _bound(annotated.target, annotated.value)
+                yield from _bindings_of_assignment(annotated.target, annotated.value)
         for changed in tree.all(cst.AugAssign):
-            yield from _bound(changed.target, changed.value)
+            yield from _bindings_of_assignment(changed.target, changed.value)
         for named in tree.all(cst.NamedExpr):
-            yield from _bound(named.target, named.value)
+            yield from _bindings_of_assignment(named.target, named.value)
         loops: list[cst.For | cst.CompFor] = [*tree.all(cst.For), *tree.all(cst.CompFor)]
         for loop in loops:
-            yield from _looped(loop.target, loop.iter)
+            yield from _bindings_of_loop(loop.target, loop.iter)
         for item in tree.all(cst.WithItem):
             if item.asname is not None:
                 yield from ((name, item.item) for name in _all_names(item.asname.name))
 
-    def _given(self) -> Iterator[Binding]:
-        """By calls and returns."""
+    def _bindings_by_calls(self) -> Iterator[Binding]:
         tree = self.reading.tree
         yield from ((each.name.value, each.default) for each in tree.all(cst.Param) if each.default is not None)
         for call in tree.all(cst.Call):
@@ -170,14 +169,14 @@ class Flow:
 
 
 def parameters(function: Function) -> list[str]:
-    """All names of arguments; of a class without a constructor, its annotated fields."""
+    """All argument names; for a class without a constructor, its annotated fields."""
     if isinstance(function, cst.FunctionDef):
         given = function.params
         stars = [each for each in (given.star_arg, given.star_kwarg) if isinstance(each, cst.Param)]
         return [each.name.value for each in (*given.posonly_params, *given.params, *given.kwonly_params, *stars)]
-    for made in walk(function.body):
-        if isinstance(made, cst.FunctionDef) and made.name.value == "__init__":
-            return parameters(made)[1:]
+    for node in walk(function.body):
+        if isinstance(node, cst.FunctionDef) and node.name.value == "__init__":
+            return parameters(node)[1:]
     return [last(each.target) for each in walk(function.body) if isinstance(each, cst.AnnAssign)]
 
 
@@ -192,19 +191,17 @@ def _arguments(function: Function, args: Sequence[cst.Arg], method: bool) -> Ite
             yield known[min(index, len(known) - 1)], argument.value
 
 
-def _bound(target: cst.CSTNode, value: cst.BaseExpression) -> Iterator[Binding]:
-    """What an assignment gives to which names. One of a place in a list or dict is one to it."""
+def _bindings_of_assignment(target: cst.CSTNode, value: cst.BaseExpression) -> Iterator[Binding]:
     if isinstance(target, (cst.Tuple, cst.List)):
         alike = isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == len(target.elements)
         for index, element in enumerate(target.elements):
             part = value.elements[index].value if alike and isinstance(value, (cst.Tuple, cst.List)) else value
-            yield from _bound(element.value, part)
+            yield from _bindings_of_assignment(element.value, part)
     else:
         yield from ((name, value) for name in _all_names(target))
 
 
-def _looped(target: cst.CSTNode, over: cst.BaseExpression) -> Iterator[Binding]:
-    """What a loop gives to which names: of `zip` each name its own."""
+def _bindings_of_loop(target: cst.CSTNode, over: cst.BaseExpression) -> Iterator[Binding]:
     pairs: list[tuple[cst.CSTNode, cst.BaseExpression]] = [(target, over)]
     parts = target.elements if isinstance(target, cst.Tuple) else ()
     given = over.args if isinstance(over, cst.Call) and last(over.func) == "zip" else ()
@@ -224,22 +221,22 @@ def _all_names(target: cst.CSTNode) -> Iterator[str]:
 
 
 def last(node: cst.CSTNode) -> str:
-    """The last part of a name, empty where it is none."""
+    """The last part of a name, empty for other expressions."""
     return node.attr.value if isinstance(node, cst.Attribute) else node.value if isinstance(node, cst.Name) else ""
 
 
 def text_of(node: cst.CSTNode) -> str:
-    """The text of a string without its quotes, empty where it is none."""
+    """The text of a string without its quotes, empty for other expressions."""
     return str(node.raw_value) if isinstance(node, cst.SimpleString) else ""
 
 
 def called(reading: Reading, call: cst.Call) -> str:
-    """The last part of what is called, as it was where it is imported from."""
+    """The last part of the called name, in the module that it is imported from."""
     found = reading.names.of(call.func)
     return next(iter(found)).rpartition(".")[2] if len(found) == 1 else last(call.func)
 
 
 def is_foreign(reading: Reading, node: cst.CSTNode) -> bool:
-    """Whether it is imported from elsewhere than a framework, so that nobody sees what it does."""
+    """Whether it is imported from elsewhere than a framework, so its code is unknown."""
     bound = reading.names.sources(node)
     return bool(bound) and not all(names.FRAMEWORK.match(name) for name in bound)

@@ -1,4 +1,4 @@
-"""What a program does to gradients on their way into `apply_gradients`."""
+"""Find what a program does to gradients before `apply_gradients`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ HOLDS = ("zip", "list", "tuple", "filter", "copy", "items", "values", "pop")
 
 
 def altered(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
-    """Where gradients are clipped, or anything else than handed on."""
+    """Yield places where gradients are clipped, or used other than by passing them on."""
     for call in reading.tree.all(cst.Call):
         name = called(reading, call)
         if CLIPS.match(name) and (name != "clip_by_value" or OF_GRADIENTS.search(reading.text(call))):
             yield call
     taken: list[cst.CSTNode] = list(_taken(reading, where))
     seen: set[str] = set()
-    made = {name for name, value in where.bindings if any(map(_makes, walk(value)))}
+    producers = {name for name, value in where.bindings if any(map(_makes, walk(value)))}
     while taken:
         node = taken.pop()
         if isinstance(node, (cst.Name, cst.Attribute)):
@@ -37,10 +37,10 @@ def altered(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
         elif isinstance(node, cst.Subscript):
             taken.append(node.value)
         elif isinstance(node, (cst.List, cst.Tuple, cst.Dict)):
-            taken += [_gradient(element.value) for element in node.elements]
+            taken += [_gradient_of_pair(element.value) for element in node.elements]
         elif isinstance(node, cst.IfExp):
             taken += [node.body, node.orelse]
-        elif isinstance(node, (cst.ListComp, cst.GeneratorExp)) and isinstance(_gradient(node.elt), cst.Name):
+        elif isinstance(node, (cst.ListComp, cst.GeneratorExp)) and isinstance(_gradient_of_pair(node.elt), cst.Name):
             taken.append(node.for_in.iter)
         elif isinstance(node, cst.Call) and last(node.func) in HOLDS:
             taken += [argument.value for argument in node.args[:1]] or [node.func]
@@ -48,20 +48,21 @@ def altered(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
             function = f"{last(node.func)}()"
             taken += where.returned(last(node.func)) if function not in seen else []
             seen.add(function)
-            if _changes(reading, node, where, made):
+            if _changes(reading, node, where, producers):
                 yield node
         else:
             yield node
-    yield from _added(reading, seen)
+    yield from _changed_in_place(reading, seen)
 
 
 def are_fed(reading: Reading, node: cst.CSTNode) -> bool:
-    """Whether gradients come from outside of the graph, so that no graph tells what was done to them."""
+    """Whether gradients come from outside of the graph, so that no graph shows their changes."""
     return any(isinstance(each, cst.Call) and FEEDS.match(called(reading, each)) for each in walk(node))
 
 
 def _taken(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
-    """What optimizers are given to apply: by their method, by another name of it, or by what is handed the method."""
+    """Yield the gradients that optimizers apply: through their method, an alias of it, or a function that gets the
+    method."""
     names_of_it = _other_names(where)
     for call in reading.tree.all(cst.Call):
         if last(call.func) == "apply" and isinstance(call.func, cst.Attribute) and where.carries(call.func.value):
@@ -91,8 +92,7 @@ def _is_method(node: cst.CSTNode, names_of_it: set[str]) -> bool:
     return last(node) == APPLIES or last(node) in names_of_it
 
 
-def _gradient(node: cst.BaseExpression) -> cst.BaseExpression:
-    """The first of a pair of gradient and variable."""
+def _gradient_of_pair(node: cst.BaseExpression) -> cst.BaseExpression:
     return node.elements[0].value if isinstance(node, cst.Tuple) and node.elements else node
 
 
@@ -100,8 +100,8 @@ def _makes(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Call) and last(node.func) in MAKES
 
 
-def _changes(reading: Reading, call: cst.Call, where: Flow, made: set[str]) -> bool:
-    """Whether a function that the program does not show may change gradients; `made`: names of some."""
+def _changes(reading: Reading, call: cst.Call, where: Flow, gradient_names: set[str]) -> bool:
+    """Whether a function with unknown code may change gradients; `made`: names of some."""
     if last(call.func) in MAKES:
         return is_foreign(reading, call.func)
     framework = any(map(names.FRAMEWORK.match, reading.names.of(call.func)))
@@ -110,11 +110,10 @@ def _changes(reading: Reading, call: cst.Call, where: Flow, made: set[str]) -> b
     if last(call.func) in where.own:
         return False
     given = (each for argument in call.args for each in walk(argument.value))
-    return any(_makes(each) or last(each) in made for each in given)
+    return any(_makes(each) or last(each) in gradient_names for each in given)
 
 
-def _added(reading: Reading, gradients: set[str]) -> Iterator[cst.CSTNode]:
-    """Statements that change gradients in place."""
+def _changed_in_place(reading: Reading, gradients: set[str]) -> Iterator[cst.CSTNode]:
     for changed in reading.tree.all(cst.AugAssign):
         target = changed.target.value if isinstance(changed.target, cst.Subscript) else changed.target
         if last(target) in gradients:
@@ -127,5 +126,5 @@ def _added(reading: Reading, gradients: set[str]) -> Iterator[cst.CSTNode]:
 
 
 def _is_key(target: cst.Subscript) -> bool:
-    """Whether it is a place in a dict, whose values are followed."""
+    """Whether it is an item of a dict, whose values are tracked."""
     return any(isinstance(e.slice, cst.Index) and text_of(e.slice.value) for e in target.slice)

@@ -1,4 +1,4 @@
-"""Files that a program imports from its own folder: what they do to its optimizers counts as well."""
+"""Read files that a program imports from its own folder: they may change its optimizers too."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from migrate.code.scopes import dotted, module_of, within
 
 
 class ImportedFiles:
-    """`flows`: of each file that is imported, by others that are, too. `unread`: those of them that are no Python 3."""
+    """`flows`: of each imported file, also of indirectly imported ones. `unread`: those that are not Python 3."""
 
-    def __init__(self, reading: Reading, said: Given | None):
+    def __init__(self, reading: Reading, release_hint: Given | None):
         self.flows: dict[Path, Flow] = {}
         self.unread: list[str] = []
         self._done = {reading.program.path.resolve()}
         self._root = reading.program.path.parent
         waiting = [reading]
         while waiting:
-            waiting += self._read(waiting.pop(), said)
+            waiting += self._read(waiting.pop(), release_hint)
 
-    def _read(self, reading: Reading, said: Given | None) -> Iterator[Reading]:
+    def _read(self, reading: Reading, release_hint: Given | None) -> Iterator[Reading]:
         for path in filter(None, (self._file(reading, name) for name in _imports(reading))):
             if path.resolve() in self._done:
                 continue
             self._done.add(path.resolve())
             try:
-                each = program.read(files.read(path), "optim", said)
+                each = program.read(files.read(path), "optim", release_hint)
             except files.DamagedFileError as error:
                 self.unread.append(str(error))
                 continue
@@ -40,7 +40,6 @@ class ImportedFiles:
             yield each
 
     def _file(self, reading: Reading, name: str) -> Path | None:
-        """The file of a module, or of what is imported from one."""
         parts = name.lstrip(".").split(".")
         if names.FRAMEWORK.match(name):
             return None
@@ -55,7 +54,7 @@ class ImportedFiles:
         return None
 
     def found(self, reading: Reading, node: cst.CSTNode) -> tuple[Flow, str] | None:
-        """Where a name comes from, and its name there; None where it is from no file that was read."""
+        """The file of a name and its name there; None unless it is from a file that was read."""
         for source in reading.names.sources(node):
             path = self._file(reading, source)
             flow = self.flows.get(path) if path else None

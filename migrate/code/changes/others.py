@@ -1,4 +1,4 @@
-"""Where a program may make another optimizer than those that are read, or put another in their place."""
+"""Find places where a program may create another optimizer than those that were read, or replace one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from migrate.code.tree import children
 
 ASKS = ("isinstance", "issubclass", "type")
 HOLDS = re.compile(r"^(?:opt\w*|\w+_opt(?:imizer)?)$", re.IGNORECASE)
-"""Names of what is an optimizer."""
+"""Names of optimizers."""
 TRAINS = ("fit", "fit_generator", "train_on_batch", "train_on_epoch")
 CUSTOM = re.compile(r"custom_?objects?", re.IGNORECASE)
 RUNS = ("__class__", "import_module", "exec")
@@ -24,7 +24,7 @@ NAMESPACES = ("globals", "locals")
 
 
 def others(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
-    """Places that may make one in a way that is not read."""
+    """Yield places that may create an optimizer in an unknown way."""
     for call in reading.tree.all(cst.Call):
         found = reading.names.of(call.func)
         if reading.class_of_string(call):
@@ -34,26 +34,25 @@ def others(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
         elif last(call.func) == "from_config" and isinstance(call.func, cst.Attribute) and not found:
             if where.carries(call.func.value) or not last(call.func.value):
                 yield call
-        elif last(call.func) in RUNS or _is_told(reading, call) or _is_resumed(reading, call):
+        elif last(call.func) in RUNS or _is_told(reading, call) or _is_loaded_and_trained(reading, call):
             yield call
         elif changed.WRAPS.search(last(call.func)) and is_elsewhere(reading, call):
-            yield call  # named twice where it is given one
-    for taken in _taken(reading):
-        yield from _unseen(reading, taken, where, set())
-    yield from _texts(reading)
+            yield call  # named twice if it gets one
+    for taken in _optimizers_of_models(reading):
+        yield from _unknown_sources(reading, taken, where, set())
+    yield from _optimizer_names(reading)
     for kind in (cst.Name, cst.Attribute):
         for node in reading.tree.all(kind):
             found = reading.names.of(node)
             is_class, is_module = any(map(names.old_class, found)), any(map(names.is_module, found))
-            if (is_class and not _is_read(reading, node)) or (is_module and _is_taken(reading, node)):
+            if (is_class and not _is_recognised(reading, node)) or (is_module and _is_passed_on(reading, node)):
                 yield node
     for store in reading.tree.all(cst.Subscript):
         if isinstance(store.value, cst.Call) and last(store.value.func) in NAMESPACES:
             yield store
 
 
-def _taken(reading: Reading) -> Iterator[cst.BaseExpression]:
-    """What models get as their optimizers."""
+def _optimizers_of_models(reading: Reading) -> Iterator[cst.BaseExpression]:
     for call in reading.tree.all(cst.Call):
         value = None if reading.names.of(call.func) else facts.compiled(call)
         if value is not None:
@@ -63,8 +62,7 @@ def _taken(reading: Reading) -> Iterator[cst.BaseExpression]:
             yield assign.value
 
 
-def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) -> Iterator[cst.CSTNode]:
-    """What an optimizer is made by, where the program does not show it."""
+def _unknown_sources(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) -> Iterator[cst.CSTNode]:
     name, more = last(node), list[cst.CSTNode]()
     if isinstance(node, cst.Call):
         known = reading.names.of(node.func)
@@ -73,7 +71,7 @@ def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) ->
         name = f"{last(node.func)}()"
         more = list(where.returned(last(node.func))) if name not in seen else []
         seen.add(name)
-    elif is_foreign(reading, node) or _is_setting(node):
+    elif is_foreign(reading, node) or _is_part_of_config(node):
         yield node
     elif name and name not in seen:
         seen.add(name)
@@ -81,17 +79,16 @@ def _unseen(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) ->
     elif not name:
         more = list(children(node))
     for each in more:
-        yield from _unseen(reading, each, where, seen)
+        yield from _unknown_sources(reading, each, where, seen)
 
 
-def _is_setting(node: cst.CSTNode) -> bool:
-    """Whether it is a part of a config, as `args.optimizer`."""
+def _is_part_of_config(node: cst.CSTNode) -> bool:
     base = last(node.value) if isinstance(node, cst.Attribute) else ""
     return bool(SETTINGS.search(base)) and base not in ("self", "cls")
 
 
 def instead(reading: Reading, node: cst.Call, where: Flow) -> Iterator[cst.CSTNode]:
-    """What may stand where the optimizer of one call should: other classes of the name, other values of its name."""
+    """Yield what may replace the optimizer of one call: other classes of the name, other values of its name."""
     found, sources = reading.names.of(node.func), reading.names.sources(node.func)
     of_string = reading.class_of_string(node)
     if not of_string and not (all(map(names.old_class, found)) and all(map(names.FRAMEWORK.match, sources))):
@@ -102,7 +99,7 @@ def instead(reading: Reading, node: cst.Call, where: Flow) -> Iterator[cst.CSTNo
         yield from (side for side in sides if not _is_made(reading, side, where))
         at = reading.parent(at)
     if isinstance(at, cst.Param):
-        yield at  # whoever calls may give another
+        yield at  # each caller may pass another
     if isinstance(at, cst.DictElement):
         dict_ = reading.parent(at)
         elements = dict_.elements if isinstance(dict_, cst.Dict) else ()
@@ -125,7 +122,7 @@ def _other_values(reading: Reading, text: str, assign: cst.Assign, where: Flow) 
 
 
 def _is_made(reading: Reading, node: cst.BaseExpression, where: Flow) -> bool:
-    """Whether it is a call that is read, a wrapper that is named as one, another name of an optimizer, or nothing."""
+    """Whether it is a known call, a known wrapper, another name of an optimizer, or nothing."""
     if isinstance(node, cst.Name) and node.value == "None":
         return True
     if isinstance(node, (cst.IfExp, cst.BooleanOperation)):
@@ -139,8 +136,7 @@ def _is_made(reading: Reading, node: cst.BaseExpression, where: Flow) -> bool:
     return where.carries(node)
 
 
-def _texts(reading: Reading) -> Iterator[cst.CSTNode]:
-    """Names of optimizers as text, where one is taken."""
+def _optimizer_names(reading: Reading) -> Iterator[cst.CSTNode]:
     for text in reading.tree.all(cst.SimpleString):
         if text_of(text).lower() in names.STRINGS and _is_for_optimizer(reading, text):
             yield reading.parent(text) or text
@@ -167,15 +163,14 @@ def _is_for_optimizer(reading: Reading, text: cst.SimpleString) -> bool:
 
 
 def _is_told(reading: Reading, call: cst.Call) -> bool:
-    """Whether it runs text, or another program makes an optimizer of a config, as `build(args.optimizer)`."""
+    """Whether it runs text, or another program makes an optimizer from a config, as in `build(args.optimizer)`."""
     if isinstance(call.func, cst.Name) and call.func.value == "eval":
         return True
-    named = any(HOLDS.match(last(argument.value)) and _is_setting(argument.value) for argument in call.args)
+    named = any(HOLDS.match(last(argument.value)) and _is_part_of_config(argument.value) for argument in call.args)
     return named and is_elsewhere(reading, call)
 
 
-def _is_resumed(reading: Reading, call: cst.Call) -> bool:
-    """Whether a model is loaded with its optimizer, and trained."""
+def _is_loaded_and_trained(reading: Reading, call: cst.Call) -> bool:
     if not any(name.endswith(".load_model") for name in reading.names.of(call.func)):
         return False
     if any(a.keyword and a.keyword.value == "compile" and last(a.value) == "False" for a in call.args):
@@ -190,8 +185,7 @@ def _is_resumed(reading: Reading, call: cst.Call) -> bool:
     return any(not model or names.dotted(each) == model for each in trained)
 
 
-def _is_read(reading: Reading, node: cst.CSTNode) -> bool:
-    """Whether a class is called, imported, or only asked about, where it stands."""
+def _is_recognised(reading: Reading, node: cst.CSTNode) -> bool:
     parent = reading.parent(node)
     if isinstance(parent, (cst.ImportAlias, cst.AsName, cst.Annotation, cst.Param)):
         return True
@@ -203,8 +197,7 @@ def _is_read(reading: Reading, node: cst.CSTNode) -> bool:
     return isinstance(parent, cst.Call) and parent.func is node
 
 
-def _is_taken(reading: Reading, node: cst.CSTNode) -> bool:
-    """Whether a module is more than where a class stands in it."""
+def _is_passed_on(reading: Reading, node: cst.CSTNode) -> bool:
     parent = reading.parent(node)
     if isinstance(parent, cst.Attribute):
         return parent.value is node and parent.attr.value == "__dict__"

@@ -1,4 +1,4 @@
-"""Where a program has its learning rate set by what is not read: callbacks, and functions of elsewhere."""
+"""Find where unknown code sets a program's learning rate: callbacks, and functions of other packages."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from migrate.code.tree import children
 
 SCHEDULERS = re.compile(r"^(?:LearningRateScheduler|ReduceLROnPlateau|LearningRate(?:Warmup|Schedule)Callback)$")
 SETS_RATE = re.compile(r"(?:^|_|[a-z])(?:LR|lr)(?:$|_|[A-Z])|learning_?rate|schedul|cycl(?:e|ic)|anneal|warm_?up", re.I)
-"""Functions and callbacks of elsewhere that may set the learning rate, by their name."""
+"""Functions and callbacks of other packages that may set the learning rate, by name."""
 WATCHES = re.compile(
     r"wandb|tqdm|neptune|comet|mlflow|tensorboard|plot|log|checkpoint|stopp|history|progress|eval", re.I
 )
-"""Packages whose callbacks do not, by their name."""
+"""Packages whose callbacks do not, by name."""
 
 
 def schedulers(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterator[cst.CSTNode]:
-    """What sets the rate, or may."""
+    """Yield what sets the rate, or may."""
     for node in (*reading.tree.all(cst.Name), *reading.tree.all(cst.Attribute)):
         found = {name.rpartition(".")[2] for name in reading.names.of(node)} or {last(node)}
         if any(map(SCHEDULERS.match, found)) and not isinstance(reading.parent(node), (cst.ImportAlias, cst.AsName)):
@@ -34,7 +34,7 @@ def schedulers(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterat
         if (
             SETS_RATE.search(called(reading, call))
             and is_elsewhere(reading, call)
-            and not _is_pythons(reading, call.func)
+            and not _is_of_standard_library(reading, call.func)
             and not imported.found(reading, call.func)
         ):
             yield call
@@ -43,61 +43,59 @@ def schedulers(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterat
                 each
                 for a in call.args[5:6]
                 if not a.keyword
-                for each in _unseen(reading, a.value, where, imported, set())
+                for each in _foreign_callbacks(reading, a.value, where, imported, set())
             )
     for argument in reading.tree.all(cst.Arg):
         if argument.keyword is not None and argument.keyword.value == "callbacks":
-            yield from _unseen(reading, argument.value, where, imported, set())
+            yield from _foreign_callbacks(reading, argument.value, where, imported, set())
     for element in reading.tree.all(cst.DictElement):
         if text_of(element.key) == "callbacks":
-            yield from _unseen(reading, element.value, where, imported, set())
+            yield from _foreign_callbacks(reading, element.value, where, imported, set())
 
 
-def _unseen(
+def _foreign_callbacks(
     reading: Reading, node: cst.CSTNode, where: Flow, imported: ImportedFiles, seen: set[str]
 ) -> Iterator[cst.CSTNode]:
-    """The callbacks in an expression that come from elsewhere."""
     name = last(node)
     found = imported.found(reading, node) if is_foreign(reading, node) else None
     if found and found[1] not in seen:
         seen.add(found[1])
-        if any(True for at in _behind(*found) for _ in _unseen(found[0].reading, at, found[0], imported, seen)):
+        if any(
+            True for at in _origins(*found) for _ in _foreign_callbacks(found[0].reading, at, found[0], imported, seen)
+        ):
             yield node
         return
     more: list[cst.CSTNode] = []
     if isinstance(node, cst.Call):
         more = [node.func, *([a.value for a in node.args] if last(node.func) in PASSES else [])]
     elif is_foreign(reading, node):
-        if not found and not _is_known(reading, node):
+        if not found and not _only_watches(reading, node):
             yield node
     elif name and name not in seen:
         seen.add(name)
-        more = _behind(where, name)
+        more = _origins(where, name)
     elif not name:
         more = list(children(node))
     for each in more:
-        yield from _unseen(reading, each, where, imported, seen)
+        yield from _foreign_callbacks(reading, each, where, imported, seen)
 
 
-def _behind(where: Flow, name: str) -> list[cst.CSTNode]:
-    """What a name is given, what a function returns, the bases of a class."""
+def _origins(where: Flow, name: str) -> list[cst.CSTNode]:
     classes = [cls for cls in where.own.get(name, ()) if isinstance(cls, cst.ClassDef)]
     return [*where.values(name), *where.returned(name), *(base.value for cls in classes for base in cls.bases)]
 
 
-def _is_known(reading: Reading, node: cst.CSTNode) -> bool:
-    """Whether it is of a package whose callbacks only watch."""
+def _only_watches(reading: Reading, node: cst.CSTNode) -> bool:
     packages = [source.lstrip(".").partition(".")[0] for source in reading.names.sources(node)]
-    return any(map(WATCHES.search, packages)) or _is_pythons(reading, node)
+    return any(map(WATCHES.search, packages)) or _is_of_standard_library(reading, node)
 
 
-def _is_pythons(reading: Reading, node: cst.CSTNode) -> bool:
-    """Whether it is of Python's own library, as `itertools.cycle`."""
+def _is_of_standard_library(reading: Reading, node: cst.CSTNode) -> bool:
     return all(name.partition(".")[0] in sys.stdlib_module_names for name in reading.names.sources(node) or ("",))
 
 
 def is_elsewhere(reading: Reading, call: cst.Call) -> bool:
-    """Whether the program does not show what a function does, and it is no framework's."""
+    """Whether the code of a function is unknown, and it is no framework's."""
     if not isinstance(call.func, (cst.Name, cst.Attribute)):
         return False
     unbound = isinstance(call.func, cst.Name) and not reading.names.bindings(call.func)

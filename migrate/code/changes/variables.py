@@ -1,4 +1,4 @@
-"""What a program does to variables and slots between the steps of an optimizer: decay by hand, clipped weights."""
+"""Find what a program does to variables and slots between steps: decay by hand, clipped weights."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from migrate.code.tree import walk
 
 TRAINED = {"trainable_variables", "trainable_weights", "variables", "weights", "kernel", "bias"}
 OTHER_MODEL = re.compile(r"target|teacher|ema\b|ema_|_ema|shadow|averag|slow|momentum_enc|key_enc", re.IGNORECASE)
-"""Models that are made of another, and not trained."""
+"""Functions that create a model from another one that is not trained."""
 
 
 def moved(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
-    """Where weights are set to what is made of themselves, or slots to anything."""
+    """Yield places that set weights to values computed from weights, or slots to anything."""
     for call in reading.tree.all(cst.Call):
         name, given = called(reading, call), [argument.value for argument in call.args]
         variable: cst.CSTNode | None = None
@@ -26,7 +26,7 @@ def moved(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
         elif ASSIGNS_FIRST.match(name) and given:
             variable, given = given[0], given[1:]
         elif name == "set_weights" and isinstance(call.func, cst.Attribute) and given:
-            if not OTHER_MODEL.search(reading.text(call.func)) and _is_made_of_weights(given[0], where):
+            if not OTHER_MODEL.search(reading.text(call.func)) and _is_computed_from_weights(given[0], where):
                 yield call
             continue
         if variable is None or (not given and not name.endswith(("_add", "_sub"))):
@@ -48,10 +48,13 @@ def _is_trained(node: cst.CSTNode) -> bool:
     return any(isinstance(each, cst.Attribute) and last(each) in TRAINED for each in walk(node))
 
 
-def _is_made_of_weights(node: cst.CSTNode, where: Flow) -> bool:
-    """Whether it is a list of what is done to each weight that a model had."""
-    made = [each for each in (node, *where.values(last(node))) if isinstance(each, (cst.ListComp, cst.GeneratorExp))]
-    sources = [v for each in made if not isinstance(each.elt, cst.Name) for v in _followed(each.for_in.iter, where)]
+def _is_computed_from_weights(node: cst.CSTNode, where: Flow) -> bool:
+    comprehensions = [
+        each for each in (node, *where.values(last(node))) if isinstance(each, (cst.ListComp, cst.GeneratorExp))
+    ]
+    sources = [
+        v for each in comprehensions if not isinstance(each.elt, cst.Name) for v in _followed(each.for_in.iter, where)
+    ]
     return any(isinstance(each, cst.Attribute) and last(each) == "get_weights" for v in sources for each in walk(v))
 
 

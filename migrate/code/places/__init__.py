@@ -1,1 +1,1 @@
-"""The kinds of places that old programs have, one file each; each looks at a node and says what becomes of it."""
+"""The kinds of places in old programs, one file each. Each looks at a node and reports the result."""

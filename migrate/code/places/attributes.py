@@ -1,4 +1,4 @@
-"""`optimizer.lr`, `.decay` and `.iterations`, and `K.get_value` and `K.set_value` of them."""
+"""Rewrite `optimizer.lr`, `.decay` and `.iterations`, and `K.get_value` and `K.set_value` of them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from migrate.code.program import Reading
 RATES = ("lr", "learning_rate")
 RATE = "learning_rate"
 HYPERS = ("momentum", "beta_1", "beta_2", "rho", "schedule_decay")
-"""Attributes that old classes kept in variables of the backend."""
+"""Attributes that old classes stored in variables of the backend."""
 READERS = {"read_value", "value", "get_value", "eval"}
-"""Methods of the variable that old classes kept the rate in, by which it was read."""
+"""Methods for reading the variable in which old classes stored the rate."""
 DECAYED = (
-    "lr / (1 + decay * iterations) is what a schedule gives already: take float(optimizer.learning_rate), and leave"
-    " decay out of it"
+    "lr / (1 + decay * iterations) is the rate that a schedule already computes: use float(optimizer.learning_rate)"
+    " without decay"
 )
 
 
 def look_at_call(reading: Reading, node: cst.Call) -> bool:
-    """`K.get_value(o.lr)`, `K.eval(o.lr)`, `K.set_value(o.lr, x)`, `hasattr(o, "lr")`; True where it was one."""
+    """Rewrite `K.get_value(o.lr)`, `K.eval(o.lr)`, `K.set_value(o.lr, x)`, `hasattr(o, "lr")`; True for these calls."""
     found = reading.names.of(node.func)
     functions = {m[1] for m in map(names.BACKEND.match, found) if m}
     if functions and reading.facts.in_rule(reading.scope(node)):
@@ -48,7 +48,7 @@ def look_at_call(reading: Reading, node: cst.Call) -> bool:
 
 
 def _through_a_name(reading: Reading, node: cst.Call, functions: set[str], rate: cst.Attribute) -> bool:
-    """`lr = optimizer.lr; K.set_value(lr, x)`: a name for the rate, which was a variable of the backend."""
+    """Handle `lr = optimizer.lr; K.set_value(lr, x)`: a name for the rate, which was a variable of the backend."""
     base = f"{reading.text(rate.value)}.{RATE}"
     if functions <= {"get_value", "eval"}:
         reading.edits[node] = lambda updated: cst.parse_expression(f"float({base})")
@@ -61,7 +61,7 @@ def _through_a_name(reading: Reading, node: cst.Call, functions: set[str], rate:
 
 
 def _certain(reading: Reading, base: cst.BaseExpression) -> bool:
-    """Whether this is an optimizer: it is made as one, or it is `.optimizer` of something in a Keras call."""
+    """Whether this is surely an optimizer: its call creates one, or it is `.optimizer` of an object of Keras."""
     if reading.is_optimizer(base):
         return True
     return isinstance(base, cst.Attribute) and base.attr.value == "optimizer"
@@ -104,7 +104,7 @@ def _set(reading: Reading, node: cst.Call, value: cst.Attribute) -> None:
             node, BY_HAND, f"{name} is set: " + (DECAYED if name == "decay" else "restore a checkpoint instead")
         )
     elif not isinstance(statement, cst.Expr):
-        reading.add(node, BY_HAND, "an assignment inside of an expression: make it a statement, ….learning_rate = …")
+        reading.add(node, BY_HAND, "assignment within an expression: make it a statement, ….learning_rate = …")
     else:
         text = f"{reading.text(value.value)}.{RATE} = {reading.text(node.args[1].value)}"
         reading.edits[statement] = _setting
@@ -131,7 +131,7 @@ def _by_string(reading: Reading, node: cst.Call) -> bool:
         return False
     if text == "weights":
         if reading.target != targets.TF_KERAS:
-            reading.add(node, BY_HAND, "the list of weights has another order now: take slots by name")
+            reading.add(node, BY_HAND, "the list of weights has another order now: read slots by name")
         return True
     new = cst.ensure_type(name, cst.SimpleString).value.replace("lr", RATE)
     reading.edits[name] = lambda updated: cst.ensure_type(updated, cst.SimpleString).with_changes(value=new)
@@ -140,7 +140,7 @@ def _by_string(reading: Reading, node: cst.Call) -> bool:
 
 
 def look_at_attribute(reading: Reading, node: cst.Attribute) -> None:
-    """`optimizer.lr` and the like, outside of the backend's functions."""
+    """Rewrite `optimizer.lr` and the like, outside of the backend's functions."""
     name = node.attr.value
     if name not in (*RATES, "decay", "iterations", "clipnorm") or _is_argument_of_backend(reading, node):
         return
@@ -152,7 +152,7 @@ def look_at_attribute(reading: Reading, node: cst.Attribute) -> None:
     if name == "iterations":
         reading.add(node, SAME)
     elif name == "clipnorm":
-        reading.add(node, BY_HAND, "ask for global_clipnorm where the constructor has that now")
+        reading.add(node, BY_HAND, "read global_clipnorm if the constructor now sets that")
     elif name == "decay":
         if reading.target == targets.TF_KERAS:
             reading.add(node, SAME)
@@ -170,8 +170,8 @@ def _rename(reading: Reading, node: cst.Attribute) -> None:
 
 
 def _of_variable(reading: Reading, node: cst.Attribute) -> bool:
-    """`optimizer.lr.value()`, `.set_value(x)` and `session.run(optimizer.lr.assign(x))`: methods of the old variable,
-    which the rate has not in every target; True where it was one."""
+    """Rewrite methods of the old variable that not every target's rate has: `optimizer.lr.value()`, `.set_value(x)` and
+    `session.run(optimizer.lr.assign(x))`; True for these."""
     method = reading.parent(node)
     call = reading.parent(method) if isinstance(method, cst.Attribute) and method.value is node else None
     if not isinstance(method, cst.Attribute) or not isinstance(call, cst.Call) or call.func is not method:
@@ -200,7 +200,6 @@ def _of_variable(reading: Reading, node: cst.Attribute) -> bool:
 
 
 def _argument_of(statement: cst.CSTNode, through: int) -> cst.BaseExpression:
-    """The only argument of the call, or of the call in the call, that is a statement."""
     value = cst.ensure_type(statement, cst.Expr).value
     for _ in range(through):
         value = cst.ensure_type(value, cst.Call).args[0].value
@@ -208,7 +207,6 @@ def _argument_of(statement: cst.CSTNode, through: int) -> cst.BaseExpression:
 
 
 def _run_in_session(reading: Reading, call: cst.Call) -> cst.Call | None:
-    """The call of a session's `run` that has nothing but this call in it."""
     argument = reading.parent(call)
     around = reading.parent(argument) if isinstance(argument, cst.Arg) else None
     if isinstance(around, cst.Call) and isinstance(around.func, cst.Attribute) and around.func.attr.value == "run":

@@ -1,4 +1,4 @@
-"""Keras's callbacks that set the learning rate, and the key under which they log it.
+"""Rewrite Keras's callbacks that set the learning rate, and the key of its log.
 
 Sources: `keras/callbacks.py` 2.2.4 and 2.3.1, `tensorflow/python/keras/callbacks.py` 2.4, Keras 3.15
 `callbacks/reduce_lr_on_plateau.py` and `learning_rate_scheduler.py`.
@@ -20,7 +20,7 @@ OLD_KEY, NEW_KEY = "lr", "learning_rate"
 
 
 def look_at_call(reading: Reading, node: cst.Call) -> None:
-    """A callback that sets the learning rate, and `logs.get("lr")`."""
+    """Rewrite a callback that sets the learning rate, and `logs.get("lr")`."""
     found = reading.names.of(node.func)
     if found and all(map(SETS_RATE.match, found)):
         _callback(reading, node)
@@ -37,11 +37,11 @@ def _callback(reading: Reading, node: cst.Call) -> None:
         keyword=cst.Name("min_delta")
     )
     new = reading.text(epsilon).replace("epsilon", "min_delta", 1).rstrip(", \n")
-    reading.add(epsilon, REWRITTEN, "current Keras takes epsilon and ignores it", new)
+    reading.add(epsilon, REWRITTEN, "current Keras accepts and ignores epsilon", new)
 
 
 def look_at_subscript(reading: Reading, node: cst.Subscript) -> None:
-    """`history.history["lr"]` and `logs["lr"]`."""
+    """Rewrite `history.history["lr"]` and `logs["lr"]`."""
     index = node.slice[0].slice if len(node.slice) == 1 else None
     if isinstance(index, cst.Index):
         _logged(reading, node, node.value, index.value)
@@ -51,10 +51,10 @@ def _logged(reading: Reading, node: cst.BaseExpression, logs: cst.BaseExpression
     if not isinstance(key, cst.SimpleString) or key.evaluated_value != OLD_KEY or reading.target == targets.TF_KERAS:
         return
     name = names.dotted(logs).rsplit(".", 1)[-1]
-    if name not in ("logs", "history") or not reading.has_framework or _writes_it(reading):
+    if name not in ("logs", "history") or not reading.has_framework or _writes_key(reading):
         return
-    if not _has_callback(reading):
-        reading.add(node, UNSURE, f"if Keras's callbacks wrote it: its key is {NEW_KEY!r} now")
+    if not _has_rate_callback(reading):
+        reading.add(node, UNSURE, f"if a callback of Keras wrote it, the key is {NEW_KEY!r} now")
         return
     new = key.value.replace(OLD_KEY, NEW_KEY)
     reading.edits[key] = lambda updated: cst.ensure_type(updated, cst.SimpleString).with_changes(value=new)
@@ -62,13 +62,11 @@ def _logged(reading: Reading, node: cst.BaseExpression, logs: cst.BaseExpression
 
 
 @lru_cache(maxsize=1)
-def _has_callback(reading: Reading) -> bool:
-    """Whether the program makes a callback that logs the learning rate."""
-    made = (reading.names.of(call.func) for call in reading.tree.all(cst.Call))
-    return any(found and all(map(SETS_RATE.match, found)) for found in made)
+def _has_rate_callback(reading: Reading) -> bool:
+    classes = (reading.names.of(call.func) for call in reading.tree.all(cst.Call))
+    return any(found and all(map(SETS_RATE.match, found)) for found in classes)
 
 
 @lru_cache(maxsize=1)
-def _writes_it(reading: Reading) -> bool:
-    """Whether the program writes that key itself."""
+def _writes_key(reading: Reading) -> bool:
     return bool(re.search(r"logs\[[\"']lr[\"']\]\s*=[^=]|logs\.setdefault\([\"']lr[\"']", reading.program.code))

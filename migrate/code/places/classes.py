@@ -1,4 +1,4 @@
-"""Uses of an optimizer class without calling it there: under another name, in a table, in `functools.partial`."""
+"""Rewrite uses of an optimizer class other than calls: under another name, in a table, in `functools.partial`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from migrate.code.program import Reading
 from migrate.code.targets import Target
 
 SUBCLASS = "a subclass: write its rule as optim.Rule, or build and update_step of optim.Optimizer"
-HANDED_ON = "the class is handed on, so that its arguments are elsewhere: call the target's there"
+HANDED_ON = "the class is passed on, so its arguments are elsewhere: call the target's there"
 KEPT_BASES = {"keras.optimizers.Optimizer", "tensorflow.keras.optimizers.Optimizer"}
-"""The base class has this name in Keras 3, too, and what `optim.for_keras` makes is one."""
+"""The base class has this name in Keras 3 too, and `optim.for_keras` returns an instance."""
 PARTIAL = "functools.partial"
 
 
 def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
-    """A class that is used without being called there."""
+    """Look at a class that is not called here."""
     found = reading.names.of(node)
     if not found or not all(map(_is_class, found)):
         return
@@ -41,7 +41,7 @@ def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
         reading.add(node, *((SAME,) if is_kept else (BY_HAND, _of_instance(reading, around, found))))
     elif isinstance(around, cst.Call) and PARTIAL in reading.names.of(around.func) and around.args[0] is parent:
         _partial(reading, node, around)
-    elif all(map(names.WRAPPERS.search, found)) and _assignment(reading, node) is parent:
+    elif all(map(names.WRAPPERS.search, found)) and _naming_statement(reading, node) is parent:
         return  # found where it is called
     elif not _under_a_name(reading, node):
         reading.add(node, BY_HAND, HANDED_ON)
@@ -53,7 +53,7 @@ def _is_class(name: str) -> bool:
 
 
 def _call_around(reading: Reading, parent: cst.CSTNode | None) -> cst.CSTNode | None:
-    """The call or class whose argument a name is, itself or in a tuple: `isinstance(o, (str, Optimizer))`."""
+    """The call or class with this argument, also in a tuple: `isinstance(o, (str, Optimizer))`."""
     if isinstance(parent, cst.Element) and isinstance(reading.parent(parent), cst.Tuple):
         above = reading.parent(reading.parent(parent) or parent)
         around = reading.parent(above) if isinstance(above, cst.Arg) else None
@@ -66,15 +66,15 @@ def _of_instance(reading: Reading, call: cst.Call, found: frozenset[str]) -> str
     first = reading.text(call.args[0].value)
     cls = min(found).rsplit(".", 1)[-1]
     if any(map(names.BASES.match, found)):
-        return "ask for the target's Optimizer; there is no TFOptimizer, and what for_keras makes is Keras's Optimizer"
+        return "test for the target's Optimizer; TFOptimizer is gone, and for_keras returns Keras's Optimizer"
     if reading.target != targets.OPTIM:
-        return f"ask for the class of the target, {reading.target.replace('-', '_')}.optimizers.{cls}"
-    return f"what for_keras makes holds it: isinstance(getattr({first}, 'inner', {first}), optim.{cls})"
+        return f"test for the class of the target, {reading.target.replace('-', '_')}.optimizers.{cls}"
+    return f"the result of for_keras wraps it: isinstance(getattr({first}, 'inner', {first}), optim.{cls})"
 
 
 def _under_a_name(reading: Reading, node: cst.CSTNode) -> bool:
-    """`cls = Adam` and `table = {"adam": Adam, "sgd": SGD}`, where all that is done with them is calling them."""
-    statement = _assignment(reading, node)
+    """Handle `cls = Adam` and `table = {"adam": Adam, "sgd": SGD}`, if these are only called."""
+    statement = _naming_statement(reading, node)
     if statement is None:
         return False
     name = names.dotted(statement.targets[0].target)
@@ -89,8 +89,7 @@ def _under_a_name(reading: Reading, node: cst.CSTNode) -> bool:
     return _rewrite(reading, [(part, next(iter(f))) for part, f in known], sites)
 
 
-def _assignment(reading: Reading, node: cst.CSTNode) -> cst.Assign | None:
-    """The statement that gives a class, itself or in a table, a name."""
+def _naming_statement(reading: Reading, node: cst.CSTNode) -> cst.Assign | None:
     parent = reading.parent(node)
     at = reading.parent(parent) if isinstance(parent, cst.DictElement) else parent
     at = reading.parent(at) if isinstance(at, cst.Dict) else at
@@ -104,11 +103,11 @@ def _classes_in(value: cst.BaseExpression | None) -> Sequence[cst.BaseExpression
 
 
 def _rewrite(reading: Reading, classes: Sequence[tuple[cst.CSTNode, str]], sites: Sequence[cst.Call]) -> bool:
-    """Both ends, where every call means the same for every class, and a class the same for every call."""
+    """Rewrite both ends, if every call means the same for every class, and a class the same for every call."""
     rows: list[tuple[cst.Call, list[Outcome]]] = []
     for site in sites:
         found = [reading.one(site, reading.outcomes(name, site)) for _, name in classes]
-        if any(a is None or a.made is None or a.name.startswith("tensorflow.train.") for a in found):
+        if any(a is None or a.target is None or a.name.startswith("tensorflow.train.") for a in found):
             return False
         rows.append((site, [a for a in found if a is not None]))
     if any(len({_given(answer) for answer in answers}) > 1 for _, answers in rows):
@@ -124,10 +123,10 @@ def _rewrite(reading: Reading, classes: Sequence[tuple[cst.CSTNode, str]], sites
 
 
 def _split(answer: Outcome) -> tuple[dict[str, str], dict[str, str]]:
-    """What the call gives, and what the class must be given with it."""
-    assert answer.made is not None
-    given = {k: v.text for k, v in answer.made.arguments.items() if answer.made.origin.get(k) in answer.bound}
-    return given, {k: v.text for k, v in answer.made.arguments.items() if k not in given}
+    """Split a result into the call's arguments and the class's additional ones."""
+    assert answer.target is not None
+    given = {k: v.text for k, v in answer.target.arguments.items() if answer.target.origin.get(k) in answer.bound}
+    return given, {k: v.text for k, v in answer.target.arguments.items() if k not in given}
 
 
 def _given(answer: Outcome) -> tuple[tuple[str, str], ...]:
@@ -135,30 +134,30 @@ def _given(answer: Outcome) -> tuple[tuple[str, str], ...]:
 
 
 def _added(answer: Outcome) -> tuple[object, ...]:
-    assert answer.made is not None
-    return (answer.made.name, *_split(answer)[1].items())
+    assert answer.target is not None
+    return (answer.target.name, *_split(answer)[1].items())
 
 
 def _replace_class(reading: Reading, node: cst.CSTNode, answers: Sequence[Outcome]) -> None:
-    made = answers[0].made
-    assert made is not None
-    module = reading.optim if reading.target == targets.OPTIM else made.module
+    first = answers[0].target
+    assert first is not None
+    module = reading.optim if reading.target == targets.OPTIM else first.module
     more = _split(answers[0])[1]
-    text = f"{module}.{made.name}"
+    text = f"{module}.{first.name}"
     if more:
         text = f"{PARTIAL}({text}, {', '.join(f'{k}={v}' for k, v in more.items())})"
         reading.imports.add("import functools")
     reading.edits[node] = lambda updated: cst.parse_expression(text)
     constructors.import_target(reading, module)
     reading.replaced.add(reading.text(node).split(".")[0])
-    reasons = list(dict.fromkeys(reason for a in answers if a.made for reason in a.made.reasons))
+    reasons = list(dict.fromkeys(reason for a in answers if a.target for reason in a.target.reasons))
     reading.add(node, DIFFERS if reasons else REWRITTEN, "; ".join(reasons), text)
 
 
 def _replace_call(reading: Reading, site: cst.Call, answer: Outcome, cls: cst.CSTNode) -> None:
-    assert answer.made is not None
+    assert answer.target is not None
     given = _split(answer)[0]
-    own: Target = replace(answer.made, arguments={k: v for k, v in answer.made.arguments.items() if k in given})
+    own: Target = replace(answer.target, arguments={k: v for k, v in answer.target.arguments.items() if k in given})
     edit = calls.replacement(site, own, answer.bound, reading.text(site.func), None)
     is_optim = reading.target == targets.OPTIM
     more = [cst.Arg(cst.parse_expression(text)) for text in constructors.keras_argument(reading, cls)]
@@ -174,30 +173,29 @@ def _replace_call(reading: Reading, site: cst.Call, answer: Outcome, cls: cst.CS
 
 
 def _partial(reading: Reading, node: cst.Name | cst.Attribute, call: cst.Call) -> None:
-    """`functools.partial(SGD, lr=0.1)`, where nothing but that is given to it later."""
+    """Rewrite `functools.partial(SGD, lr=0.1)`, if it gets no other arguments later."""
     made_by = cst.Call(node, call.args[1:])
     found = reading.names.of(node)
     answer = reading.one(call, reading.outcomes(next(iter(found)), made_by)) if len(found) == 1 else None
-    if answer is None or answer.made is None or answer.name.startswith("tensorflow.train."):
-        reading.add(call, BY_HAND, HANDED_ON if answer is None or answer.made else str(answer.error))
+    if answer is None or answer.target is None or answer.name.startswith("tensorflow.train."):
+        reading.add(call, BY_HAND, HANDED_ON if answer is None or answer.target else str(answer.error))
         return
-    module = reading.optim if reading.target == targets.OPTIM else answer.made.module
-    callee = f"{module}.{answer.made.name}"
-    new = reading.text(calls.replacement(made_by, answer.made, answer.bound, callee, None)(made_by))
+    module = reading.optim if reading.target == targets.OPTIM else answer.target.module
+    callee = f"{module}.{answer.target.name}"
+    new = reading.text(calls.replacement(made_by, answer.target, answer.bound, callee, None)(made_by))
     if reading.target == targets.OPTIM:
         new = f"{reading.optim}.for_keras({', '.join([new, *constructors.keras_argument(reading, node)])})"
     text = f"lambda: {new}"
     if not _called_without_arguments(reading, call):
-        reading.add(call, BY_HAND, f"what it is called with is not seen here: make it {text}, with those arguments")
+        reading.add(call, BY_HAND, f"its later arguments are not visible here: make it {text}, with those arguments")
         return
     reading.edits[call] = lambda updated: cst.parse_expression(text)
     constructors.import_target(reading, module)
     reading.replaced |= {reading.text(node).split(".")[0], reading.text(call.func).split(".")[0]}
-    reading.add(call, DIFFERS if answer.made.reasons else REWRITTEN, "; ".join(answer.made.reasons), text)
+    reading.add(call, DIFFERS if answer.target.reasons else REWRITTEN, "; ".join(answer.target.reasons), text)
 
 
 def _called_without_arguments(reading: Reading, value: cst.CSTNode) -> bool:
-    """Whether a value gets a name, which is only ever called, with nothing."""
     statement = reading.parent(value)
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False

@@ -1,4 +1,4 @@
-"""Calls of optimizer classes, and uses of the classes themselves."""
+"""Rewrite calls of optimizer classes."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from migrate.releases import modules
 
 ADDONS = ("tensorflow_addons", "transformers", "official")
 GRAPH_LOOP = (
-    "a step of a graph: it goes on as it is with tf.compat.v1 of TensorFlow 2; for {target}, make it"
-    " {call} and take the step in a tf.function with tf.GradientTape and apply_gradients"
+    "a step of a graph: tf.compat.v1 of TensorFlow 2 still runs it unchanged; for {target}, make it"
+    " {call} and make the step in a tf.function with tf.GradientTape and apply_gradients"
 )
 
 
 NO_TF_OPTIMIZER = "there is no TFOptimizer now: give compile an optimizer of the target instead of one of tf.train"
 UNSEEN = (
-    "where it takes its steps is not seen here: for gradients of a tf.GradientTape and apply_gradients, without"
-    " global_step, make it {call}; a graph program can stay as it is with tf.compat.v1"
+    "where it makes its steps is not visible here: for gradients of a tf.GradientTape and apply_gradients, without"
+    " global_step, make it {call}; a graph program can stay unchanged with tf.compat.v1"
 )
 SHARED = (
-    "several models are compiled with this one, which takes only variables that it was built with now: once they are"
+    "several models are compiled with this one, which accepts only variables that it was built with now: once they are"
     " compiled, call {name}.build(a.trainable_variables + b.trainable_variables); old Keras kept slots for each model,"
-    " which is the same where no variable is trained by two"
+    " which is the same if no variable is trained by two"
 )
 STEPPED = (
-    "it steps the variables of several models, and takes only variables that it was built with now: call"
+    "it steps the variables of several models, and accepts only variables that it was built with now: call"
     " {name}.build([{variables}]) before its first step"
 )
 
 
 PUBLIC = re.compile(r"^(?:tensorflow\.(?:compat\.v2\.)?)?(?:keras\.)?optimizers\.[A-Za-z]+$")
-"""Full names of classes that are where Keras 3 has them, in lower case too."""
+"""Full names of classes at their place in Keras 3, in lower case too."""
 
 
 def look(reading: Reading, node: cst.Call) -> None:
-    """A call of an optimizer class, of a wrapper, or of a name that may be one."""
+    """Look at a call of an optimizer class, of a wrapper, or of a name that may be one."""
     if wrappers.is_wrapper(reading, node.func):
         return
     found = reading.names.of(node.func)
@@ -55,7 +55,7 @@ def look(reading: Reading, node: cst.Call) -> None:
         if found and all(name.endswith(".optimizers.TFOptimizer") for name in found):
             reading.add(node, BY_HAND, NO_TF_OPTIMIZER)
         elif reading.names.partly(node.func) and _looks_like_a_class(reading, node.func):
-            reading.add(node, UNSURE, "the name is imported on one path and something else on another")
+            reading.add(node, UNSURE, "the name is imported on one path and bound differently on another")
         return
     if len(classes) < len(found):
         reading.add(node, UNSURE, f"it may be {' or '.join(sorted(found))}, of which not all are known")
@@ -63,68 +63,70 @@ def look(reading: Reading, node: cst.Call) -> None:
     answer = reading.one(node, [o for name in sorted(classes) for o in reading.outcomes(name, node)])
     if answer is None:
         return
-    if answer.made is None:
-        reading.add(node, BY_HAND, f"{_said(answer.name, answer.release)}: {answer.error}")
+    if answer.target is None:
+        reading.add(node, BY_HAND, f"{_class_in_release(answer.name, answer.release)}: {answer.error}")
     else:
         _write(reading, node, answer.name, answer)
 
 
-def _said(name: str, release: Release) -> str:
+def _class_in_release(name: str, release: Release) -> str:
     return name if names.is_foreign(name) else f"{name} of {release}"
 
 
 def _write(reading: Reading, node: cst.Call, name: str, answer: Outcome) -> None:
-    made = answer.made
-    assert made is not None
-    use = _use(reading, node)
-    callee = new_callee(reading, node, made, name)
-    _place_schedule(reading, made, callee)
-    proposal = f"{callee}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})"
+    target = answer.target
+    assert target is not None
+    use = _use_of_optimizer(reading, node)
+    callee = new_callee(reading, node, target, name)
+    _place_schedule(reading, target, callee)
+    proposal = f"{callee}({', '.join(f'{k}={v.text}' for k, v in target.arguments.items())})"
     if name.startswith(("tensorflow.train.", "tensorflow.contrib.")) and use in ("graph", "unknown"):
         seen = use == "graph" or reading.is_graph
-        reading.add(node, BY_HAND, (GRAPH_LOOP if seen else UNSEEN).format(target=made.module, call=proposal))
+        reading.add(node, BY_HAND, (GRAPH_LOOP if seen else UNSEEN).format(target=target.module, call=proposal))
         return
     if use == "wrapped" and reading.target == targets.OPTIM and not wrappers.takes(reading, node):
-        reading.add(node, BY_HAND, f"its wrapper takes no optimizer of optim: unwrap it, and make it {proposal}")
+        reading.add(
+            node, BY_HAND, f"its wrapper does not accept an optimizer of optim: unwrap it, and make it {proposal}"
+        )
         return
     if is_current(reading, name, answer):
-        if not made.reasons:
+        if not target.reasons:
             reading.add(node, SAME)
         else:
-            reading.add(node, DIFFERS, "; ".join(made.reasons))
+            reading.add(node, DIFFERS, "; ".join(target.reasons))
         return
     wrapped = None
     is_keras = "keras" in name or name.startswith(ADDONS)
     if reading.target == targets.OPTIM and (use == "compiled" or (is_keras and ".dtensor." not in name)):
         wrapped = keras_argument(reading, node.func)
-    edit = calls.replacement(node, made, answer.bound, callee, wrapped)
+    edit = calls.replacement(node, target, answer.bound, callee, wrapped)
     new = reading.text(edit(node))
-    if "legacy" not in made.module:
-        made.reasons += _sharing(reading, node, use)
-    message = "; ".join([*made.reasons, *made.notes])
+    if "legacy" not in target.module:
+        target.reasons += _advice_for_sharing(reading, node, use)
+    message = "; ".join([*target.reasons, *target.notes])
     if new == reading.text(node):
-        reading.add(node, DIFFERS if made.reasons else SAME, message)
+        reading.add(node, DIFFERS if target.reasons else SAME, message)
         return
     reading.edits[node] = edit  # type: ignore[assignment]
     _import(reading, callee, node)
     reading.replaced.add(names.dotted(node.func).split(".")[0])
-    reading.add(node, DIFFERS if made.reasons else REWRITTEN, message, " ".join(new.split()))
+    reading.add(node, DIFFERS if target.reasons else REWRITTEN, message, " ".join(new.split()))
 
 
-def _place_schedule(reading: Reading, made: targets.Target, callee: str) -> None:
-    """A schedule made of `decay` is called through the same module as the class, if that is a name in the program."""
-    if not made.makes_schedule:
+def _place_schedule(reading: Reading, target: targets.Target, callee: str) -> None:
+    """Call a schedule for `decay` through the same module as the class, if the program has a name for that."""
+    if not target.makes_schedule:
         return
     base = callee.rpartition(".")[0]
     if base.endswith(".optimizers"):
-        rate = made.arguments["learning_rate"].text
-        made.arguments["learning_rate"] = Value(base + rate.removeprefix(made.module))
+        rate = target.arguments["learning_rate"].text
+        target.arguments["learning_rate"] = Value(base + rate.removeprefix(target.module))
     else:
-        reading.imports.add(f"import {made.module.split('.')[0]}")
+        reading.imports.add(f"import {target.module.split('.')[0]}")
 
 
 def is_current(reading: Reading, name: str, answer: Outcome) -> bool:
-    """Whether a call is one of the target's already."""
+    """Whether a call is already one of the target's."""
     if reading.target == targets.TF_KERAS:
         return name.startswith("tf_keras.")
     old = names.old_class(name)
@@ -133,23 +135,23 @@ def is_current(reading: Reading, name: str, answer: Outcome) -> bool:
     return reading.target == targets.KERAS and current
 
 
-def new_callee(reading: Reading, node: cst.Call, made: targets.Target, name: str) -> str:
-    """The new function: the module's name as the program has it, where that is the target's module."""
+def new_callee(reading: Reading, node: cst.Call, target: targets.Target, name: str) -> str:
+    """The new function, through the program's name of the target's module if it has one."""
     if reading.target == targets.OPTIM:
-        return f"{reading.optim}.{made.name}"
+        return f"{reading.optim}.{target.name}"
     text = names.dotted(node.func)
     sources = reading.names.sources(node.func)
     if reading.target == targets.KERAS and all(map(PUBLIC.match, sources)):
-        if all(source.endswith(f".{made.name}") for source in sources):
+        if all(source.endswith(f".{target.name}") for source in sources):
             return text
-        return f"{text.rpartition('.')[0]}.{made.name}" if "." in text else _whole(made)
+        return f"{text.rpartition('.')[0]}.{target.name}" if "." in text else _whole(target)
     if reading.target == targets.KERAS and name.startswith("tensorflow") and text.startswith("tf."):
-        return f"tf.keras.optimizers.{made.name}"
-    return _whole(made)
+        return f"tf.keras.optimizers.{target.name}"
+    return _whole(target)
 
 
-def _whole(made: targets.Target) -> str:
-    return f"{made.module}.{made.name}"
+def _whole(target: targets.Target) -> str:
+    return f"{target.module}.{target.name}"
 
 
 def _import(reading: Reading, callee: str, node: cst.Call) -> None:
@@ -160,20 +162,19 @@ def _import(reading: Reading, callee: str, node: cst.Call) -> None:
 
 
 def import_target(reading: Reading, module: str) -> None:
-    """See to it that the top of a module's name is bound."""
+    """Import a module if the first part of its name is not bound."""
     first = module.split(".")[0]
     reading.imports.add(f"import optim as {first}" if first == "dtopt_optim" else f"import {first}")
 
 
 def keras_argument(reading: Reading, cls: cst.CSTNode) -> list[str]:
-    """`optim.for_keras` finds Keras once it was imported, which `tf.keras` alone does not do."""
+    """Pass Keras to `optim.for_keras` if needed: `tf.keras` alone does not import the Keras that it finds."""
     text = names.dotted(cls)
     base, _, _ = text.rpartition(".optimizers.")
     return [base] if base and base.endswith("keras") and not reading.names.takes(base) and base == "tf.keras" else []
 
 
-def _use(reading: Reading, node: cst.Call) -> str:
-    """How the new optimizer is used: `compiled`, `wrapped`, `eager`, `graph` or `unknown`."""
+def _use_of_optimizer(reading: Reading, node: cst.Call) -> str:
     parent = reading.parent(node)
     if isinstance(parent, cst.Arg):
         call = reading.parent(parent)
@@ -192,12 +193,12 @@ def _use(reading: Reading, node: cst.Call) -> str:
 
 
 def _is_around(reading: Reading, call: cst.Call) -> bool:
-    """Whether a call makes an optimizer around another one, of a package that may not be known."""
+    """Whether a call creates a wrapper around another optimizer, possibly of an unknown package."""
     return wrappers.is_wrapper(reading, call.func) or bool(elsewhere.unknown_class(reading, call.func))
 
 
 def _use_of_name(reading: Reading, text: str) -> str:
-    """By all uses of the name in the file: a compile, or nothing but eager steps."""
+    """The use by all uses of the name in the file: a compile, or only eager steps."""
     if not text:
         return "unknown"
     if text not in reading.uses:
@@ -211,36 +212,33 @@ def _found_use(reading: Reading, text: str) -> str:
         return "wrapped"
     if any(map(is_compile, given)):
         return "compiled"
-    made = reading.usage.methods.get(text, [])
-    methods = {cst.ensure_type(call.func, cst.Attribute).attr.value for call in made}
+    calls = reading.usage.methods.get(text, [])
+    methods = {cst.ensure_type(call.func, cst.Attribute).attr.value for call in calls}
     has_escaped = bool(given) or text in reading.usage.returned
     if methods and methods <= {"apply_gradients"} and not has_escaped and reading.is_eager:
         return "eager"
-    if "minimize" in methods and not has_escaped and all(map(_is_eager_minimize, made)):
+    if "minimize" in methods and not has_escaped and all(map(_is_eager_minimize, calls)):
         return "eager"
     return "graph" if methods & {"minimize", "compute_gradients"} else "unknown"
 
 
 def _is_eager_minimize(call: cst.Call) -> bool:
-    """Whether a call of a method is no `minimize`, or one of a closure."""
     first = call.args[0].value if call.args else None
     return cst.ensure_type(call.func, cst.Attribute).attr.value != "minimize" or isinstance(first, cst.Lambda)
 
 
-def _sharing(reading: Reading, node: cst.Call, use: str) -> list[str]:
-    """What to do where the new optimizer trains several models."""
+def _advice_for_sharing(reading: Reading, node: cst.Call, use: str) -> list[str]:
     statement = reading.parent(node)
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return []
     name = names.dotted(statement.targets[0].target)
-    if use == "compiled" and _is_shared(reading, node):
+    if use == "compiled" and _is_shared_by_models(reading, node):
         return [SHARED.format(name=name)]
     variables = sharing.stepped(reading, name, statement) if name else []
     return [STEPPED.format(name=name, variables=", ".join(f"*{each}" for each in variables))] if variables else []
 
 
-def _is_shared(reading: Reading, node: cst.Call) -> bool:
-    """Whether several models are compiled with what the call makes."""
+def _is_shared_by_models(reading: Reading, node: cst.Call) -> bool:
     statement = reading.parent(node)
     if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
         return False
@@ -255,7 +253,7 @@ def _is_shared(reading: Reading, node: cst.Call) -> bool:
 
 
 def _compiles(reading: Reading, name: str) -> dict[Scope, tuple[set[object], set[cst.CSTNode | None]]]:
-    """By the scope that binds a name: the models that are compiled with it, and the loops in which they change."""
+    """For each scope that binds a name: the models compiled with it, and the loops in which they change."""
     found: dict[Scope, tuple[set[object], set[cst.CSTNode | None]]] = {}
     for call in reading.usage.compiled_with(name):
         home = reading.facts.bound(name, reading.scope(call))
@@ -263,7 +261,7 @@ def _compiles(reading: Reading, name: str) -> dict[Scope, tuple[set[object], set
             continue
         models, loops = found.setdefault(home, (set(), set()))
         models.add(dotted(_compiled_model(call)) or call)
-        if _model_changes(reading, call):
+        if _model_changes_in_loop(reading, call):
             loops.add(_loop(reading, call))
     return found
 
@@ -272,8 +270,7 @@ def _compiled_model(call: cst.Call) -> cst.BaseExpression:
     return cst.ensure_type(call.func, cst.Attribute).value
 
 
-def _model_changes(reading: Reading, call: cst.Call) -> bool:
-    """Whether each round of the loop around a `.compile` may have another model."""
+def _model_changes_in_loop(reading: Reading, call: cst.Call) -> bool:
     loop, model = _loop(reading, call), dotted(_compiled_model(call))
     if loop is None or not model:
         return loop is not None
@@ -281,7 +278,6 @@ def _model_changes(reading: Reading, call: cst.Call) -> bool:
 
 
 def _loop(reading: Reading, node: cst.CSTNode) -> cst.CSTNode | None:
-    """The innermost loop around a node."""
     at = reading.parent(node)
     while at is not None and not isinstance(at, (cst.For, cst.While)):
         at = reading.parent(at)

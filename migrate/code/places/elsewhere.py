@@ -1,4 +1,4 @@
-"""Optimizers that are not seen to be one: of other packages, by strings, through their module, out of factories."""
+"""Report optimizers that are not recognisable: of other packages, by strings, through their module, from factories."""
 
 from __future__ import annotations
 
@@ -31,19 +31,17 @@ LOOKS_LIKE_ONE = re.compile(
 COUNTERPARTS = {"RAdam": "RectifiedAdam", "LAMB": "Lamb", "Lookahead": "lookahead=", "SWA": "stochastic_average="}
 EXTENDS = "tensorflow_addons.optimizers.extend_with_decoupled_weight_decay"
 BY_KEYWORD = re.compile(r"(?:^|_)optimizer$")
-BY_NAME = "a name stands for that release's class and defaults: give it an optimizer that is made in the code"
-MODULE = (
-    "which class of this module it is comes from elsewhere: its arguments have new names, so call the target's class"
-)
+BY_NAME = "a name means the installed release's class and defaults: pass an optimizer that the code creates"
+MODULE = "the class of this module is chosen elsewhere: its arguments have new names, so call the target's class"
 
 
 def look_at_call(reading: Reading, node: cst.Call) -> None:
-    """A call whose optimizer comes from a string, a factory or another package."""
+    """Look at a call whose optimizer comes from a string, a factory or another package."""
     found = reading.names.of(node.func)
     if dotted(node.func) in ("eval", "exec") and "optimizers" in reading.text(node):
         reading.add(node, BY_HAND, MODULE)
     elif EXTENDS in found:
-        reading.add(node, BY_HAND, "its classes follow optim's with weight_decay=: use those where it is called")
+        reading.add(node, BY_HAND, "its classes follow optim's with weight_decay=: use those in its calls")
     elif (made_by := _factory(reading, node)) is not None:
         _extended(reading, node, made_by)
     elif not found or not (is_compile(node) or any(map(names.LOOKUPS.match, found))):
@@ -52,7 +50,6 @@ def look_at_call(reading: Reading, node: cst.Call) -> None:
 
 
 def _by_keyword(reading: Reading, node: cst.Call, is_framework: bool) -> None:
-    """`DNNClassifier(..., optimizer="Adagrad")`, `KerasClassifier(optimizer="rmsprop")`."""
     if is_compile(node) or not reading.has_framework:
         return
     for argument in node.args:
@@ -64,7 +61,6 @@ def _by_keyword(reading: Reading, node: cst.Call, is_framework: bool) -> None:
 
 
 def _of_another_package(reading: Reading, node: cst.Call) -> None:
-    """A class that is called like an optimizer and comes from a package that is not known."""
     source = unknown_class(reading, node.func)
     if not source:
         return
@@ -76,9 +72,9 @@ def _of_another_package(reading: Reading, node: cst.Call) -> None:
 
 
 def unknown_class(reading: Reading, function: cst.BaseExpression) -> str:
-    """The full name of a class of another package that is called like an optimizer, empty if it is none.
+    """The full name of another package's class with an optimizer's name, else empty.
 
-    The program's own classes get their finding where they are defined.
+    The program's own classes are reported at their definition.
     """
     if reading.callee(function):
         return ""
@@ -92,15 +88,14 @@ def unknown_class(reading: Reading, function: cst.BaseExpression) -> str:
 
 
 def _factory(reading: Reading, node: cst.Call) -> cst.Call | None:
-    """The call of `extend_with_decoupled_weight_decay` whose class this calls."""
-    made = node.func
-    if isinstance(made, cst.Name):
-        made = reading.facts.only_value(made, reading.scope(node)) or made
-    return made if isinstance(made, cst.Call) and EXTENDS in reading.names.of(made.func) else None
+    factory = node.func
+    if isinstance(factory, cst.Name):
+        factory = reading.facts.only_value(factory, reading.scope(node)) or factory
+    return factory if isinstance(factory, cst.Call) and EXTENDS in reading.names.of(factory.func) else None
 
 
 def _extended(reading: Reading, node: cst.Call, made_by: cst.Call) -> None:
-    """A class with decoupled weight decay, which for Adam and SGD is AdamW and SGDW of Addons."""
+    """Report a class with decoupled weight decay; for Adam and SGD it is AdamW and SGDW of Addons."""
     bases = reading.names.of(made_by.args[0].value) if made_by.args else frozenset()
     last = next(iter(bases)).rpartition(".")[2] if len(bases) == 1 else ""
     if last not in ("Adam", "SGD"):
@@ -108,14 +103,14 @@ def _extended(reading: Reading, node: cst.Call, made_by: cst.Call) -> None:
         return
     same = f"tensorflow_addons.optimizers.{last}W"
     answers = reading.outcomes(same, node, Place("optim"))
-    made = next((answer.made for answer in answers if answer.made is not None), None)
+    target = next((answer.target for answer in answers if answer.target is not None), None)
     error: DtoptError | None = answers[0].error
-    text = f"{made.name}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})" if made else ""
-    reading.add(node, BY_HAND, f"it is {same}: make it optim.{text}" if made else f"it is {same}: {error}")
+    text = f"{target.name}({', '.join(f'{k}={v.text}' for k, v in target.arguments.items())})" if target else ""
+    reading.add(node, BY_HAND, f"it is {same}: make it optim.{text}" if target else f"it is {same}: {error}")
 
 
 def look_at_module(reading: Reading, node: cst.Name | cst.Attribute) -> None:
-    """A module of optimizers that is handed on: `getattr(keras.optimizers, name)`, `opts = keras.optimizers`."""
+    """Report a module of optimizers that is passed on: `getattr(keras.optimizers, name)`, `opts = keras.optimizers`."""
     found = reading.names.of(node)
     if not found or not all(map(names.is_module, found)):
         return

@@ -1,8 +1,8 @@
-"""Hyperparameters and slots of an optimizer by the methods that old classes had for them.
+"""Rewrite access to an optimizer's hyperparameters and slots through old classes' methods.
 
 Sources: `keras/optimizer_v2/optimizer_v2.py` 2.4 (`_set_hyper`, `_get_hyper`, `_decayed_lr`, `get_slot`, `variables`),
-Keras 3.15 `src/optimizers/base_optimizer.py`. That a number which is set between two calls of `fit` acts with optim and
-not with Keras 3 was measured with both.
+Keras 3.15 `src/optimizers/base_optimizer.py`. Measured with both: a number set between two calls of `fit` has an effect
+with optim and none with Keras 3.
 """
 
 from __future__ import annotations
@@ -22,42 +22,41 @@ ADVICE = {
     "_decayed_lr": "{base}.learning_rate is the rate of this step there, with its schedule",
     "get_slot": "slots are in {base}.variables, by their names; optim has get_slot",
     "get_slot_names": "optim has {base}.slot_names; Keras 3 has the slots in {base}.variables, by their names",
-    "variables": "it is a list there and not called, and begins with the iteration and the learning rate",
+    "variables": "it is a list there, not a method, and begins with the iteration and the learning rate",
     "_hyper": "hyperparameters are attributes there, as {base}.learning_rate",
 }
-"""Methods and attributes of old optimizers: what there is now."""
+"""Methods and attributes of old optimizers -> their replacement."""
 PRIVATE = ("_set_hyper", "_get_hyper", "_decayed_lr", "_hyper", "get_slot_names")
-"""Those that nothing else has."""
+"""Those that only optimizers have."""
 
 
 def look_at_call(reading: Reading, node: cst.Call) -> None:
-    """`o._set_hyper(...)`, `o.get_slot(...)`, `o.beta_1.numpy()`, `K.set_value(o.momentum, x)` and the like."""
+    """Handle `o._set_hyper(...)`, `o.get_slot(...)`, `o.beta_1.numpy()`, `K.set_value(o.momentum, x)` and the like."""
     if not isinstance(node.func, cst.Attribute) or reading.facts.in_rule(reading.scope(node)):
         return
     method, base = node.func.attr.value, node.func.value
     first = node.args[0].value if node.args else None
     if {m[1] for m in map(names.BACKEND.match, reading.names.of(node.func)) if m} == {"set_value"}:
-        if isinstance(first, cst.Attribute) and _is_hyper(reading, first) and len(node.args) == 2:
-            _set(reading, node, reading.text(first.value), first.attr.value, node.args[1].value)
-    elif method == "numpy" and isinstance(base, cst.Attribute) and _is_hyper(reading, base):
+        if isinstance(first, cst.Attribute) and _is_other_hyperparameter(reading, first) and len(node.args) == 2:
+            _rewrite_setter(reading, node, reading.text(first.value), first.attr.value, node.args[1].value)
+    elif method == "numpy" and isinstance(base, cst.Attribute) and _is_other_hyperparameter(reading, base):
         _rewrite(reading, node, f"float({reading.text(base)})")
     elif method in ADVICE or method in PRIVATE:
         _method(reading, node, method, base)
 
 
 def look_at_attribute(reading: Reading, node: cst.Attribute) -> None:
-    """`o._hyper`, and `o.beta_1 = x`."""
+    """Handle `o._hyper`, and `o.beta_1 = x`."""
     if reading.facts.in_rule(reading.scope(node)):
         return
     if node.attr.value == "_hyper" and reading.has_framework:
         reading.add(node, BY_HAND, ADVICE["_hyper"].format(base=reading.text(node.value)))
-    elif isinstance(reading.parent(node), cst.AssignTarget) and _is_hyper(reading, node):
+    elif isinstance(reading.parent(node), cst.AssignTarget) and _is_other_hyperparameter(reading, node):
         of_keras = reading.target == targets.KERAS
         reading.add(node, BY_HAND if of_keras else SAME, NUMBER if of_keras else "")
 
 
-def _is_hyper(reading: Reading, node: cst.Attribute) -> bool:
-    """Whether it is a hyperparameter, besides the learning rate, of an optimizer."""
+def _is_other_hyperparameter(reading: Reading, node: cst.Attribute) -> bool:
     of_model = isinstance(node.value, cst.Attribute) and node.value.attr.value == "optimizer"
     return node.attr.value in HYPERS and (reading.is_optimizer(node.value) or (of_model and reading.has_framework))
 
@@ -72,7 +71,7 @@ def _method(reading: Reading, node: cst.Call, method: str, base: cst.BaseExpress
     name = str(names_of_args[0]) if names_of_args else ""
     name = "learning_rate" if name in RATES else name
     if method == "_set_hyper" and name and len(node.args) == 2:
-        _set(reading, node, text, name, node.args[1].value)
+        _rewrite_setter(reading, node, text, name, node.args[1].value)
     elif method == "_get_hyper" and name and len(node.args) == 1:
         _rewrite(reading, node, f"{text}.{name}")
     elif method in ("_set_hyper", "_get_hyper"):
@@ -85,8 +84,7 @@ def _method(reading: Reading, node: cst.Call, method: str, base: cst.BaseExpress
         reading.add(node, BY_HAND, ADVICE[method].format(base=text))
 
 
-def _set(reading: Reading, node: cst.Call, base: str, name: str, value: cst.BaseExpression) -> None:
-    """A call that sets a hyperparameter, as an assignment."""
+def _rewrite_setter(reading: Reading, node: cst.Call, base: str, name: str, value: cst.BaseExpression) -> None:
     new = f"{base}.{name} = {reading.text(value)}"
     if reading.target != targets.OPTIM and name != "learning_rate":
         reading.add(node, *((SAME, KEPT) if reading.target == targets.TF_KERAS else (BY_HAND, NUMBER)))

@@ -1,4 +1,4 @@
-"""One optimizer for several models, by what it steps: old classes made slots for any variable, current ones do not."""
+"""Find optimizers shared by several models, by their steps: only old classes create slots for any variable."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from migrate.code import names
 from migrate.code.program import Reading
 
 STEPS = {"apply_gradients": 0, "minimize": 1}
-"""Methods that take a step, and which argument has the variables."""
+"""Methods that make a step, and the argument with the variables."""
 OF_MODEL = re.compile(r"\.(?:trainable_)?(?:variables|weights)$")
 
 
 def stepped(reading: Reading, optimizer: cst.BaseExpression | str, at: cst.CSTNode) -> list[str]:
-    """What different models' variables are called that an optimizer steps; empty if they are of one.
+    """Return the names of the variables of different models that an optimizer steps; empty if there is one model.
 
     Args:
-      optimizer: the name that it has. at: where it has it.
+      optimizer: its name. at: the place of the name.
     """
     name = optimizer if isinstance(optimizer, str) else reading.text(optimizer)
     home = reading.facts.bound(name, reading.scope(at))

@@ -1,4 +1,4 @@
-"""`get_updates`, `get_gradients`, `minimize`, `compute_gradients` and `apply_gradients`."""
+"""Rewrite `get_updates`, `get_gradients`, `minimize`, `compute_gradients` and `apply_gradients`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.places import sharing
 from migrate.code.program import Reading
 
-TAPE = "take the gradients in a tf.GradientTape and hand them to apply_gradients, in a tf.function"
+TAPE = "compute the gradients in a tf.GradientTape and pass them to apply_gradients, in a tf.function"
 ADVICE = {
     "get_updates": f"graphs of updates are gone: {TAPE}",
     "get_gradients": f"graphs of gradients are gone: {TAPE}",
@@ -20,7 +20,7 @@ ADVICE = {
 
 
 def look(reading: Reading, node: cst.Call) -> None:
-    """A method of an optimizer that takes a step, or part of one."""
+    """Look at a method of an optimizer that makes a step, or part of one."""
     if not isinstance(node.func, cst.Attribute):
         return
     method, base = node.func.attr.value, node.func.value
@@ -43,7 +43,7 @@ def look(reading: Reading, node: cst.Call) -> None:
 
 
 def _keeps_minimize(reading: Reading, node: cst.Call, keywords: set[str]) -> bool:
-    """A closure and a list of variables, as every eager optimizer but Keras 3's takes them."""
+    """Whether it has a closure and a list of variables, as every eager optimizer except Keras 3's accepts them."""
     first = node.args[0].value if node.args else None
     return (
         reading.target != targets.KERAS
@@ -58,13 +58,13 @@ def _apply(reading: Reading, node: cst.Call, keywords: set[str]) -> None:
         if reading.is_graph:
             reading.add(node, BY_HAND, ADVICE["compute_gradients"])
         elif _is_shared(reading, node):
-            reading.add(node, DIFFERS, "the optimizer steps other models, too: build it with the variables of all")
+            reading.add(node, DIFFERS, "the optimizer steps other models too: build it with the variables of all")
         else:
             reading.add(node, SAME)
         return
     step = next((a for a in node.args if a.keyword and a.keyword.value == "global_step"), None)
     if step is None or not isinstance(reading.parent(node), cst.Expr) or not reading.is_eager:
-        reading.add(node, BY_HAND, "count the steps apart: optimizer.iterations, or step.assign_add(1)")
+        reading.add(node, BY_HAND, "count the steps separately: optimizer.iterations, or step.assign_add(1)")
         return
     counter = reading.text(step.value)
     reading.edits[node] = _without_step

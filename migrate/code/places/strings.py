@@ -1,4 +1,4 @@
-"""Optimizers by name: `compile("sgd")`, `optimizers.get("sgd")`, `optimizers.deserialize({...})`."""
+"""Rewrite optimizers by name: `compile("sgd")`, `optimizers.get("sgd")`, `optimizers.deserialize({...})`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from migrate.code.usage import is_compile
 from migrate.generations import traits
 
 KEEPS_STATE = re.compile(r"\.optimizer\.[gs]et_weights\(")
-"""Its state is saved by name then, which takes an optimizer of `optim`."""
+"""Methods that save an optimizer's state by name, for which it must be one of `optim`."""
 DEFAULT = "rmsprop"
 EMPTY_CALL = cst.parse_expression("f()")
 
 
 def look_at_compile(reading: Reading, node: cst.Call) -> None:
-    """`model.compile(...)`: its optimizer, where that is a string or a name."""
+    """Look at `model.compile(...)` if its optimizer is a string or a name."""
     if not is_compile(node) or reading.names.of(node.func):
         return
     value = facts.compiled(node)
@@ -35,7 +35,7 @@ def look_at_compile(reading: Reading, node: cst.Call) -> None:
 
 
 def _look_at_compiled(reading: Reading, value: cst.BaseExpression, certain: bool) -> None:
-    """What `compile` is given: a string, a name, a config, or one of two of these."""
+    """Look at an argument of `compile`: a string, a name, a config, or one of two of these."""
     if isinstance(value, cst.IfExp):
         for branch in (value.body, value.orelse):
             _look_at_compiled(reading, branch, certain)
@@ -46,12 +46,12 @@ def _look_at_compiled(reading: Reading, value: cst.BaseExpression, certain: bool
         by_name(reading, value, _name_of(value) or "", certain)
     elif isinstance(value, (cst.Name, cst.Attribute)) and certain:
         _named(reading, value)
-    elif certain and _members(value) is not None:
+    elif certain and _values_by_key(value) is not None:
         _config(reading, value, value, names.of_string("sgd", reading.program.code).rpartition(".")[0] + ".get")
 
 
 def _default(reading: Reading, node: cst.Call, certain: bool) -> None:
-    """`compile(loss="mse")`, which is RMSprop. Standalone Keras before 3 had no default."""
+    """Rewrite `compile(loss="mse")`, which means RMSprop. Standalone Keras before 3 had no default."""
     keywords = {argument.keyword.value for argument in node.args if argument.keyword}
     qualified = names.of_string(DEFAULT, reading.program.code)
     has_default = not qualified.startswith("keras.") or any(
@@ -62,15 +62,14 @@ def _default(reading: Reading, node: cst.Call, certain: bool) -> None:
         return
     by_name(reading, node, DEFAULT, certain)
     if node in reading.edits:
-        at, finding = reading.said.pop()
+        at, finding = reading.entries.pop()
         new = _with_optimizer(node, finding.new)
         reading.edits[node] = lambda updated: _with_optimizer(cst.ensure_type(updated, cst.Call), finding.new)
         text = " ".join(reading.text(new).split())
-        reading.said.append((at, replace(finding, new=text, message=finding.message or "its default is RMSprop")))
+        reading.entries.append((at, replace(finding, new=text, message=finding.message or "its default is RMSprop")))
 
 
 def _with_optimizer(call: cst.Call, optimizer: str) -> cst.Call:
-    """The call with an optimizer before its other arguments."""
     value = cst.parse_expression(optimizer)
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     no_space = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
@@ -78,7 +77,6 @@ def _with_optimizer(call: cst.Call, optimizer: str) -> cst.Call:
 
 
 def _named(reading: Reading, value: cst.Name | cst.Attribute) -> None:
-    """An optimizer that is bound elsewhere; nothing to say where that is a constructor."""
     kind = reading.facts.kind(value, reading.scope(value))
     if kind == facts.OPTIMIZER:
         return
@@ -92,13 +90,13 @@ def _named(reading: Reading, value: cst.Name | cst.Attribute) -> None:
         reading.add(
             value,
             UNSURE,
-            "what is compiled here is not seen in this file: an optimizer is fine, a name such as 'rmsprop' is"
-            " today's rule and not the old one",
+            "the optimizer compiled here comes from elsewhere: an optimizer object is fine, a name such as 'rmsprop'"
+            " means today's rule and not the old one",
         )
 
 
 def look_at_lookup(reading: Reading, node: cst.Call) -> None:
-    """`optimizers.get(...)` and `optimizers.deserialize(...)`."""
+    """Look at `optimizers.get(...)` and `optimizers.deserialize(...)`."""
     found = reading.names.of(node.func)
     if not found or not all(map(names.LOOKUPS.match, found)):
         return
@@ -106,21 +104,21 @@ def look_at_lookup(reading: Reading, node: cst.Call) -> None:
     name = _name_of(value) if value is not None else None
     if value is not None and name in names.STRINGS:
         by_name(reading, value, name or "", True, whole=node)
-    elif value is not None and _members(value) is not None:
+    elif value is not None and _values_by_key(value) is not None:
         _config(reading, node, value, next(iter(found)))
     else:
         reading.add(
             node,
             BY_HAND,
-            "which optimizer it is comes from elsewhere: a name or config of an old release means today's rule here;"
-            " migrate the config, or make the optimizer in the code",
+            "the optimizer is chosen elsewhere: a name or config of an old release means today's rule here;"
+            " migrate the config, or create the optimizer in the code",
         )
 
 
 def by_name(
     reading: Reading, node: cst.BaseExpression, name: str, certain: bool, whole: cst.BaseExpression | None = None
 ) -> None:
-    """A string that stands for a class with its defaults: kept where they and the rule are today's."""
+    """Handle a string for a class with its defaults: kept if they and the rule are still the same."""
     if not certain:
         reading.add(node, UNSURE, "whether this is a Keras model is not certain")
         return
@@ -128,7 +126,7 @@ def by_name(
     call = cst.ensure_type(EMPTY_CALL, cst.Call)
     target = targets.KERAS if reading.target == targets.OPTIM else reading.target
     answers = reading.outcomes(qualified, call, replace(reading.place, target=target, by_name=True))
-    is_same = all(a.made is not None and not a.made.reasons and not a.made.arguments for a in answers)
+    is_same = all(a.target is not None and not a.target.reasons and not a.target.arguments for a in answers)
     if is_same and not (reading.target == targets.OPTIM and KEEPS_STATE.search(reading.program.code)):
         reading.add(node, SAME, "this name means the same rule and defaults there")
         return
@@ -140,31 +138,31 @@ def by_name(
 def _replace(
     reading: Reading, node: cst.BaseExpression, answer: calls.Outcome, whole: cst.BaseExpression | None
 ) -> None:
-    if answer.made is None:
+    if answer.target is None:
         reading.add(node, BY_HAND, str(answer.error))
         return
-    made = answer.made
-    if not made.arguments and made.reasons and reading.target == targets.KERAS:
-        reading.add(node, DIFFERS, "; ".join(made.reasons))
+    call = answer.target
+    if not call.arguments and call.reasons and reading.target == targets.KERAS:
+        reading.add(node, DIFFERS, "; ".join(call.reasons))
         return
     if isinstance(node, (cst.Name, cst.Attribute)):
         reading.add(
-            node, BY_HAND, f"the name stands for another rule now: {'; '.join(made.reasons) or _call(reading, made)}"
+            node, BY_HAND, f"the name means another rule now: {'; '.join(call.reasons) or _call(reading, call)}"
         )
         return
-    module = reading.optim if reading.target == targets.OPTIM else made.module
-    text = _call(reading, made)
+    module = reading.optim if reading.target == targets.OPTIM else call.module
+    text = _call(reading, call)
     if reading.target == targets.OPTIM:
         text = f"{reading.optim}.for_keras({text})"
     place = whole if whole is not None else node
     reading.edits[place] = _constant(text)
     reading.imports.add("import optim as dtopt_optim" if module == "dtopt_optim" else f"import {module.split('.')[0]}")
-    reading.add(place, DIFFERS if made.reasons else REWRITTEN, "; ".join(made.reasons), text)
+    reading.add(place, DIFFERS if call.reasons else REWRITTEN, "; ".join(call.reasons), text)
 
 
-def _call(reading: Reading, made: targets.Target) -> str:
-    module = reading.optim if reading.target == targets.OPTIM else made.module
-    return f"{module}.{made.name}({', '.join(f'{k}={v.text}' for k, v in made.arguments.items())})"
+def _call(reading: Reading, call: targets.Target) -> str:
+    module = reading.optim if reading.target == targets.OPTIM else call.module
+    return f"{module}.{call.name}({', '.join(f'{k}={v.text}' for k, v in call.arguments.items())})"
 
 
 def _constant(text: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
@@ -172,16 +170,16 @@ def _constant(text: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
 
 
 def _config(reading: Reading, node: cst.BaseExpression, config: cst.BaseExpression, name: str) -> None:
-    """`deserialize({"class_name": "SGD", "config": {"lr": 0.1}})` as the call that it means, in place of `node`."""
-    members = _members(config)
+    """Replace `deserialize({"class_name": "SGD", "config": {"lr": 0.1}})` by the equivalent call."""
+    members = _values_by_key(config)
     cls = _name_of(members["class_name"]) if members and "class_name" in members else None
     inner = members.get("config") if members else None
     inner = inner if members and "config" in members else cst.Dict([])
     has_more = isinstance(node, cst.Call) and node is not config and len(node.args) != 1
-    if cls not in names.STRINGS or inner is None or _members(inner) is None or has_more:
+    if cls not in names.STRINGS or inner is None or _values_by_key(inner) is None or has_more:
         reading.add(node, BY_HAND, "write the config as a call of the class, so that it can be read")
         return
-    arguments = ", ".join(f"{key}={reading.text(value)}" for key, value in (_members(inner) or {}).items())
+    arguments = ", ".join(f"{key}={reading.text(value)}" for key, value in (_values_by_key(inner) or {}).items())
     call = cst.ensure_type(
         cst.parse_expression(f"{name.rpartition('.')[0]}.{names.STRINGS[cls]}({arguments})"), cst.Call
     )
@@ -191,8 +189,7 @@ def _config(reading: Reading, node: cst.BaseExpression, config: cst.BaseExpressi
         _replace(reading, config, answer, node)
 
 
-def _members(node: cst.BaseExpression) -> dict[str, cst.BaseExpression] | None:
-    """The values of a dict by its keys; None if it is none, or not all keys are strings."""
+def _values_by_key(node: cst.BaseExpression) -> dict[str, cst.BaseExpression] | None:
     if isinstance(node, cst.Call) and names.dotted(node.func) == "dict":
         keys = {a.keyword.value: a.value for a in node.args if a.keyword is not None}
         return keys if len(keys) == len(node.args) else None

@@ -1,4 +1,4 @@
-"""`get_weights` and `set_weights` of optimizers, and the files that their lists go to."""
+"""Rewrite `get_weights` and `set_weights` of optimizers, and the files of their lists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ LOAD_BY_NAME = "load it by name: migrate.restore(path, {base}, variables)"
 
 
 def look(reading: Reading, node: cst.Call) -> None:
-    """`optimizer.get_weights()` or `optimizer.set_weights(...)`, and what made the slots before the latter."""
+    """Look at `optimizer.get_weights()` or `optimizer.set_weights(...)`, and what created the slots before the
+    latter."""
     _making_slots(reading, node)
     if not isinstance(node.func, cst.Attribute) or node.func.attr.value not in ("get_weights", "set_weights"):
         return
@@ -36,7 +37,7 @@ def look(reading: Reading, node: cst.Call) -> None:
 
 
 def _making_slots(reading: Reading, node: cst.Call) -> None:
-    """`model._make_train_function()`, without which old Keras had no slots; restoring by name makes them."""
+    """Remove `model._make_train_function()`: old Keras had no slots without it; restoring by name creates them."""
     if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "_make_train_function":
         return
     statement = reading.parent(node)
@@ -52,29 +53,29 @@ def _making_slots(reading: Reading, node: cst.Call) -> None:
 
 
 def _is_restored(reading: Reading, node: cst.Call) -> bool:
-    """Whether the line stands for itself, and the program sets this model's optimizer's weights."""
+    """Whether the line is a separate statement, and the program sets the weights of this model's optimizer."""
     base = reading.text(cst.ensure_type(node.func, cst.Attribute).value)
     return isinstance(reading.parent(node), cst.Expr) and f"{base}.optimizer.set_weights(" in reading.program.code
 
 
 def look_at_weights(reading: Reading, node: cst.Attribute) -> None:
-    """`optimizer.weights`, whose order differs."""
+    """Look at `optimizer.weights`, whose order differs."""
     if node.attr.value != "weights" or reading.target == targets.TF_KERAS:
         return
     if not reading.is_optimizer(node.value):
         if isinstance(node.value, cst.Attribute) and node.value.attr.value == "optimizer":
             reading.add(
-                node, UNSURE, f"is {reading.text(node.value)} a Keras optimizer? then its weights are ordered anew"
+                node, UNSURE, f"is {reading.text(node.value)} a Keras optimizer? then its weights have a new order"
             )
     else:
         reading.add(
-            node, BY_HAND, "the list of weights has another order now: take slots by name, get_slot(variable, name)"
+            node, BY_HAND, "the list of weights has another order now: read slots by name, get_slot(variable, name)"
         )
 
 
 def _saving(reading: Reading, node: cst.Call, base: cst.BaseExpression) -> None:
     text = reading.text(base)
-    variables = _variables(reading, base)
+    variables = _model_variables(reading, base)
     call = _call_around(reading, node)
     path = None
     if call is not None and variables:
@@ -84,7 +85,7 @@ def _saving(reading: Reading, node: cst.Call, base: cst.BaseExpression) -> None:
         elif function & {"pickle.dump", "joblib.dump", "cPickle.dump"} and call.args[0].value is node:
             file = call.args[1].value
             goes_too = isinstance(file, cst.Call) or _with_around(reading, call) is not None
-            path = _opened(reading, file) if goes_too else None
+            path = _opened_path(reading, file) if goes_too else None
     slots = _slots_path(reading, path) if path is not None else None
     if (
         call is None
@@ -110,7 +111,7 @@ def _saving(reading: Reading, node: cst.Call, base: cst.BaseExpression) -> None:
 
 
 def _loading(reading: Reading, node: cst.Call, base: cst.BaseExpression) -> None:
-    text, variables = reading.text(base), _variables(reading, base)
+    text, variables = reading.text(base), _model_variables(reading, base)
     source = node.args[0].value if node.args else None
     statement: cst.CSTNode | None = None
     if isinstance(source, cst.Name):
@@ -124,7 +125,7 @@ def _loading(reading: Reading, node: cst.Call, base: cst.BaseExpression) -> None
         if "numpy.load" in function:
             path = source.args[0].value
         elif function & {"pickle.load", "joblib.load", "cPickle.load"}:
-            path = _opened(reading, source.args[0].value)
+            path = _opened_path(reading, source.args[0].value)
     slots = _slots_path(reading, path) if path is not None else None
     if slots is None or not variables or not isinstance(reading.parent(node), cst.Expr):
         reading.add(node, BY_HAND, LOAD_BY_NAME.format(base=text))
@@ -141,8 +142,7 @@ def _loading(reading: Reading, node: cst.Call, base: cst.BaseExpression) -> None
     reading.add(node, REWRITTEN, _convert(reading, path), new)
 
 
-def _variables(reading: Reading, base: cst.BaseExpression) -> str:
-    """The variables of the model that an optimizer is in: its owner, or the one that is compiled with it."""
+def _model_variables(reading: Reading, base: cst.BaseExpression) -> str:
     if isinstance(base, cst.Attribute) and base.attr.value == "optimizer":
         return f"{reading.text(base.value)}.trainable_variables"
     name = names.dotted(base)
@@ -159,8 +159,7 @@ def _call_around(reading: Reading, node: cst.CSTNode) -> cst.Call | None:
     return call if isinstance(call, cst.Call) and len(call.args) >= 2 else None
 
 
-def _opened(reading: Reading, node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """The path of `open(path, ...)`, itself or of the `with` around."""
+def _opened_path(reading: Reading, node: cst.BaseExpression) -> cst.BaseExpression | None:
     if isinstance(node, cst.Call) and names.dotted(node.func) == "open":
         return node.args[0].value
     name, at = names.dotted(node), reading.parent(node)
@@ -176,7 +175,6 @@ def _opened(reading: Reading, node: cst.BaseExpression) -> cst.BaseExpression | 
 
 
 def _alone_in_with(reading: Reading, line: cst.CSTNode | None) -> cst.With | None:
-    """The `with open(...)` that has this line alone in it."""
     block = reading.parent(line) if line is not None else None
     around = reading.parent(block) if isinstance(block, cst.IndentedBlock) and len(block.body) == 1 else None
     if isinstance(around, cst.With) and len(around.items) == 1:
@@ -186,13 +184,12 @@ def _alone_in_with(reading: Reading, line: cst.CSTNode | None) -> cst.With | Non
 
 
 def _with_around(reading: Reading, call: cst.Call) -> cst.With | None:
-    """The file that the old list went to: it must not be opened any more, which would empty it."""
+    """The `with` of the old list's file, which must no longer be opened: that would empty it."""
     expression = reading.parent(call)
     return _alone_in_with(reading, reading.parent(expression) if expression is not None else None)
 
 
 def _reading_statement(reading: Reading, name: cst.Name, value: cst.BaseExpression | None) -> cst.CSTNode | None:
-    """The statement that read a list into a name, itself or with its `with`, if nothing else uses the name."""
     assignment = reading.parent(value) if value is not None else None
     line = reading.parent(assignment) if isinstance(assignment, cst.Assign) else None
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1 or reading.usage.names[name.value] != 2:
@@ -206,7 +203,7 @@ def _statement(old: cst.With, new: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
 
 
 def _slots_path(reading: Reading, path: cst.BaseExpression | None) -> str | None:
-    """Where the state is kept by name: the literal path without its suffix, else None."""
+    """The path for the state by name: the literal path without its suffix, else None."""
     if not isinstance(path, cst.SimpleString) or not isinstance(path.evaluated_value, str):
         return None
     return repr(_stem(path.evaluated_value)).replace("'", path.quote if len(path.quote) == 1 else '"')
@@ -219,7 +216,7 @@ def _stem(path: str) -> str:
 def _convert(reading: Reading, path: cst.BaseExpression | None) -> str:
     text = str(path.evaluated_value) if isinstance(path, cst.SimpleString) else "PATH"
     command = f"dtopt migrate checkpoint {text} {_stem(text)} --optimizer-from {reading.program.path} --variables FILE"
-    return f"carry the list that is there over with: {command}"
+    return f"migrate the existing list with: {command}"
 
 
 def _constant(text: str) -> Callable[[cst.CSTNode], cst.CSTNode]:

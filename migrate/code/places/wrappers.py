@@ -1,4 +1,4 @@
-"""Optimizers around optimizers: loss scaling, averages, and those of distributed training.
+"""Rewrite optimizers that wrap others: loss scaling, averages, and distributed training.
 
 Sources: `keras/mixed_precision/loss_scale_optimizer.py` of TensorFlow 2.1 to 2.15, `mixed_precision.py` of 1.15's
 `train/experimental`, `tensorflow_addons/optimizers/` 0.23 (lookahead.py, moving_average.py,
@@ -21,34 +21,37 @@ INNER = ("inner_optimizer", "optimizer", "opt")
 FIRST_SCALE = 2.0**15
 POLICY = "it also put float16 into the graph: keras.mixed_precision.set_global_policy('mixed_float16') does that now"
 ADVICE = {
-    "Lookahead": "optim's optimizers take lookahead={'sync_period': 6, 'slow_step_size': 0.5}; without one, set slow +="
-    " slow_step_size * (fast - slow) and fast = slow after each sync_period steps",
+    "Lookahead": "optim's optimizers accept lookahead={'sync_period': 6, 'slow_step_size': 0.5}; without one, set slow"
+    " += slow_step_size * (fast - slow) and fast = slow after each sync_period steps",
     "MovingAverage": "leave it out, and give the inner optimizer use_ema=True, ema_momentum=average_decay; the averages"
     " start at the first step's result there, and started at the first values here",
     "SWA": "leave it out, and give the inner optimizer of optim stochastic_average={'start_averaging': 0,"
     " 'average_period': 10}; fit ends with the averages in the model there",
     "MultiOptimizer": "make one optimizer for each group of layers, and call apply_gradients of each with its own",
-    "SyncReplicasOptimizer": "leave it out: replicas of a tf.distribute.Strategy and clients of a mesh are in step",
+    "SyncReplicasOptimizer": "leave it out: replicas of a tf.distribute.Strategy and clients of a mesh are synchronous",
     "CrossShardOptimizer": "leave it out: under tf.distribute.TPUStrategy gradients are summed over the cores",
-    "DistributedOptimizer": "it makes the inner optimizer anew from its class and config, which for_keras has not: sum"
-    " the gradients yourself, hvd.allreduce(g), before apply_gradients, or train under a mesh",
+    "DistributedOptimizer": "it creates the inner optimizer again from its class and config, which for_keras does not"
+    " have: sum the gradients yourself, hvd.allreduce(g), before apply_gradients, or train under a mesh",
     "MovingAverageOptimizer": "leave it out, and give the inner optimizer use_ema=True, ema_momentum=average_decay",
 }
-"""By wrapper: what to do instead."""
+"""What to do instead, by wrapper."""
 
 
 def is_wrapper(reading: Reading, node: cst.BaseExpression) -> bool:
-    """Whether a name is, on every path, an optimizer around another one."""
+    """Whether a name is, on every path, a wrapper around another optimizer."""
     found = reading.callee(node)
     return bool(found) and all(names.FRAMEWORK.match(n) and names.WRAPPERS.search(n) for n in found)
 
 
 def takes(reading: Reading, inner: cst.Call) -> bool:
-    """Whether the wrapper around this constructor becomes arguments of it, or takes the new optimizer as it is."""
+    """Whether the wrapper around this constructor becomes arguments of it, or accepts the new optimizer unchanged."""
     around = _around(reading, inner)
     return around is not None and (
         reading.target == targets.KERAS
-        or (_inner(around) is inner and (_scaling(reading, around) or _slow_weights(reading, around)) is not None)
+        or (
+            _inner(around) is inner
+            and (_loss_scale_arguments(reading, around) or _lookahead_argument(reading, around)) is not None
+        )
     )
 
 
@@ -59,23 +62,22 @@ def _around(reading: Reading, inner: cst.CSTNode) -> cst.Call | None:
 
 
 def look(reading: Reading, node: cst.Call) -> None:
-    """A call of a wrapper."""
     cls = _class(reading, node)
-    slow = _slow_weights(reading, node)
+    slow = _lookahead_argument(reading, node)
     if slow is not None and reading.target == targets.OPTIM:
         _into_constructor(reading, node, cls, slow)
         return
     if cls not in SCALED:
-        reading.add(node, BY_HAND, ADVICE.get(cls, "the wrapper is not known to take the new optimizer: wrap it anew"))
+        reading.add(node, BY_HAND, ADVICE.get(cls, "the wrapper may not accept the new optimizer: wrap it again"))
         return
-    scaling = _scaling(reading, node)
+    scaling = _loss_scale_arguments(reading, node)
     if scaling is None:
-        reading.add(node, BY_HAND, "its loss scale is not seen here: give it as a literal, a number or 'dynamic'")
+        reading.add(node, BY_HAND, "its loss scale is not visible here: write it as a literal, a number or 'dynamic'")
     elif reading.target == targets.OPTIM:
         _into_constructor(reading, node, cls, scaling)
-    elif reading.target == targets.KERAS and _is_new(next(iter(reading.callee(node.func)))):
+    elif reading.target == targets.KERAS and _is_of_tf_24(next(iter(reading.callee(node.func)))):
         _around_new(reading, node, scaling)
-    elif reading.target == targets.TF_KERAS and _is_new(next(iter(reading.names.of(node.func)))):
+    elif reading.target == targets.TF_KERAS and _is_of_tf_24(next(iter(reading.names.of(node.func)))):
         _of_tf_keras(reading, node)
     else:
         package = reading.target.replace("-", "_")
@@ -84,7 +86,6 @@ def look(reading: Reading, node: cst.Call) -> None:
 
 
 def _of_tf_keras(reading: Reading, node: cst.Call) -> None:
-    """tf_keras's own, which takes the same arguments."""
     if all(name.startswith("tf_keras.") for name in reading.names.of(node.func)):
         reading.add(node, SAME)
         return
@@ -98,8 +99,7 @@ def _class(reading: Reading, node: cst.Call) -> str:
     return next(iter(reading.callee(node.func))).rsplit(".", 1)[-1]
 
 
-def _is_new(name: str) -> bool:
-    """Whether it is the class of TensorFlow 2.4 on."""
+def _is_of_tf_24(name: str) -> bool:
     return name.endswith(".LossScaleOptimizer") and ".experimental." not in name
 
 
@@ -109,12 +109,11 @@ def _inner(node: cst.Call) -> cst.BaseExpression | None:
     return named or (first.value if first is not None and first.keyword is None and not first.star else None)
 
 
-def _scaling(reading: Reading, node: cst.Call) -> Mapping[str, Value] | None:
-    """Arguments of `optim` for the loss scale of a wrapper, None where they are not seen."""
+def _loss_scale_arguments(reading: Reading, node: cst.Call) -> Mapping[str, Value] | None:
     if _class(reading, node) not in SCALED or any(a.star for a in node.args):
         return None
     name = next(iter(reading.callee(node.func)))
-    is_new = _is_new(name)
+    is_new = _is_of_tf_24(name)
     order = ("", "dynamic", "initial_scale", "dynamic_growth_steps") if is_new else ("", "loss_scale")
     given: dict[str, Value] = {}
     for index, argument in enumerate(node.args):
@@ -126,8 +125,7 @@ def _scaling(reading: Reading, node: cst.Call) -> Mapping[str, Value] | None:
     return _of_new(given) if is_new else _of_old(given)
 
 
-def _slow_weights(reading: Reading, node: cst.Call) -> Mapping[str, Value] | None:
-    """The argument of `optim` for Lookahead, None for other wrappers and arguments that are not seen."""
+def _lookahead_argument(reading: Reading, node: cst.Call) -> Mapping[str, Value] | None:
     if _class(reading, node) != "Lookahead" or any(a.star for a in node.args):
         return None
     given = {"sync_period": "6", "slow_step_size": "0.5"}
@@ -157,18 +155,18 @@ def _of_old(given: Mapping[str, Value]) -> Mapping[str, Value] | None:
 
 
 def _into_constructor(reading: Reading, node: cst.Call, cls: str, scaling: Mapping[str, Value]) -> None:
-    """The wrapper as arguments of the optimizer in it, where that is made right there."""
+    """Turn the wrapper into arguments of the inner optimizer, if that is created right there."""
     text = ", ".join(f"{key}={value.text}" for key, value in scaling.items())
     inner = _inner(node)
     if not isinstance(inner, cst.Call) or not reading.is_optimizer(inner):
-        reading.add(node, BY_HAND, f"leave it out, and give the optimizer where it is made {text}")
+        reading.add(node, BY_HAND, f"leave it out, and create the optimizer with {text}")
         return
-    made = reading.edits.get(inner)
-    new = _merged(made(inner), scaling) if made is not None else None
+    edit = reading.edits.get(inner)
+    new = _merged(edit(inner), scaling) if edit is not None else None
     if new is None:
         reading.add(node, BY_HAND, f"once the optimizer in it is one of optim: leave it out, and give that {text}")
         return
-    reading.said = [(at, finding) for at, finding in reading.said if at is not inner]  # this one says both
+    reading.entries = [(at, finding) for at, finding in reading.entries if at is not inner]  # this finding covers both
     reading.edits[node] = lambda updated: _merged(_inner(cst.ensure_type(updated, cst.Call)), scaling) or updated
     is_rewrite = cls == "enable_mixed_precision_graph_rewrite"
     own = "the optimizer does it itself" if cls == "Lookahead" else "the optimizer scales its losses itself"
@@ -177,7 +175,7 @@ def _into_constructor(reading: Reading, node: cst.Call, cls: str, scaling: Mappi
 
 
 def _merged(new: object, scaling: Mapping[str, Value]) -> cst.Call | None:
-    """The new optimizer, in `for_keras` or not, with the loss scale; None where it is anything else."""
+    """The new optimizer, in `for_keras` or not, with the loss scale; None for other expressions."""
     if not isinstance(new, cst.Call):
         return None
     if names.dotted(new.func).endswith(".for_keras"):
@@ -189,20 +187,19 @@ def _merged(new: object, scaling: Mapping[str, Value]) -> cst.Call | None:
 def _with(call: cst.BaseExpression, scaling: Mapping[str, Value]) -> cst.Call:
     text = ", ".join(f"{key}={value.text}" for key, value in scaling.items())
     more = cst.ensure_type(cst.parse_expression(f"f({text})"), cst.Call).args
-    made = cst.ensure_type(call, cst.Call)
+    new = cst.ensure_type(call, cst.Call)
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    return made.with_changes(args=[*(a.with_changes(comma=comma) for a in made.args), *more])
+    return new.with_changes(args=[*(a.with_changes(comma=comma) for a in new.args), *more])
 
 
 def _around_new(reading: Reading, node: cst.Call, scaling: Mapping[str, Value]) -> None:
-    """Keras 3's own, which is always dynamic."""
     if scaling["loss_scale"].literal != "dynamic":
         reading.add(node, BY_HAND, "the class there is always dynamic; optim has a constant loss_scale")
     elif any(_is_dynamic(i, a) for i, a in enumerate(node.args)):
         reading.edits[node] = _kept_arguments
         reading.add(node, REWRITTEN, "it is always dynamic", reading.text(_kept_arguments(node)))
     else:
-        reading.add(node, SAME, "it takes the new optimizer")
+        reading.add(node, SAME, "it accepts the new optimizer")
 
 
 def _is_dynamic(index: int, argument: cst.Arg) -> bool:

@@ -52,10 +52,10 @@ def read(
       root: the file's tree. config: of the model. optimizer: `{"class_name", "config"}` as stored.
 
     Raises:
-        UnsupportedError: a class that is not public in `optim`. AmbiguousError: the order of the variables is unknown.
-        DamagedFileError, ContradictionError: it contradicts itself.
+      UnsupportedError: a class that is not public in `optim`. AmbiguousError: the order of the variables is unknown.
+      DamagedFileError, ContradictionError: it contradicts itself.
     """
-    settings = _plain(dict(optimizer["config"]))
+    settings = _without_tuple_marks(dict(optimizer["config"]))
     settings["learning_rate"] = rates.named(optimizer["config"].get("learning_rate"), settings.get("learning_rate"))
     algorithm = settings.pop("algorithm", None)
     settings.pop("variables", None)  # the order for weight lists, which this format has not
@@ -75,7 +75,7 @@ def read(
     root.children.pop(OPTIMIZER)
     variables, layers, twins = arrange(root, config, True)
     ordered = layers.ordered() and twins is None
-    slots = _by_variable(own, [v for v in variables if v.trainable], ordered, where)
+    slots = _slots_by_variable(own, [v for v in variables if v.trainable], ordered, where)
     names = {name for owners in slots.values() for name in owners}
     evidence = (f"its optimizer was made by optim.for_keras: {algorithm}",)
     compiled = config.get("compile_config")
@@ -95,13 +95,14 @@ def read(
     )
 
 
-def _plain(value: Any) -> Any:
-    """Remove Keras's marks of tuples from JSON."""
+def _without_tuple_marks(value: Any) -> Any:
     if isinstance(value, Mapping):
         if value.get("class_name") == "__tuple__":
-            return [_plain(each) for each in value.get("items", ())]
-        return {key: _plain(each) for key, each in value.items() if key not in ("module", "registered_name")}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
+            return [_without_tuple_marks(each) for each in value.get("items", ())]
+        return {
+            key: _without_tuple_marks(each) for key, each in value.items() if key not in ("module", "registered_name")
+        }
+    return [_without_tuple_marks(each) for each in value] if isinstance(value, list) else value
 
 
 def _number(array: LazyArray) -> float:
@@ -118,10 +119,9 @@ def _check_rate(configured: Any, stored: float | None, where: str) -> None:
         )
 
 
-def _by_variable(
+def _slots_by_variable(
     own: Mapping[str, LazyArray], trained: list[StoredVariable], ordered: bool, where: str
 ) -> dict[str, dict[str, LazyArray]]:
-    """Group slots by the variables at their positions."""
     found = {key: match for key in own if (match := _SLOT.fullmatch(key))}
     count = max((int(match[2]) + 1 for match in found.values()), default=0)
     if count and count != len(trained):

@@ -73,7 +73,7 @@ def misplaced(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> tuple[
     seen: dict[str, str] = {}
     for weight in weights:
         scope, _, tail = weight.removesuffix(":0").rpartition("/")
-        roles = _orders(found, scope)
+        roles = _orders_of_stock_layer(found, scope)
         role = re.sub(r"_\d+$", "", tail)
         before = seen.get(scope, "")
         if {role, before} <= set(roles) and roles.index(role) < roles.index(before):
@@ -82,8 +82,7 @@ def misplaced(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> tuple[
     return None
 
 
-def _orders(kinds: Mapping[str, str], scope: str) -> tuple[str, ...]:
-    """All variables that the stock layer of this scope may have, in its order; empty for other layers."""
+def _orders_of_stock_layer(kinds: Mapping[str, str], scope: str) -> tuple[str, ...]:
     kind = next((kinds[part] for part in scope.split("/") if part in kinds), "")
     known = ROLES.get("cell" if kind in (*RECURRENT, "bidirectional") else kind, {})
     return known[max(known)] if known else ()
@@ -106,13 +105,13 @@ class _At:
     full: tuple[str, ...] = ()
     """Like `scope`, with the names of all models around it."""
     frozen: bool = False
-    told: bool = False
+    is_known: bool = False
     """Whether the config contains the trainable flags."""
 
-    def inside(self, name: str, config: Any, told: bool) -> _At:
+    def inside(self, name: str, config: Any, is_known: bool) -> _At:
         settings = config.get("config") if isinstance(config, Mapping) else None
         frozen = self.frozen or (isinstance(settings, Mapping) and settings.get("trainable") is False)
-        return _At((*self.scope, name), (*self.full, name), frozen, told)
+        return _At((*self.scope, name), (*self.full, name), frozen, is_known)
 
 
 @dataclass
@@ -176,11 +175,11 @@ def _node(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, 
     for name in LISTS:
         if name in node.children:
             chains += _model(node.children[name], listed, at, found)
-    kind = kind or (snake_case(str(config.get("class_name", ""))) if config is not None else _kind_of(node))
+    kind = kind or (snake_case(str(config.get("class_name", ""))) if config is not None else _class_of_path(node))
     keys = [key for key in node.children if key not in LISTS]
     chains += _attributes(node, keys, kind, settings, at, found)
-    behind = False if found.keras3 else True if found.keras3 is False and not node.path else None
-    return Layers(_own(node, config, at, found, kind), tuple(chains), behind)
+    own_last = False if found.keras3 else True if found.keras3 is False and not node.path else None
+    return Layers(_own(node, config, at, found, kind), tuple(chains), own_last)
 
 
 def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str) -> tuple[LayerVariable, ...]:
@@ -190,7 +189,7 @@ def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, k
     for key, role in zip(node.own, roles, strict=True):
         array, path = node.own[key], f"{node.path}/vars/{key}".lstrip("/")
         numeric = array.dtype.startswith(("float", "bfloat", "complex"))
-        flag: bool | None = True if at.told else None
+        flag: bool | None = True if at.is_known else None
         if at.frozen or not numeric or never_trained(role) or kind in UNTRAINED or key in scales:
             flag = False
         found.rows[path] = "/".join((*at.scope, role)), "/".join((*at.full, role)), array
@@ -207,8 +206,7 @@ def in_float8(shapes: Sequence[tuple[int, ...]]) -> bool:
     return len(shapes) > FLOAT8 and [len(shape) for shape in shapes[-FLOAT8:]] == [0, 1] * (FLOAT8 // 2)
 
 
-def _kind_of(node: Node) -> str:
-    """The class in a path: `layers/dense_1` -> dense."""
+def _class_of_path(node: Node) -> str:
     last = node.path.rpartition("/")[2]
     head, _, tail = last.rpartition("_")
     return head if tail.isdecimal() and head else last
@@ -237,9 +235,9 @@ def _placed(node: Node, listed: Sequence[Mapping[str, Any]]) -> list[tuple[Mappi
     """(config, group) of each layer that has a group, in the config's order; None if they do not match."""
     members = list(node.children.values())
     names = [layer_name(layer) for layer in listed]
-    told = {member.name: member for member in members if member.name is not None}
-    if len(told) == len(members) and told.keys() <= set(names) and len(set(names)) == len(names):
-        return [(layer, told[name]) for layer, name in zip(listed, names, strict=True) if name in told]
+    by_name = {member.name: member for member in members if member.name is not None}
+    if len(by_name) == len(members) and by_name.keys() <= set(names) and len(set(names)) == len(names):
+        return [(layer, by_name[name]) for layer, name in zip(listed, names, strict=True) if name in by_name]
     kinds = [snake_case(str(layer.get("class_name", ""))) for layer in listed]
     groups: dict[int, Node] = {}
     for kind in dict.fromkeys(kinds):
@@ -280,7 +278,7 @@ def _is_sequential(config: Mapping[str, Any] | None, node: Node) -> bool:
         return str(config.get("class_name")) == "Sequential"
     # A file without config does not show the model's class; only Keras 3's Sequential lists no input layer.
     listed = node.children.get("layers", node).children
-    return _kind_of(node) == "sequential" or (not node.path and "input_layer" not in listed)
+    return _class_of_path(node) == "sequential" or (not node.path and "input_layer" not in listed)
 
 
 def _attributes(
@@ -292,32 +290,31 @@ def _attributes(
     chain: list[Layers] = []
     loose: list[tuple[Layers, ...]] = []
     for key in sorted(keys, key=lambda k: known.index(plain[k]) if plain[k] in known else len(known)):
-        child, part = node.children[key], _part(key, settings)
+        child, part = node.children[key], _inner_config(key, settings)
         own_name, own_kind = _stock_part(plain[key], kind)
         name = child.name or (layer_name(part) if part is not None else "") or own_name
-        told = at.told and (plain[key] in known or part is not None)
-        below = at.inside(name, part, told)
+        is_known = at.is_known and (plain[key] in known or part is not None)
+        below = at.inside(name, part, is_known)
         if plain[key] in known:
             chain.append(_node(child, part, below, found, own_kind if part is None else None))
         elif child.own or part is not None or child.name is not None:
             loose.append((_node(child, part, below, found),))
         else:
             stacked = key == "cells" and node.path.endswith("/cell")  # of StackedRNNCells, a list that never changes
-            held = _model(child, _cells(settings) if stacked else None, at, found)
+            inner = _model(child, _cells(settings) if stacked else None, at, found)
             if not stacked:
-                found.alike += [group for chain_ in held for group in _alike(chain_)]
-            loose += held
+                found.alike += [group for chain_ in inner for group in _same_shapes(chain_)]
+            loose += inner
     return [tuple(chain), *loose] if chain else loose
 
 
 def _cells(settings: Any) -> list[Mapping[str, Any]] | None:
     cells = settings.get("cells") if isinstance(settings, Mapping) else None
-    told = isinstance(cells, list) and all(isinstance(x, Mapping) and "class_name" in x for x in cells)
-    return cells if told else None
+    are_configs = isinstance(cells, list) and all(isinstance(x, Mapping) and "class_name" in x for x in cells)
+    return cells if are_configs else None
 
 
-def _alike(layers: Sequence[Layers]) -> list[tuple[str, ...]]:
-    """Group trained variables of these layers by place, for layers that have the same shapes."""
+def _same_shapes(layers: Sequence[Layers]) -> list[tuple[str, ...]]:
     kinds: dict[tuple[tuple[int, ...], ...], list[list[str]]] = {}
     for layer in layers:
         trained = [v for v in layer.variables() if v.trainable is not False]
@@ -335,8 +332,7 @@ def _stock_part(key: str, kind: str) -> tuple[str, str | None]:
     return key, None
 
 
-def _part(key: str, settings: Any) -> Mapping[str, Any] | None:
-    """Config of the layer under an attribute, None if it is absent."""
+def _inner_config(key: str, settings: Any) -> Mapping[str, Any] | None:
     if not isinstance(settings, Mapping):
         return None
     part, wrapped = settings.get(key), settings.get("layer")

@@ -50,8 +50,8 @@ def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
     """Complete a model's config with each `output_padding` that its shapes determine: None for that of the default.
 
     Args:
-        model: its config from Keras 3.
-        after: the shape of its output, if an outer model shows it.
+      model: its config from Keras 3.
+      after: the shape of its output, if an outer model shows it.
     """
     config = model.get("config")
     layers = config.get("layers") if isinstance(config, Mapping) else None
@@ -59,53 +59,49 @@ def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
         return dict(model)
     listed = [layer for layer in layers if isinstance(layer, Mapping)]
     is_sequence = model.get("class_name") == "Sequential"
-    behind = _in_sequence(listed, after) if is_sequence else [_recorded(config, x, after) for x in listed]
-    made = []
-    for layer, shape in zip(listed, behind, strict=True):
+    outputs = _output_shapes(listed, after) if is_sequence else [_output_shape(config, x, after) for x in listed]
+    layers_ = []
+    for layer, shape in zip(listed, outputs, strict=True):
         inside = with_paddings(layer, shape)
         own = inside.get("config")
         if inside.get("class_name") in TRANSPOSED and isinstance(own, Mapping) and PADDING not in own:
-            inside["config"] = {**own, **_padding(own, _given(layer), shape)}
-        made.append(inside)
-    return {**model, "config": {**config, "layers": made}}
+            inside["config"] = {**own, **_padding(own, _input_shape(layer), shape)}
+        layers_.append(inside)
+    return {**model, "config": {**config, "layers": layers_}}
 
 
-def _in_sequence(layers: Sequence[Layer], after: Shape) -> list[Shape]:
-    """The output shape of each of these layers."""
-    behind: list[Shape] = []
+def _output_shapes(layers: Sequence[Layer], after: Shape) -> list[Shape]:
+    shapes: list[Shape] = []
     for layer in reversed(layers):
-        behind.append(after)
-        after = _given(layer) or (after if layer.get("class_name") in SAME_SHAPE else None)
-    return behind[::-1]
+        shapes.append(after)
+        after = _input_shape(layer) or (after if layer.get("class_name") in SAME_SHAPE else None)
+    return shapes[::-1]
 
 
-def _given(layer: Layer) -> Shape:
-    """The shape that a layer was built for, or is called with; an `.h5` has only the latter."""
+def _input_shape(layer: Layer) -> Shape:
     built = layer.get("build_config")
     shape = built.get("input_shape") if isinstance(built, Mapping) else None
     if isinstance(shape, list):
         return shape
-    told = [shape for _, shape in _tensors(layer.get("inbound_nodes"))]
-    return told[0] if told and all(shape == told[0] for shape in told) else None
+    shapes = [shape for _, shape in _call_tensors(layer.get("inbound_nodes"))]
+    return shapes[0] if shapes and all(shape == shapes[0] for shape in shapes) else None
 
 
-def _recorded(config: Layer, layer: Layer, after: Shape) -> Shape:
-    """The output shape of a layer in a graph, from the layers that are called on it; None if they differ."""
+def _output_shape(config: Layer, layer: Layer, after: Shape) -> Shape:
     name, own = layer.get("name"), layer.get("config")
     asks = layer.get("class_name") in TRANSPOSED or (isinstance(own, Mapping) and "layers" in own)
     if not isinstance(name, str) or not asks:
         return None
-    told = [shape for end, shape in _tensors(config.get("layers")) if end[0] == name and end[2] == 0]
-    if not told and config.get("output_layers") in ([name, 0, 0], [[name, 0, 0]]):
+    shapes = [shape for end, shape in _call_tensors(config.get("layers")) if end[0] == name and end[2] == 0]
+    if not shapes and config.get("output_layers") in ([name, 0, 0], [[name, 0, 0]]):
         return after
-    return told[0] if told and all(shape == told[0] for shape in told) else None
+    return shapes[0] if shapes and all(shape == shapes[0] for shape in shapes) else None
 
 
-def _tensors(item: Any) -> Iterator[tuple[list[Any], Shape]]:
-    """Yield (layer, call, place) and shape of every tensor with which a layer is called."""
+def _call_tensors(item: Any) -> Iterator[tuple[list[Any], Shape]]:
     if isinstance(item, list):
         for each in item:
-            yield from _tensors(each)
+            yield from _call_tensors(each)
     elif isinstance(item, Mapping):
         own = item.get("config")
         if item.get("class_name") == "__keras_tensor__" and isinstance(own, Mapping):
@@ -115,7 +111,7 @@ def _tensors(item: Any) -> Iterator[tuple[list[Any], Shape]]:
             return
         for key, each in item.items():
             if key != "config":
-                yield from _tensors(each)
+                yield from _call_tensors(each)
 
 
 def _padding(config: Layer, before: Shape, after: Shape) -> dict[str, Any]:
@@ -125,7 +121,7 @@ def _padding(config: Layer, before: Shape, after: Shape) -> dict[str, Any]:
         return {}
     kernels, strides, dilations = settings
     places = slice(2, None) if config.get("data_format") == "channels_first" else slice(1, -1)
-    told = []
+    paddings = []
     for old, new, kernel, stride, dilation in zip(
         before[places], after[places], kernels, strides, dilations, strict=True
     ):
@@ -135,7 +131,7 @@ def _padding(config: Layer, before: Shape, after: Shape) -> dict[str, Any]:
         around = 2 * (reach // 2) if config.get("padding") == "same" else 0
         usual = old * stride + (0 if config.get("padding") == "same" else max(reach - stride, 0))
         added = new - ((old - 1) * stride + reach - around)
-        told.append((new == usual, added, 0 <= added < stride))
-    if all(is_usual for is_usual, _, _ in told):
+        paddings.append((new == usual, added, 0 <= added < stride))
+    if all(is_usual for is_usual, _, _ in paddings):
         return {PADDING: None}
-    return {PADDING: [added for _, added, _ in told]} if all(possible for _, _, possible in told) else {}
+    return {PADDING: [added for _, added, _ in paddings]} if all(possible for _, _, possible in paddings) else {}

@@ -69,8 +69,7 @@ def layer_name(layer: Mapping[str, Any]) -> str:
     return str(layer.get("name") or inner or "")
 
 
-def _frozen(layer: Mapping[str, Any]) -> bool | None:
-    """Whether a layer is frozen, with the layers it wraps."""
+def _is_frozen(layer: Mapping[str, Any]) -> bool | None:
     config = layer.get("config")
     if not isinstance(config, Mapping):
         return False
@@ -83,7 +82,7 @@ def _frozen(layer: Mapping[str, Any]) -> bool | None:
     ]
     if isinstance(config.get("cells"), list):
         inner.extend(x for x in config["cells"] if isinstance(x, Mapping))
-    flags = {_frozen(x) for x in inner}
+    flags = {_is_frozen(x) for x in inner}
     if not flags or flags == {False}:
         return False
     return True if flags == {True} else None
@@ -93,8 +92,8 @@ def leaves(layer: Mapping[str, Any], above: bool = False, by_model: bool = True)
     """Yield the leaves of one layer of a model, including nested models, in the order of `model.layers`.
 
     Args:
-        by_model: whether a frozen model trains nothing. In Keras 3 freezing a model freezes its layers, and some may be
-          made trainable again.
+      by_model: whether a frozen model trains nothing. In Keras 3 freezing a model freezes its layers, and some may be
+        made trainable again.
     """
     config = layer.get("config")
     inner = config.get("layer") if isinstance(config, Mapping) else None
@@ -104,7 +103,7 @@ def leaves(layer: Mapping[str, Any], above: bool = False, by_model: bool = True)
     if children is None and isinstance(inner, Mapping):
         children = sublayers(inner.get("config")) if isinstance(inner.get("config"), (Mapping, list)) else None
     if children is None:
-        yield Leaf(layer_name(layer), True if frozen else _frozen(layer), str(layer.get("class_name")))
+        yield Leaf(layer_name(layer), True if frozen else _is_frozen(layer), str(layer.get("class_name")))
         return
     for child in children:
         yield from leaves(child, frozen, by_model)
@@ -121,7 +120,7 @@ def _owners(found: Sequence[Leaf], weights: Sequence[str]) -> list[Leaf | None]:
     by_name, count = {leaf.name: leaf for leaf in found}, Counter(leaf.name for leaf in found)
     owners: list[Leaf | None] = []
     for weight in weights:
-        name = _named(weight.split(":")[0].split("/"), by_name)
+        name = _layer_of_weight(weight.split(":")[0].split("/"), by_name)
         if name is None:
             owners.append(found[0] if len(found) == 1 else None)
         else:
@@ -129,9 +128,7 @@ def _owners(found: Sequence[Leaf], weights: Sequence[str]) -> list[Leaf | None]:
     return owners
 
 
-def _named(parts: list[str], names: Collection[str]) -> str | None:
-    """The innermost layer on a weight's path, else the longest name that it begins with. A layer's own name may contain
-    slashes: DenseNet's `conv1/bn` is not its `bn`."""
+def _layer_of_weight(parts: list[str], names: Collection[str]) -> str | None:
     for end in range(len(parts) - 1, 0, -1):
         ending = ("/".join(parts[start:end]) for start in range(end))
         found = next((name for name in ending if name in names), None)
@@ -212,7 +209,7 @@ def _late_input(layer: Mapping[str, Any]) -> tuple[str, str] | None:
     seen: set[str] = set()
     for each in listed:
         calls = each.get("inbound_nodes")
-        inputs = [set(_inputs(call)) & names for call in calls] if isinstance(calls, list) else []
+        inputs = [set(_input_names(call)) & names for call in calls] if isinstance(calls, list) else []
         if inputs and all(given - seen for given in inputs):  # one of several calls may be on a later layer
             return layer_name(each), min(inputs[0] - seen)
         seen.add(layer_name(each))
@@ -222,18 +219,17 @@ def _late_input(layer: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _inputs(call: Any) -> Iterator[str]:
-    """Yield the names of the layers whose outputs a call uses, in the formats of Keras 1 and 2 and of Keras 3."""
+def _input_names(call: Any) -> Iterator[str]:
     if isinstance(call, Mapping):
         history = call.get("keras_history")
         if isinstance(history, list) and history and isinstance(history[0], str):
             yield history[0]
         else:
-            yield from (name for value in call.values() for name in _inputs(value))
+            yield from (name for value in call.values() for name in _input_names(value))
     elif isinstance(call, list):
         is_end = len(call) > 2 and isinstance(call[0], str) and isinstance(call[1], int) and isinstance(call[2], int)
         yield from [call[0]] if is_end else []
-        yield from (name for value in call[3 if is_end else 0 :] for name in _inputs(value))
+        yield from (name for value in call[3 if is_end else 0 :] for name in _input_names(value))
 
 
 def objects(item: Any) -> Iterator[Mapping[str, Any]]:

@@ -43,7 +43,7 @@ def read_tree(file: h5py.File, where: hdf5.Source) -> Node:
     """Read a whole file. Tensors stay in it.
 
     Raises:
-        DamagedFileError: links, cycles, an object that is no tensor, or gaps in a numbering.
+      DamagedFileError: links, cycles, an object that is no tensor, or gaps in a numbering.
     """
     root = Node("")
     seen: set[object] = set()
@@ -64,7 +64,7 @@ def _fill(node: Node, group: h5py.Group, where: hdf5.Source, seen: set[object], 
             )
         if key == VARS:
             node.name = hdf5.text_attribute(child, "name")
-            names = _ordered(list(child))
+            names = _sorted_as_numbers(list(child))
             node.own = dict(zip(names, hdf5.lazy_datasets(child, names, where), strict=True))
         else:
             _fill(_below(node, key, str(where)), child, where, seen, depth + 1)
@@ -84,8 +84,7 @@ def _child(node: Node, key: str) -> Node:
     return Node(f"{node.path}/{key}" if node.path else key)
 
 
-def _ordered(names: list[str]) -> list[str]:
-    """Sort numbers as numbers: HDF5 lists `10` before `2`."""
+def _sorted_as_numbers(names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
 
 
@@ -96,7 +95,7 @@ def merge(into: Node, other: Node, where: str) -> None:
     if twice:
         raise DamagedFileError(f"{where}: two shards hold {into.path}/{VARS}/{min(twice)}; copy all shards again")
     both = {**into.own, **other.own}
-    into.own = {name: both[name] for name in _ordered(list(both))}
+    into.own = {name: both[name] for name in _sorted_as_numbers(list(both))}
     for key, child in other.children.items():
         merge(into.children.setdefault(key, Node(child.path)), child, where)
 

@@ -40,20 +40,20 @@ def stored(
     """Return everything in a tree.
 
     Args:
-        root: the whole file. config: `config.json` of the model, None if there is none.
-        generation: `optimizer` or `keras3`, None if the source does not show it.
+      root: the whole file. config: `config.json` of the model, or None.
+      generation: `optimizer` or `keras3`, None if the source does not show it.
 
     Raises:
-        UnsupportedError: it has more than the compiled optimizer. DamagedFileError: it contradicts itself.
+      UnsupportedError: it has more than the compiled optimizer. DamagedFileError: it contradicts itself.
     """
     optimizer = root.children.pop(OPTIMIZER, None) or Node(OPTIMIZER)
     _check_alone(root, where)
     no_state = "" if _all_variables(optimizer) else _no_state(where, optimizer_config)
     weights, rest, called = _weights(optimizer, where)
-    rest.update(_taken(root, NOT_MODEL))
+    rest.update(_remove_members(root, NOT_MODEL))
     for node in root.walk():
-        if OPTIMIZER in node.children and _counts(node.children[OPTIMIZER]):  # a nested model with its own compile
-            rest.update(_taken(node, (OPTIMIZER, *NOT_MODEL)))
+        if OPTIMIZER in node.children and _has_counter(node.children[OPTIMIZER]):  # a nested model with its own compile
+            rest.update(_remove_members(node, (OPTIMIZER, *NOT_MODEL)))
     variables, layers, twins = arrange(
         root, config, None if generation is None else traits(generation).has_keras3_layers
     )
@@ -77,30 +77,27 @@ def stored(
 def _check_alone(root: Node, where: str) -> None:
     """Refuse a model with further optimizers, such as a GAN's `d_optimizer` and `g_optimizer`. The one of `compile` has
     then made no step."""
-    found = [name for name in root.children if name not in NOT_MODEL and _has_optimizer(root, name)]
+    found = [name for name in root.children if name not in NOT_MODEL and _is_optimizer_or_list(root, name)]
     if found:
-        made = ", ".join(f"{name}=model.{name}" for name in found)
+        arguments = ", ".join(f"{name}=model.{name}" for name in found)
         raise UnsupportedError(
             f"{where} holds {some(found)} as well as the optimizer of compile(), and dtopt does not read other"
             " optimizers from .keras and .weights.h5. In the program that has the model, save"
-            f" tf.train.Checkpoint(model=model, {made}).save('PREFIX'), and choose one of them with --optimizer"
+            f" tf.train.Checkpoint(model=model, {arguments}).save('PREFIX'), and choose one of them with --optimizer"
         )
 
 
-def _taken(node: Node, names: Sequence[str]) -> dict[str, LazyArray]:
-    """Remove members that are no part of the model from the tree, and return their variables."""
+def _remove_members(node: Node, names: Sequence[str]) -> dict[str, LazyArray]:
     members = (node.children.pop(name, None) for name in names)
     return {path: array for each in members if each is not None for path, array in _all_variables(each).items()}
 
 
-def _counts(node: Node) -> bool:
-    """Whether a member begins with a step counter, as optimizers do, including a LossScaleOptimizer."""
+def _has_counter(node: Node) -> bool:
     first = next(iter(node.own.values()), None)
     return first is not None and first.dtype.startswith("int") and not first.shape
 
 
-def _has_optimizer(root: Node, name: str) -> bool:
-    """Whether a member is an optimizer, or a list or dict of some, and not a nested compiled model."""
+def _is_optimizer_or_list(root: Node, name: str) -> bool:
     within = (child for key, child in root.children[name].children.items() if key not in (OPTIMIZER, *WRAPPED))
     return any(_is_optimizer(node, root) for node in (root.children[name], *within))
 
@@ -108,7 +105,7 @@ def _has_optimizer(root: Node, name: str) -> bool:
 def _is_optimizer(node: Node, root: Node) -> bool:
     """Whether a member has a step counter, then perhaps a rate, then arrays with shapes of other members."""
     arrays = list(node.own.values())
-    if node.children or not _counts(node):
+    if node.children or not _has_counter(node):
         return False
     slots = arrays[2 if len(arrays) > 1 and not arrays[1].shape else 1 :]
     rest = {array.shape for each in root.walk() if each is not node for array in each.own.values()}

@@ -166,13 +166,12 @@ def of_sonnet(graph: ObjectGraph) -> str:
     for node, path in graph.walk():
         for name in _OF_SONNET.keys() & graph.children[node].keys():
             members = graph.list_of(graph.children[node][name])
-            if members and _named_after(graph, members.values(), known):
+            if members and _have_prefixed_names(graph, members.values(), known):
                 return f"{'.'.join(path)} keeps a list {name} of slots, as {_OF_SONNET[name]} of Sonnet 2 does"
     return ""
 
 
-def _named_after(graph: ObjectGraph, members: Iterable[int], known: Set[str]) -> bool:
-    """Whether each name is that of another variable with a prefix."""
+def _have_prefixed_names(graph: ObjectGraph, members: Iterable[int], known: Set[str]) -> bool:
     names = [graph.full_names[node] for node in members]
     return all(any(name[i + 1 :] in known for i, c in enumerate(name) if c == "/") for name in names)
 

@@ -80,7 +80,6 @@ class Found:
             self.matched |= {f"{name}/{how.owners[i].name}": how.method for i in members}
 
     def _lists(self, optimizer: int, others: Set[int] = frozenset()) -> dict[str, dict[int, int]]:
-        """The optimizer's lists of slots. Each slot is in one place of one list, and no variable of the model."""
         lists, seen = slot_lists(self.graph, optimizer), set(others)
         for name, members in lists.items():
             for i, node in members.items():

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from migrate.bytes.object_graph import ObjectGraph
+from migrate.errors import ContradictionError
 from migrate.matching.slot_owners import Owner
 from migrate.readers.bundle_arrays import lazy
-from migrate.readers.keras.model import MOVING, RENORM
+from migrate.readers.keras.model import MOVING, RENORM, ROLES
 from migrate.readers.objects.optimizers import GraphOptimizer, slot_lists, tracked
 from migrate.state import CHANGED, StoredVariable
+from optim.bytes import names
 from optim.bytes.bundle import BundleReader
+from optim.bytes.object_tree import ATTRIBUTES
 from optim.slot_layout import unescape
 
 _OTHERS = frozenset({"metrics", "keras_api", ".OPTIMIZER_SLOT"})
@@ -43,8 +46,8 @@ def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphO
 def _listed_by_model(graph: ObjectGraph, optimizers: Iterable[int]) -> set[int]:
     """Variables of optimizers that a SavedModel lists in the model's `variables`, as for `experimental` in TF 2.9."""
     lists = (members for each in optimizers for members in slot_lists(graph, each).values())
-    held = {n for each in optimizers for n in graph.children[each].values()} | {n for m in lists for n in m.values()}
-    return {node for node in held if (graph.keys[node] or "").startswith("variables/")}
+    owned = {n for each in optimizers for n in graph.children[each].values()} | {n for m in lists for n in m.values()}
+    return {node for node in owned if (graph.keys[node] or "").startswith("variables/")}
 
 
 def _attribute_path(key: str | None, path: tuple[str, ...]) -> tuple[str, ...]:
@@ -105,11 +108,11 @@ def stored(
     `slotted`: names of those with slots, in that order.
     `foreign`: names of those that other optimizers train; without slots here this optimizer does not train them.
     """
-    told = _told_trainable(graph)
+    flags = _trainable_flags(graph)
     by_name = {}
     for owner in owners:
         array = lazy(bundle, graph.keys[owner.node] or "")
-        trainable: bool | None = told.get(owner.node)
+        trainable: bool | None = flags.get(owner.node)
         if owner.name in slotted:
             trainable = True
         elif owner.path[-1] in (*MOVING, *RENORM) or owner.name in foreign:
@@ -118,12 +121,37 @@ def stored(
     return tuple(by_name.pop(name) for name in slotted) + tuple(by_name.values())
 
 
-def _told_trainable(graph: ObjectGraph) -> dict[int, bool]:
+def _trainable_flags(graph: ObjectGraph) -> dict[int, bool]:
     """The trainable flag of the variables that layers list."""
-    told: dict[int, bool] = {}
+    flags: dict[int, bool] = {}
     for node, _ in graph.walk():
         children = graph.children[node]
         if "variables" in children and "trainable_variables" in children:
-            told |= dict.fromkeys(graph.list_of(children["variables"]).values(), False) | told
-            told |= dict.fromkeys(graph.list_of(children["trainable_variables"]).values(), True)
-    return told
+            flags |= dict.fromkeys(graph.list_of(children["variables"]).values(), False) | flags
+            flags |= dict.fromkeys(graph.list_of(children["trainable_variables"]).values(), True)
+    return flags
+
+
+def check_names(graph: ObjectGraph, prefix: str) -> None:
+    """Compare the names of variables with the layers' attributes for them, and those of slots with their variables'.
+
+    Raises:
+      ContradictionError: a name belongs to another one.
+    """
+    for node, key in enumerate(graph.keys):
+        attribute = unescape((key or "").partition(ATTRIBUTES)[0].rpartition("/")[2])
+        role = re.sub(r"_\d+$", "", graph.full_names[node].rpartition("/")[2])
+        if attribute in ROLES and role in ROLES and role != attribute:
+            raise ContradictionError(_contradiction(prefix, str(key), graph.full_names[node], attribute))
+    known = {name for name in graph.full_names if name}
+    for table in graph.slot_variables:
+        for own, slot, node in table:
+            name, slot_name = graph.full_names[own], graph.full_names[node]
+            scope = slot_name.rpartition("/")[0]
+            if name and f"/{name}/" not in f"/{slot_name}/" and any(names.contained(scope, known)):
+                raise ContradictionError(_contradiction(prefix, f"the slot {slot!r} of {name}", slot_name, name))
+
+
+def _contradiction(prefix: str, what: str, called: str, at: str) -> str:
+    text = f"{prefix}: {what} is called {called!r} in the object graph, and belongs to {at!r}"
+    return f"{text}; copy or save the checkpoint again"

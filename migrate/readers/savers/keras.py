@@ -118,30 +118,28 @@ def _ordered_variables(
     """Return variables in the order of their slots if the graph shows it, else the orders that layers allow."""
     owners = graph.owners(slots, names) if graph is not None else None
     trained = list(dict.fromkeys(owners[slot] for slot in slots if slot in owners)) if owners else []
-    if owners and _agree(owners, slots, trained, arrays):
+    if owners and _repeat_one_order(owners, slots, trained, arrays):
         others = in_order([name for name in names if name not in trained], graph)
         variables = [stored_variable(name, arrays[name], True) for name in trained]
         variables += [stored_variable(name, arrays[name], False) for name in others]
         return tuple(variables), None, "slots were assigned to variables by the updates in the graph"
-    layers = _layers(variables_of(arrays, names, graph))
+    layers = _weights_by_layer(variables_of(arrays, names, graph))
     by_name = {name: arrays[name] for name in names}
     variables = [stored_variable(v.name, by_name[v.name], v.trainable) for v in layers.variables()]
     return tuple(variables), layers, "slots can only be assigned to variables by shape"
 
 
-def _agree(
+def _repeat_one_order(
     owners: Mapping[str, str], slots: Sequence[str], trained: Sequence[str], arrays: Mapping[str, LazyArray]
 ) -> bool:
-    """Whether slots repeat one order of the variables, again and again, with their shapes."""
-    told = [slot for slot in slots if slot in owners]
-    runs = [[owners[slot] for slot in told[i : i + len(trained)]] for i in range(0, len(told), len(trained))]
-    shapes = all(arrays[slot].shape == arrays[owners[slot]].shape for slot in told)
+    owned = [slot for slot in slots if slot in owners]
+    runs = [[owners[slot] for slot in owned[i : i + len(trained)]] for i in range(0, len(owned), len(trained))]
+    shapes = all(arrays[slot].shape == arrays[owners[slot]].shape for slot in owned)
     untold = [slot for slot in slots if slot not in owners]
     return shapes and all(run == list(trained) for run in runs) and all(arrays[s].shape == (1,) for s in untold)
 
 
-def _layers(variables: Sequence[StoredVariable]) -> Layers:
-    """Weights by layer: the order inside a stock layer is known, that of the layers is not."""
+def _weights_by_layer(variables: Sequence[StoredVariable]) -> Layers:
     groups: dict[str, list[StoredVariable]] = {}
     for variable in variables:
         groups.setdefault(variable.name.rpartition("/")[0], []).append(variable)

@@ -56,8 +56,8 @@ def of_keras(
       scopes: of all of them. slots: keys that may be slots and are in no scope.
 
     Raises:
-        AmbiguousError: several and no path. HyperparameterError: no optimizer has it. UnsupportedError: slots cannot be
-          assigned without the graph.
+      AmbiguousError: several and no path. HyperparameterError: no optimizer has it. UnsupportedError: slots cannot be
+        assigned without the graph.
     """
     names = tuple(dict.fromkeys(scopes))
     if len(names) < 2 and path is None:
@@ -85,8 +85,8 @@ def _by_updates(
     """Whether a slot belongs to the optimizer with these settings, by the settings its update reads. A slot without
     updates, such as a placeholder of vhat, belongs to the optimizer of its scope."""
     settings, reads = {*own, *foreign}, graph.reads if graph is not None else {}
-    told = {slot: reads[slot] for slot in slots if not settings.isdisjoint(reads.get(slot, ()))}
-    found = {slot: not each.isdisjoint(own) for slot, each in told.items()}
+    readers = {slot: reads[slot] for slot in slots if not settings.isdisjoint(reads.get(slot, ()))}
+    found = {slot: not each.isdisjoint(own) for slot, each in readers.items()}
     scopes = {slot: slot.rpartition("/")[0] for slot in slots}
     beside: dict[str, set[bool]] = {}
     for slot, is_own in found.items():
@@ -104,7 +104,7 @@ def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, p
       settings: their common scope.
 
     Raises:
-        AmbiguousError: no path. HyperparameterError: no scope has it.
+      AmbiguousError: no path. HyperparameterError: no scope has it.
     """
     scopes = tuple(sorted({slot.rpartition("/")[0] for slot in slots}, key=_created))
     if path is None:
@@ -148,8 +148,8 @@ def of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: s
     """Choose one of Keras 1's optimizers, by the key of its first setting.
 
     Raises:
-        AmbiguousError: several and no path. HyperparameterError: no optimizer has it. UnsupportedError: the graph is
-          missing or does not show them.
+      AmbiguousError: several and no path. HyperparameterError: no optimizer has it. UnsupportedError: the graph is
+        missing or does not show them.
     """
     every, unknown = keras1.find(arrays, graph.nodes) if graph is not None and graph.nodes is not None else ([], [])
     if not every or unknown:
@@ -180,7 +180,7 @@ def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: st
     """Choose one of the tf.train optimizers, by the scope of its updates.
 
     Raises:
-        AmbiguousError: several that differ, and no path. HyperparameterError: no optimizer has it.
+      AmbiguousError: several that differ, and no path. HyperparameterError: no optimizer has it.
     """
     groups = _groups(arrays, graph)
     names = tuple(groups)
@@ -188,11 +188,11 @@ def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: st
     if path is None:
         if len(names) > 1 and graph is not None and not _are_as_one(list(groups.values()), graph):
             raise several(where, names)
-        told = (
+        text = (
             f"the graph updates variables in {len(names)} scopes ({', '.join(names)}): assumed to be of one"
             " optimizer; if"
         )
-        warnings = (f"{told} they are several, choose one with --optimizer",) if names[1:] else ()
+        warnings = (f"{text} they are several, choose one with --optimizer",) if names[1:] else ()
         return Choice(names, untrained=frozenset(arrays) - updated if updated else frozenset(), warnings=warnings)
     _check(path, names, where)
     own = groups[path]
@@ -208,11 +208,11 @@ def _are_as_one(groups: Sequence[_Group], graph: SaverGraph) -> bool:
     if counts or len(set(trained)) < len(trained) or graph.nodes is None:
         return False
     try:
-        said = [tf_train.describe(graph.nodes, graph.updates, group.scopes) for group in groups]
+        kernels = [tf_train.describe(graph.nodes, graph.updates, group.scopes) for group in groups]
     except (LookupError, ValueError):  # as in a damaged graph
         return False
-    alike = all((each.class_name, each.config) == (said[0].class_name, said[0].config) for each in said)
-    return alike and not any(each.outside for each in said)
+    alike = all((each.class_name, each.config) == (kernels[0].class_name, kernels[0].config) for each in kernels)
+    return alike and not any(each.outside for each in kernels)
 
 
 def _check(path: str | None, names: Sequence[str], where: str) -> None:
@@ -231,8 +231,7 @@ class _Group:
     trained: frozenset[str]
 
 
-def _beginnings(key: str) -> Iterator[str]:
-    """`a/b/c` -> `a`, `a/b`."""
+def _parent_scopes(key: str) -> Iterator[str]:
     return accumulate(key.split("/")[:-1], "{}/{}".format)
 
 
@@ -243,7 +242,7 @@ def _groups(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[s
         whole = graph.parts if graph is not None else {}
         variables = frozenset(whole.get(name, name) for name in updates) & frozenset(arrays)
         reads = frozenset(whole.get(name, name) for each in updates.values() for name in each) & frozenset(arrays)
-        state = frozenset(k for k in reads if _POWERS.fullmatch(k) or not variables.isdisjoint(_beginnings(k)))
+        state = frozenset(k for k in reads if _POWERS.fullmatch(k) or not variables.isdisjoint(_parent_scopes(k)))
         if not variables:
             continue
         known = next((name for name, group in found.items() if group.state & state), None)

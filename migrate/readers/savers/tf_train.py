@@ -63,7 +63,7 @@ def numbered_anew(slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, dic
     found: dict[str, dict[str, LazyArray]] = {}
     owned: dict[tuple[str, str], list[tuple[int, LazyArray]]] = {}
     for suffix, per in slots.items():
-        base, number = told.groups() if (told := _COUNTED.fullmatch(suffix)) else (suffix, None)
+        base, number = match.groups() if (match := _COUNTED.fullmatch(suffix)) else (suffix, None)
         for owner, array in per.items():
             owned.setdefault((owner, base), []).append((int(number or 0), array))
     for (owner, base), arrays in owned.items():

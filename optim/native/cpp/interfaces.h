@@ -236,6 +236,14 @@ REGISTER_OP("DtoptWindowSquares")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
+// The sums of squares of what a device has of each gradient, written to the one variable of the group that `into` numbers.
+REGISTER_OP("DtoptPartSquares")
+    .Input("gradients: G")
+    .Input("into: int64")
+    .Attr("G: list({float, double, bfloat16, half}) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
 REGISTER_OP("DtoptWindowClear")
     .Input("windows: M * int64")
     .Input("meanings: float64")

@@ -194,6 +194,35 @@ class SquaresOp : public OpKernel {
   AllBasics basics_;
 };
 
+class PartSquaresOp : public OpKernel {
+ public:
+  explicit PartSquaresOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, AllBasics::Make(&basics_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor* into;
+    OP_REQUIRES_OK(context, context->input("into", &into));
+    const auto group = Registry::Find(into->flat<int64_t>()(0));
+    OP_REQUIRES(context, group != nullptr && group->variables.size() == 1, InvalidArgument("there is no place for sums"));
+    const auto tensors = InputsOf(context, "gradients");
+    const Locks locks(*group);
+    Tensor* place = group->variables[0]->tensor();
+    const bool fits = place->dtype() == tensorflow::DT_DOUBLE && place->NumElements() == tensors.size();
+    OP_REQUIRES(context, fits, InvalidArgument("the place for sums has shape ", place->shape().DebugString()));
+    const auto gpu = group->gpus[0];
+    Tensor made;  // readers may hold the one that was there
+    OP_REQUIRES_OK(context, NewOn(gpu == nullptr ? Gpu{} : *gpu, place->dtype(), place->shape(), "sums of squares", &made));
+    double* const sums = static_cast<double*>(made.data());
+    OP_REQUIRES_OK(context, gpu != nullptr ? LaunchSquaresOn(*gpu, tensors, sums)
+                                           : SquareSums(WorkersOf(context), tensors, basics_, sums));
+    *place = made;
+  }
+
+ private:
+  AllBasics basics_;
+};
+
 // Of IndexedSlices: each row once, ascending, and the sum of what it is given, in order, in float32 at least.
 class SumRowsOp : public OpKernel {
  public:
@@ -265,6 +294,8 @@ REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_GPU).Host
 REGISTER_KERNEL_BUILDER(Name("DtoptControl").Device(tensorflow::DEVICE_CPU), ControlOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptTable").Device(tensorflow::DEVICE_GPU), TableOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptTable").Device(tensorflow::DEVICE_CPU), TableOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptPartSquares").Device(tensorflow::DEVICE_GPU).HostMemory("into"), PartSquaresOp);
+REGISTER_KERNEL_BUILDER(Name("DtoptPartSquares").Device(tensorflow::DEVICE_CPU), PartSquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptStepTogether").Device(tensorflow::DEVICE_CPU), StepTogetherOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquares").Device(tensorflow::DEVICE_CPU), SquaresOp);
 REGISTER_KERNEL_BUILDER(Name("DtoptSquareSums").Device(tensorflow::DEVICE_CPU), SquaresOp);

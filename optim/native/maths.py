@@ -1,0 +1,143 @@
+"""The kernel's updates on plain buffers, loaded without TensorFlow. PyTorch's steps on a CPU use them."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from typing import Any
+
+from optim.native import build, compiling, generate
+from optim.native.compiling import BuildError, Recipe
+from optim.native.mode import mode
+from optim.rule import Rule
+
+ITEMSIZES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+"""Bytes of an element, for the dtypes that a kernel has."""
+RUN = 1 << 15
+"""The fewest elements that are worth a thread."""
+_ALIGNED = 1 << 8
+"""Elements by which the runs of threads begin, so that no two threads write to one cache line."""
+
+_log = logging.getLogger("optim")
+_no_kernel: dict[str, str] = {}
+"""Why there is no library, by its key."""
+_compiling: dict[str, Any] = {}
+"""Processes that compile libraries, by key."""
+
+
+class Update:
+    """The update of one rule for variables of one dtype; see `DtoptUpdate` in `cpp/abi.h`."""
+
+    def __init__(self, program: generate.Program, function: Any, dtype: str):
+        self.slots = program.slots
+        self._scalars, self._function = program.scalars, function
+        self._itemsize = ITEMSIZES[dtype]
+        self._wide = max(self._itemsize, ITEMSIZES["float32"])
+
+    def __call__(
+        self,
+        variable: int,
+        gradient: int,
+        slots: Sequence[int],
+        coefficients: Mapping[str, float],
+        decay: float,
+        size: int,
+        threads: int,
+    ) -> None:
+        """Update `size` elements in place.
+
+        Args:
+          variable, gradient, slots: addresses. The gradient is in float32, or in float64 for variables in float64; the
+            slots have the dtype of the variable, in the order of `self.slots`.
+          coefficients: what the rule takes as `c`.
+          decay: the factor of the variable before the update.
+        """
+        scalars = (ctypes.c_double * len(self._scalars))(*(float(coefficients[name]) for name in self._scalars))
+        count = max(1, min(threads, size // RUN))
+        length = -(-size // count // _ALIGNED) * _ALIGNED
+
+        def run(start: int) -> None:
+            own = start * self._itemsize
+            arrays = (ctypes.c_void_p * len(slots))(*(address + own for address in slots))
+            left = min(length, size - start)
+            self._function(
+                variable + own, gradient + start * self._wide, arrays, scalars, 1.0, float("inf"), decay, left
+            )
+
+        if count == 1:
+            run(0)
+        else:
+            list(_pool(threads).map(run, range(0, size, length)))
+
+
+def update_for(rule: Rule, dtype: str) -> Update | None:
+    """The kernel's update of a rule that treats each element for itself; None if there is none, or none yet."""
+    if mode() == "off" or not rule.elementwise or dtype not in ITEMSIZES:
+        return None
+    made = _updates.get((rule, dtype))
+    if made is None:
+        program = generate.program_for(rule)
+        library = None if program is None or program.has_sums else _library(program)
+        if program is None or library is None:
+            return None
+        function = library[f"dtopt_{program.name}_{dtype}_{build.level()}"]
+        function.restype = None
+        pointer, real = ctypes.c_void_p, ctypes.c_double
+        function.argtypes = [pointer, pointer, pointer, pointer, real, real, real, ctypes.c_int64]
+        made = _updates[rule, dtype] = Update(program, function, dtype)
+    return made
+
+
+_updates: dict[tuple[Rule, str], Update] = {}
+
+
+def _library(program: generate.Program) -> Any:
+    """The library that has a program, loaded; None if it does not exist yet."""
+    everywhere = build.maths(everywhere=True)
+    is_built_in = program.name in _built_in()
+    recipe = build.rule(program) if not is_built_in else everywhere if build.find(everywhere) else build.maths()
+    return _loaded(recipe.key) if recipe.key in _paths else _load(recipe)
+
+
+@cache
+def _built_in() -> frozenset[str]:
+    return frozenset(program.name for program in generate.builtin_programs())
+
+
+_paths: dict[str, str] = {}
+
+
+@cache
+def _loaded(key: str) -> Any:
+    return ctypes.CDLL(_paths[key])
+
+
+def _load(recipe: Recipe) -> Any:
+    process = _compiling.get(recipe.key)
+    if recipe.key in _no_kernel or (process is not None and process.poll() is None):
+        return None
+    path = build.find(recipe)
+    try:
+        if path is None and process is not None:
+            raise BuildError(process.stderr.read().strip() or "the compiler was stopped")
+        if path is None and mode() == "build":
+            path = compiling.compile_into(recipe, build.cached(recipe))
+        if path is None:
+            compiling.compiler()
+            _compiling[recipe.key] = compiling.start([(recipe, build.cached(recipe))])
+            _log.warning("compiling dtopt's update kernel in the background, once; until then steps run without it")
+            return None
+        _paths[recipe.key] = str(path)
+        return _loaded(recipe.key)
+    except (BuildError, OSError) as error:
+        _no_kernel[recipe.key] = str(error)
+        _log.warning("steps run without dtopt's update kernel: %s", error)
+        return None
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="optim-step")

@@ -1,0 +1,22 @@
+"""The environment variable DTOPT_KERNELS: whether steps use dtopt's kernel, and whether they wait for its compiler.
+
+`auto` (the default) uses a build that exists; if there is none, another process compiles it while steps run without
+it. `build` waits for the compiler. `off` never uses it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from optim.errors import HyperparameterError
+
+VARIABLE = "DTOPT_KERNELS"
+MODES = ("auto", "build", "off")
+
+
+def mode() -> str:
+    """The value of DTOPT_KERNELS. Raises HyperparameterError for another value."""
+    found = os.environ.get(VARIABLE) or "auto"
+    if found not in MODES:
+        raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {found!r}")
+    return found
