@@ -214,8 +214,8 @@ def _none(gradients: Sequence[Any]) -> list[Any]:
 
 def _adding_up(work: Work) -> Callable[[Sequence[Any]], list[Any]]:
     """What gives the sum of squares of each gradient."""
-    if work.tracked[0].mesh is not None:
-        return functools.partial(_square_sums_on_mesh, work)
+    if any(tracked.mesh is not None for tracked in work.tracked):
+        return _square_sums_of_wholes if tf.executing_eagerly() else functools.partial(_square_sums_on_mesh, work)
     if not any(map(native.on_gpu, work.tracked)):
         return _square_sums
     devices = {at_hand(tracked.variable).device for tracked in work.tracked}

@@ -15,7 +15,7 @@ from optim.layouts import meshes
 from tests.breadth import covering
 from tests.dtensor_asserts import assert_dtensor_equal, layout_of
 from tests.test_optim.cases import OPTIONS, VARIANTS, Case
-from tests.test_optim.support import SHAPES, gradient_values, put_gradients, start_values, variable
+from tests.test_optim.support import SHAPES, dense_gradients, gradient_values, put_gradients, start_values, variable
 
 
 @pytest.fixture
@@ -45,6 +45,18 @@ def test_one_optimizer_over_several_meshes(case: Case, executor: str, scattered:
             assert_dtensor_equal(found, value, layout_of(var), rtol=1e-12, atol=1e-14, what=f"{slot} of {name}")
     assert layout_of(optimizer.iterations) is None
     assert int(optimizer.iterations.numpy()) == reference.iterations
+
+
+@pytest.mark.parametrize("mode", ["native"])
+def test_a_rule_that_adds_up_clips_norms_over_meshes_and_none(mode: str, scattered: Any) -> None:
+    """The kernel updates the variables on no mesh alone."""
+    plain = {name: variable(value, None, name) for name, value in start_values().items()}
+    for model in (plain, scattered):
+        optimizer = optim.Lamb(0.1, clipnorm=0.5)
+        for call in range(2):
+            optimizer.apply_gradients(put_gradients(dense_gradients(call), model))
+    for name, var in scattered.items():
+        assert_dtensor_equal(var, plain[name].numpy(), layout_of(var), rtol=1e-12, atol=1e-14, what=name)
 
 
 def test_a_function_over_several_meshes_is_refused(scattered: Any) -> None:

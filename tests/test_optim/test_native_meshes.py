@@ -88,6 +88,20 @@ def test_the_op_does_what_ops_do(name: str, mode: str, mesh_2: Any) -> None:
 
 
 @NATIVE
+def test_norms_of_all_gradients_are_one_sum_over_devices(mode: str, mesh_2: Any) -> None:
+    """A branch, for sums that float32 cannot hold, would be one for each gradient."""
+    variables = model(mesh_2)
+    step = step_of(optim.SGD(1.0, clipnorm=1.0), variables)
+    large = [put(np.full(v.shape, 1e25), v.layout, tf.float32) for v in variables]
+    ops = ops_of(step.get_concrete_function(large))
+    assert {"DtoptPartSquares", "If", "StatelessIf", "L2Loss", "Square"} & ops == {"DtoptPartSquares"}
+    before = [to_host(v) for v in variables]
+    step(large)
+    for var, start in zip(variables, before, strict=True):
+        np.testing.assert_allclose(np.linalg.norm(to_host(var) - start), 1.0, rtol=1e-5)
+
+
+@NATIVE
 def test_steps_and_reads_keep_their_order(mode: str, mesh_2: Any) -> None:
     layout = dtensor.Layout(["x"], mesh_2)
     weights, optimizer = variable(np.ones(4), layout, "w", tf.float32), optim.SGD(0.25, momentum=0.5)

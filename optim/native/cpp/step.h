@@ -313,6 +313,8 @@ class Stepper {
   }
 
   absl::Status BringToReplicas(const Group& group, const Numbers& numbers) const {
+    const auto has_none = [](const std::vector<Var*>& replicas) { return replicas.empty(); };
+    if (std::all_of(group.replicas.begin(), group.replicas.end(), has_none)) return absl::OkStatus();
     std::map<const Var*, CuStream> streams;
     for (size_t i = 0; i < group.variables.size(); ++i) streams[group.Model(i)] = group.gpus[i]->stream;
     const auto address = [](Var* of) { return reinterpret_cast<CuAddress>(of->tensor()->data()); };
@@ -324,7 +326,6 @@ class Stepper {
       parts.push_back({streams[model], address(model), &group.boxes[i], bytes});
       for (Var* replica : group.replicas[i]) parts.back().replicas.emplace_back(streams[replica], address(replica));
     }
-    if (parts.empty()) return absl::OkStatus();
     Gpus& all = Gpus::Get();
     const Problem problem = Exchange(all.driver(), all.events()).Run(parts);
     return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
