@@ -143,25 +143,27 @@ def test_all_checks_pass_through_emulated_launches(only: str, tmp_path: Path, mo
 
 BROKEN = """
 import json, sys
-from dataclasses import replace
 import tools.gpu_checks as c
-fake, trained, way = c.emulated_gpu.library("fake_cuda"), c.trained, sys.argv[1]
+from tests import emulated_gpu
+from tools.gpu import fit, meshes, runs
+from tools.gpu.device import named
+fake, trained, way = emulated_gpu.library("fake_cuda"), runs.trained, sys.argv[1]
 reset = fake.fake_reset
 if way == "launches fail":
     fake.fake_reset = lambda version, fails_at: reset(version, 0)
 if way == "values are off":
     def nudged(*arguments):
         found = trained(*arguments)
-        if "launch" in c.emulated_gpu.driver_calls():
+        if "launch" in emulated_gpu.driver_calls():
             found.variables["odd"].assign_add(2e-5 + c.tf.zeros_like(found.variables["odd"]))
         return found
-    c.trained = nudged
+    runs.trained = nudged
 if way == "nothing is launched":
-    c.emulated_gpu.pretend = lambda gpus, replaced: None
-c.VARIANTS, c.OPTIONS = (c.named("adam"), c.named("sgd")), (c.named("adam+clipvalue"),)
-c.FIRST, c.WAYS = {"Adam": c.named("adam")}, c.WAYS[:1]
-c.gpu_mesh_checks.divide(True)
-c.gpu_mesh_checks.RUNS, c.gpu_mesh_checks.SIZES = c.gpu_mesh_checks.RUNS[2:4], {2: (1, 2)}
+    emulated_gpu.pretend = lambda gpus, replaced: None
+runs.VARIANTS, runs.OPTIONS = (named("adam"), named("sgd")), (named("adam+clipvalue"),)
+runs.FIRST, fit.WAYS = {"Adam": named("adam")}, fit.WAYS[:1]
+meshes.divide(True)
+meshes.RUNS, meshes.SIZES = meshes.RUNS[2:4], {2: (1, 2)}
 device = c.Device(True)
 print(json.dumps({name: c.run(name, lambda: device)["status"] for name in sys.argv[2:]}))
 """
