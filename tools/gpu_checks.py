@@ -20,14 +20,26 @@ sys.path.insert(0, str(ROOT))
 for package in {"tests", "tools"} - sys.modules.keys():  # one in site-packages may have the same name
     sys.modules[package] = types.ModuleType(package)
     sys.modules[package].__path__ = [str(ROOT / package)]
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # why there is no GPU is a warning
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ["DTOPT_KERNELS"] = "build"
 os.environ["DTOPT_GPU"] = "on"
 
 import tensorflow as tf  # noqa: E402 - the environment is read when it is imported
 
-from tools.gpu import fit, kernel, memory, meshes, replicas, runs, steps  # noqa: E402
+from tools.gpu import (  # noqa: E402
+    fit,
+    full_memory,
+    kernel,
+    memory,
+    meshes,
+    own_rule,
+    replicas,
+    runs,
+    steps,
+    waiting,
+)
 from tools.gpu.device import Device, NothingToCheckError, first_line  # noqa: E402
 
 CHECKS: dict[str, Callable[[Device], tuple[bool, str]]] = {
@@ -41,6 +53,10 @@ CHECKS: dict[str, Callable[[Device], tuple[bool, str]]] = {
     "rows": steps.check_rows,
     "meshes": meshes.check,
     "replicas": replicas.check_replicas,
+    "devices": replicas.check_devices,
+    "own rule": own_rule.check_own_rule,
+    "waiting": waiting.check_waiting,
+    "full memory": full_memory.check_full_memory,
     "fit of keras": lambda device: fit.check_fit(device, "keras"),
     "fit of tf_keras": lambda device: fit.check_fit(device, "tf_keras"),
     "memory": memory.check_memory,
@@ -72,6 +88,8 @@ def main(arguments: Sequence[str]) -> int:
             return 4
         if "meshes" in names:
             meshes.divide(emulated)
+        if "full memory" in names and not emulated:
+            full_memory.limit()
         tf.config.experimental.enable_tensor_float_32_execution(False)  # products of 10 bits are no reference
         devices: list[Device] = []
 

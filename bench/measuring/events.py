@@ -23,9 +23,9 @@ FILLS = 8
 MOST_AHEAD = 0.02
 """Seconds of the host's calls that are timed at once."""
 
-ROOM, LEAST_AHEAD, LONGEST = 1.5, 1e-3, 0.1
+ROOM, LEAST_AHEAD, LONGEST = 1.5, 1e-3, 0.05
 """The GPU is kept at work for ROOM times as long as the host's calls took, and LEAST_AHEAD, but not longer than
-LONGEST, in seconds."""
+LONGEST, in seconds: longer work would fill the queue of launches."""
 
 
 class Events(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,13 +45,13 @@ class Device:
         self._gpus = emulated_gpu.all_kernels() if emulated else None
 
     @contextmanager
-    def launching(self, *cases: Case) -> Iterator[None]:
-        """Launch the kernels of some cases."""
+    def launching(self, *cases: Case, rules: Sequence[Any] = ()) -> Iterator[None]:
+        """Launch the kernels of some cases and of some rules."""
         if self._gpus is None:
             yield
             return
-        for case in cases:
-            for program, module in emulated_gpu.modules(case.make()._algorithm.updating_rule).items():
+        for rule in (*rules, *(case.make()._algorithm.updating_rule for case in cases)):
+            for program, module in emulated_gpu.modules(rule).items():
                 for dtype in cuda.TYPES:
                     self._gpus.add(program, dtype, module)
         emulated_gpu.library("fake_cuda").fake_reset(12010, -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import Any
 
@@ -25,7 +24,6 @@ WAYS: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 def check_fit(device: Device, name: str) -> tuple[bool, str]:
     """`fit` with our Adam against Keras's own, which computes eagerly on the same device."""
-    os.environ["KERAS_BACKEND"] = "tensorflow"
     try:
         module = importlib.import_module(name)
     except ImportError as error:

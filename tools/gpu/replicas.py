@@ -1,8 +1,8 @@
-"""Steps of a strategy's replicas."""
+"""Steps of a strategy's replicas, and of variables on several devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.test_optim.cases import FEW, FIRST, Case
 from tests.test_optim.support import Trained, start_values
-from tools.gpu.device import Device
+from tools.gpu.device import Device, named
 from tools.gpu.runs import calls_of, rounded
 
 
@@ -47,3 +47,37 @@ def _in_replicas(
 
         strategy.run(step, args=(given,))
     return Trained({name: variable.numpy() for name, variable in variables.items()}, optimizer)
+
+
+def check_devices(device: Device) -> tuple[bool, str]:
+    """One optimizer of variables on the device and on a CPU: bit for bit as on CPUs alone."""
+    adam = named("adam")
+    for in_function in (False, True):
+        expected, _ = _on_devices(adam, ("CPU:0", "CPU:0"), in_function)
+        with device.launching(adam):
+            found, optimizer = _on_devices(adam, (device.name, "CPU:0"), in_function)
+            reason = device.why_not_used(optimizer)
+        how = "in a function" if in_function else "eagerly"
+        if reason:
+            return False, f"{how} not updated by the kernel: {reason}"
+        if [value.tobytes() for value in found] != [value.tobytes() for value in expected]:
+            return False, f"{how} they differ from those on CPUs alone"
+    return True, "variables on the device and on a CPU step as on CPUs alone"
+
+
+def _on_devices(case: Case, places: Sequence[str], in_function: bool) -> tuple[list[np.ndarray], Any]:
+    start = np.linspace(-1, 1, 600, dtype=np.float32)
+    optimizer, variables, gradients = case.make(), [], []
+    for place in places:
+        with tf.device(place):
+            variables.append(tf.Variable(start))
+            gradients.append(tf.constant(np.cos(start)))
+    optimizer.build(variables)
+
+    def step() -> None:
+        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+    run = tf.function(step) if in_function else step
+    for _ in range(3):
+        run()
+    return [variable.numpy() for variable in variables], optimizer
