@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from optim.native import cuda
 from optim.native.generate import program_for
 from tests.test_optim.cases import FIRST, OPTIONS, RATE, VARIANTS, Case
 from tests.test_optim.support import Trained, dense_gradients, scaled_values, start_values, trained
