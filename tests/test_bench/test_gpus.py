@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -20,7 +21,7 @@ from bench.forecast import report as plans
 from bench.measuring import accelerators, clock, environment, events
 from bench.measuring.process import WorkerError
 from bench.measuring.rounds import Pace
-from bench.peers import jax
+from bench.peers import jax, tensorflow, torch
 from bench.results.document import Result
 from bench.roof import device, patterns
 from bench.roof import report as roof_report
@@ -29,6 +30,7 @@ from bench.step import page, report
 from bench.step import run as runner
 from bench.step.contest import Settings
 from bench.step.query import Plan
+from bench.step.worker import Worker
 from optim.errors import UnsupportedError
 from optim.native import compiling
 from optim.native.driver import Facts, Stream
@@ -99,6 +101,65 @@ def test_the_roof_copies_on_the_device_and_waits(gpu: tuple[Stream, Facts]) -> N
     assert driver_calls()[done:] == ["synchronise", "copy", "copy", "copy", "synchronise"]
     assert session.events is not None
     assert events.sample(session, 3, session.events, 0.0) == pytest.approx(0.5e-3)
+
+
+def test_a_worker_times_steps_by_events_and_counts_them(gpu: tuple[Stream, Facts]) -> None:
+    worker = Worker.__new__(Worker)
+    worker.session, worker._asked = device.session(gpu[0], 1024), 0
+    found, seconds = worker._on_device(100, 1e-3)
+    assert (found, worker._asked, worker.session.made) == (pytest.approx(0.5e-3), 20, 20)
+    assert seconds > 0
+    worker.session.events = None
+    assert worker._on_device(100, 1e-3) == (None, 0.0)
+
+
+class Timer:
+    """Events of a stream, for frameworks."""
+
+    def __init__(self, stream: int, name: str):
+        self.stream, self.name = stream, name
+
+    def occupy(self, seconds: float) -> None:
+        pass
+
+
+def test_steps_of_tensorflow_are_timed_on_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    from optim.native import gpu as gpus
+
+    def missing(device: str) -> int:
+        raise compiling.BuildError("there is no compiler")
+
+    monkeypatch.setattr(events, "of_stream", Timer)
+    monkeypatch.setattr(gpus, "stream", {"GPU:0": 77}.__getitem__)
+    found = tensorflow.timing(CASE)["events"]
+    assert (found.stream, found.name) == (77, "CUDA events on TensorFlow's stream")
+    monkeypatch.setattr(gpus, "stream", missing)
+    assert tensorflow.timing(CASE) == {"no_events": "there is no compiler"}
+    assert tensorflow.timing(replace(CASE, device="cpu")) == {}
+
+
+def test_steps_of_torch_are_timed_by_its_own_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            self.calls: list[str] = []
+
+        def record(self) -> None:
+            self.calls.append("record")
+
+        def synchronize(self) -> None:
+            self.calls.append("synchronize")
+
+        def elapsed_time(self, end: Any) -> float:
+            assert (self.calls, end.calls) == (["record"], ["record", "synchronize"])
+            return 1.5
+
+    cuda = SimpleNamespace(Event=Event, current_stream=lambda: SimpleNamespace(cuda_stream=0))
+    monkeypatch.setattr(events, "of_stream", Timer)
+    timer = torch._Events(SimpleNamespace(cuda=cuda))
+    timer.occupy(1.0)
+    timer.begin()
+    assert timer.end() == pytest.approx(1.5e-3)
 
 
 def driver_calls() -> list[str]:
