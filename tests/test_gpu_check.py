@@ -91,6 +91,50 @@ def test_what_has_no_time_left_is_told(runner: Runner) -> None:
     assert statuses == {"good": "ok", "hangs": "no time", "better": "no time", "time of gpt2, eager": "no time"}
 
 
+def test_a_full_disk_costs_no_result(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    runner.checks(["good", "better"])
+    assert [check.status for check in runner.report.checks] == ["ok", "ok"]
+    assert runner.report.problem == f"{runner.report.path} cannot be written: No space left on device"
+    assert not runner.report.is_good
+    monkeypatch.undo()
+    runner.folder = runner.folder / "that is not there"
+    runner.checks(["is wrong", "crashes"])
+    found = results(runner)
+    assert [found[name][0] for name in ("is wrong", "crashes")] == ["failed", "failed"]
+    assert "cannot be run here: [Errno 2] No such file" in found["crashes"][1]
+    runner.table(Table("many-small", "eager", "optim-plain"))
+    assert results(runner)["time of many-small, eager"][0] == "failed"
+    assert runner.report.problem == ""
+
+
+def test_the_results_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "checks.json"
+    for text in ("", "{}", '{"checks": []}'):
+        path.write_text(text)
+        os.utime(path, (1e9, 1e9))
+        gpu_check.keep(path)
+    assert not path.exists()
+    assert re.fullmatch(r"checks-20010909-\d{6}\.json", *os.listdir(tmp_path))
+
+
+def test_the_gpus_name_and_speed_are_told() -> None:
+    rows = [{"working_set": 2**31, "bytes_per_second": 3.009e12}]
+    document = {"rows": rows, "context": {"gpu": {"name": "NVIDIA H100 80GB HBM3"}}}
+    assert gpu_check.Bandwidth().result(document) == (True, ["NVIDIA H100 80GB HBM3", "2,147 MB at 3,009 GB/s"])
+    assert not gpu_check.Bandwidth().result({"rows": [], "context": {}})[0]
+
+
+def test_a_name_that_no_check_has_is_an_error_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gpu_check.parsed(["--only", "nothing"])
+    assert ended.value.code == 2
+    assert "--only nothing: no check has that in its name; there are: kernel, rules eagerly" in capsys.readouterr().err
+
+
 def test_every_check_has_a_limit_and_a_group() -> None:
     sys.path.insert(0, str(TOOL.parent))
     code = "import sys; sys.argv = ['']; import tools.gpu_checks as c; print(*c.CHECKS, sep=',')"
@@ -107,10 +151,13 @@ def test_targets_are_judged_as_far_as_they_were_measured(tmp_path: Path) -> None
     def write(how: str, *rows: dict[str, Any]) -> None:
         (tmp_path / Table("resnet50", how, "").file).write_text(json.dumps({"rows": rows}))
 
-    assert list(gpu_check.targets(tmp_path)) == []
-    write("eager", row("optim-plain", 0.3e-3, roof_fraction=0.8), row("torch-fused", 0.6e-3))
+    names = [Table("resnet50", how, "").name for how in ("eager", "function")]
+    assert list(gpu_check.targets(tmp_path, names)) == []
+    shares = {"roof_fraction": 0.5, "device_roof_fraction": 0.8}  # with what the host takes, and without
+    write("eager", row("optim-plain", 0.3e-3, **shares), row("torch-fused", 0.6e-3))
     write("function", row("optim-plain", 0.45e-3), {"peer": "optax", "status": "skipped"})
-    assert [line.split() for line in gpu_check.targets(tmp_path)] == [
+    assert list(gpu_check.targets(tmp_path, [])) == []  # of an earlier run
+    assert [line.split() for line in gpu_check.targets(tmp_path, names)] == [
         ["met", "resnet50,", "eager", "/", "torch", "fused", "0.50", "(at", "most", "0.8)"],
         ["MISSED", "resnet50,", "function", "/", "eager", "1.50", "(at", "most", "1.3)"],
         ["MISSED", "resnet50,", "share", "of", "bandwidth", "0.80", "(at", "least", "0.85)"],
@@ -143,31 +190,33 @@ def test_all_checks_pass_through_emulated_launches(only: str, tmp_path: Path, mo
 
 BROKEN = """
 import json, sys
-from dataclasses import replace
 import tools.gpu_checks as c
-fake, trained, way = c.emulated_gpu.library("fake_cuda"), c.trained, sys.argv[1]
+from tests import emulated_gpu
+from tools.gpu import fit, meshes, runs
+from tools.gpu.device import named
+fake, trained, way = emulated_gpu.library("fake_cuda"), runs.trained, sys.argv[1]
 reset = fake.fake_reset
 if way == "launches fail":
     fake.fake_reset = lambda version, fails_at: reset(version, 0)
 if way == "values are off":
     def nudged(*arguments):
         found = trained(*arguments)
-        if "launch" in c.emulated_gpu.driver_calls():
+        if "launch" in emulated_gpu.driver_calls():
             found.variables["odd"].assign_add(2e-5 + c.tf.zeros_like(found.variables["odd"]))
         return found
-    c.trained = nudged
+    runs.trained = nudged
 if way == "nothing is launched":
-    c.emulated_gpu.pretend = lambda gpus, replaced: None
-c.VARIANTS, c.OPTIONS = (c.named("adam"), c.named("sgd")), (c.named("adam+clipvalue"),)
-c.FIRST, c.WAYS = {"Adam": c.named("adam")}, c.WAYS[:1]
-c.gpu_mesh_checks.divide(True)
-c.gpu_mesh_checks.RUNS, c.gpu_mesh_checks.SIZES = c.gpu_mesh_checks.RUNS[2:4], {2: (1, 2)}
+    emulated_gpu.pretend = lambda gpus, replaced: None
+runs.VARIANTS, runs.OPTIONS = (named("adam"), named("sgd")), (named("adam+clipvalue"),)
+runs.FIRST, fit.WAYS = {"Adam": named("adam")}, fit.WAYS[:1]
+meshes.divide(True)
+meshes.RUNS, meshes.SIZES = meshes.RUNS[2:4], {2: (1, 2)}
 device = c.Device(True)
 print(json.dumps({name: c.run(name, lambda: device)["status"] for name in sys.argv[2:]}))
 """
 """Runs checks where something is wrong."""
 OF_RUNS = ("rules eagerly", "rules in functions", "options", "dtypes")
-OF_STEPS = ("buffers", "loss scale", "meshes", "fit of keras", "fit of tf_keras")
+OF_STEPS = ("buffers", "loss scale", "meshes", "devices", "own rule", "fit of keras", "fit of tf_keras")
 
 
 @pytest.mark.parametrize(
@@ -188,6 +237,56 @@ def test_every_check_finds_what_is_wrong(
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(names, "failed")
+
+
+OF_A_DEVICE = """
+import json, time, types
+import tools.gpu_checks as c
+from tools.gpu import full_memory, waiting
+device = types.SimpleNamespace(emulated=False, name="CPU:0")
+timer = types.SimpleNamespace(occupy=lambda seconds: time.sleep(0.5))
+waiting.events.of_stream, waiting.gpu.stream = (lambda handle, name: timer), (lambda device: 1)
+found = [waiting.check_waiting(device)]
+waiting.PART = 0.0
+found.append(waiting.check_waiting(device))
+full_memory.ELEMENTS, full_memory._filled = 100, list
+found.append(full_memory.check_full_memory(device))
+make = full_memory.named("adam").make
+def made(text, breaks):
+    optimizer, calls = make(), []
+    apply = optimizer.apply_gradients
+    def counted(pairs):
+        calls.append(1)
+        if len(calls) == 2:
+            if breaks:
+                apply(pairs)
+            raise RuntimeError(text)
+        apply(pairs)
+    optimizer.apply_gradients = counted
+    return types.SimpleNamespace(make=lambda: optimizer)
+for text, breaks in (("the GPU has no 8 bytes", False), ("something", False), ("the GPU has no 8 bytes", True)):
+    full_memory.named = lambda name: made(text, breaks)
+    found.append(full_memory.check_full_memory(device))
+print(json.dumps(found))
+"""
+"""Runs what needs a device where a CPU and a sleep are one: a step that fails, or that waits."""
+
+
+def test_checks_that_need_a_device_find_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTOPT_KERNELS", "build")
+    require_kernel()
+    done = subprocess.run(
+        [sys.executable, "-c", OF_A_DEVICE], capture_output=True, text=True, check=False, cwd=TOOL.parents[1]
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert [ok for ok, _ in found] == [True, False, False, True, False, False]
+    texts = [text for _, text in found]
+    assert texts[0].startswith("6 of 6 ways return while the GPU works")
+    assert "eagerly: the call took" in texts[1]
+    assert texts[2] == "a step that has no room for a copy raised nothing"
+    assert texts[3:5] == ["RuntimeError: the GPU has no 8 bytes", "RuntimeError: something"]
+    assert texts[5].startswith("the step that failed has changed something")
 
 
 def test_a_table_is_measured_and_read(runner: Runner) -> None:

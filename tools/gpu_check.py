@@ -5,12 +5,14 @@ Run it in a checkout, in an environment with
     pip install -e '.[gpu]'                      # TensorFlow for NVIDIA GPUs, and NVRTC
     pip install torch 'jax[cuda12]' optax keras tf_keras     # what is compared with, if you like: each may be missing
 
-and with g++, unless the checkout was built elsewhere. A first run compiles dtopt's kernel of the CPU for a minute.
+and with g++, unless the checkout was built elsewhere. A first run compiles dtopt's kernel of the CPU for a minute. The
+torch of the package index is for CUDA 13 and needs driver R580 (`nvidia-smi` shows the driver). For an older one:
+`pip install torch --index-url https://download.pytorch.org/whl/cu126`. Without it the table skips torch.
 
 FOLDER gets `checks.json`, written again after each check, a log of each process, and one file for each table, which
-`dtopt bench check` and `dtopt bench report` read. The last lines are a short table. A check that crashes or hangs
-leaves the others alone. The exit status is 0 if all is well, 1 if a check failed or had no time, 4 if TensorFlow finds
-no GPU.
+`dtopt bench check` and `dtopt bench report` read. The `checks.json` of an earlier run is kept under its time. The last
+lines are a short table. A check that crashes or hangs leaves the others alone. The exit status is 0 if all is well, 1
+if a check failed or had no time, 2 for a wrong option, 4 if TensorFlow finds no GPU.
 
 `--minutes 10` has time for all tables. `--only fit` runs the checks with that in their name. `--emulated` runs the
 checks on a CPU, through launches that g++ compiled, and one small table.
@@ -53,6 +55,10 @@ CHECKS = {
     "rows": 60.0,
     "meshes": 120.0,
     "replicas": 60.0,
+    "devices": 60.0,
+    "own rule": 120.0,
+    "waiting": 60.0,
+    "full memory": 90.0,
     "fit of keras": 120.0,
     "fit of tf_keras": 120.0,
 }
@@ -62,13 +68,14 @@ FIRST = "kernel"
 GROUPS = (
     ("rules eagerly", "dtypes", "memory"),
     ("rules in functions",),
-    ("options", "buffers", "loss scale", "rows", "replicas"),
-    ("fit of keras", "fit of tf_keras"),
+    ("options", "buffers", "loss scale", "rows", "replicas", "devices"),
+    ("fit of keras", "fit of tf_keras", "own rule", "waiting"),
     ("meshes",),
+    ("full memory",),
 )
 """Checks that one process makes, one after the other, next to the processes of other groups."""
-ALONE = "meshes"
-"""The check that divides the GPU into logical devices, and so has its own process."""
+ALONE = ("meshes", "full memory")
+"""The checks that make logical devices of the GPU, and so have their own processes."""
 START = 90.0
 """Seconds in which a process has to begin its first check."""
 BUDGET, AROUND = 18, 60.0
@@ -107,15 +114,39 @@ class Table:
         )
         return [*words, *(["--in", self.how] if self.how in ("eager", "fit") else [])]
 
+    def result(self, document: Mapping[str, Any]) -> tuple[bool, list[str]]:
+        """Whether our row was measured, and each row in words."""
+        rows = {row["peer"]: row for row in document["rows"]}
+        return rows.get(OURS, {}).get("status") == "ok", [f"{name} {in_words(row)}" for name, row in rows.items()]
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """How fast the GPU copies its memory, as `dtopt bench roof` measures it."""
+
+    name: str = "bandwidth of the memory"
+    file: str = "bandwidth.json"
+
+    def command(self, path: Path, emulated: bool) -> list[str]:
+        words = [sys.executable, "-m", "dtopt_cli", "bench", "roof", "--rounds", "5", "--output", str(path)]
+        return [*words, "--device", "cpu" if emulated else "gpu"]
+
+    def result(self, document: Mapping[str, Any]) -> tuple[bool, list[str]]:
+        """Whether it was measured, and the speed of each size of array."""
+        rows = document["rows"]
+        parts = [f"{row['working_set'] / 1e6:,.0f} MB at {row['bytes_per_second'] / 1e9:,.0f} GB/s" for row in rows]
+        return bool(rows), [document["context"].get("gpu", {}).get("name", "a CPU"), *parts]
+
 
 EAGER = f"{OURS},torch-fused,torch-foreach"
 FUNCTION = f"{OURS},torch-fused,optax,keras3"
-TABLES = (
+TABLES: tuple[Table | Bandwidth, ...] = (
+    Bandwidth(),
     *(Table(workload, "eager", EAGER) for workload in ("resnet50", "gpt2", "many-small")),
     *(Table(workload, "function", FUNCTION) for workload in ("resnet50", "gpt2", "many-small")),
     Table("resnet50", "fit", f"{OURS},keras3"),
 )
-EMULATED = (Table("many-small", "eager", OURS),)
+EMULATED: tuple[Table | Bandwidth, ...] = (Table("many-small", "eager", OURS),)
 TARGETS = {"resnet50": (0.8, 1.3, 0.85), "gpt2": (0.95, 1.1, 0.9), "many-small": (0.3, 1.5, None)}
 """Of each workload: an eager step in parts of torch's fused one, one in a function in parts of an eager one, and the
 share of the bandwidth that an eager step reaches."""
@@ -138,19 +169,26 @@ class Report:
     path: Path
     facts: dict[str, Any]
     checks: list[Check] = field(default_factory=list)
+    problem: str = ""
+    """Why the file does not have the last results."""
     _lock: Any = field(default_factory=threading.Lock)
 
     def add(self, check: Check) -> None:
+        """Keep a result, and write it if there is room for it."""
         with self._lock:
             self.checks.append(check)
             print(line_of(check), flush=True)
             part = self.path.with_suffix(".part")
-            part.write_text(json.dumps({**self.facts, "checks": [asdict(c) for c in self.checks]}, indent=1))
-            os.replace(part, self.path)
+            try:
+                part.write_text(json.dumps({**self.facts, "checks": [asdict(c) for c in self.checks]}, indent=1))
+                os.replace(part, self.path)
+                self.problem = ""
+            except OSError as error:
+                self.problem = f"{self.path} cannot be written: {error.strerror}"
 
     @property
     def is_good(self) -> bool:
-        return all(check.status in ("ok", "skipped") for check in self.checks)
+        return not self.problem and all(check.status in ("ok", "skipped") for check in self.checks)
 
 
 def line_of(check: Check) -> str:
@@ -239,7 +277,13 @@ class Runner:
         """Run checks one after the other, in a new process after one that died or hung."""
         remaining = list(names)
         while remaining and self.left > 1.0:
-            remaining = self._in_one_process(remaining)
+            try:
+                remaining = self._in_one_process(remaining)
+            except OSError as error:  # a full disk, or no memory for a process
+                done = {check.name for check in self.report.checks}
+                left = [name for name in remaining if name not in done]
+                self._lost(Progress(left), left, f"it cannot be run here: {error}")
+                return
         for name in remaining:
             self.report.add(Check(name, "no time", "the time was up before it began"))
 
@@ -300,8 +344,14 @@ class Runner:
             for line in lines:
                 yield json.loads(line)
 
-    def table(self, table: Table) -> None:
+    def table(self, table: Table | Bandwidth) -> None:
         """Measure one table. What it has is read from its file, whatever the command said of other peers."""
+        try:
+            self._table(table)
+        except (OSError, ValueError, LookupError) as error:  # a full disk, or a file that is none of ours
+            self.report.add(Check(table.name, "failed", f"{type(error).__name__}: {error}"))
+
+    def _table(self, table: Table | Bandwidth) -> None:
         start, path = time.monotonic(), self.folder / table.file
         if self.left < BUDGET + 10:
             self.report.add(Check(table.name, "no time", f"{max(self.left, 0):.0f} s were left"))
@@ -318,15 +368,16 @@ class Runner:
             except subprocess.TimeoutExpired:
                 process.terminate()  # what was measured is kept
             self.processes.wait(process, 15.0)
-        ok, result = self._measured(path, log, process.returncode, environment)
+        ok, result = self._measured(table, path, log, process.returncode, environment)
         self.report.add(Check(table.name, "ok" if ok else "failed", result, time.monotonic() - start))
 
-    def _measured(self, path: Path, log: Path, code: int, environment: Mapping[str, str]) -> tuple[bool, str]:
-        """Whether our row was measured, and the table in a line."""
+    def _measured(
+        self, table: Table | Bandwidth, path: Path, log: Path, code: int, environment: Mapping[str, str]
+    ) -> tuple[bool, str]:
+        """Whether what counts was measured, and the table in a line."""
         if not path.exists():
             return False, f"exit status {ending(code)}: {last_line(log)}"
-        rows = {row["peer"]: row for row in json.loads(path.read_text())["rows"]}
-        parts = [f"{name} {in_words(row)}" for name, row in rows.items()]
+        is_measured, parts = table.result(json.loads(path.read_text()))
         checked = self.processes.start(
             [sys.executable, "-m", "dtopt_cli", "bench", "check", str(path)],
             stdout=subprocess.DEVNULL,
@@ -336,7 +387,7 @@ class Runner:
         )
         accepted = self.processes.wait(checked, 60.0)
         parts.append(VERDICTS.get(accepted, f"`dtopt bench check` ended with {accepted}"))
-        return rows.get(OURS, {}).get("status") == "ok" and accepted in VERDICTS, "; ".join(parts)
+        return is_measured and accepted in VERDICTS, "; ".join(parts)
 
 
 def python_path() -> str:
@@ -353,20 +404,35 @@ def last_line(log: Path) -> str:
 
 
 def in_words(row: Mapping[str, Any]) -> str:
-    """A row of a table: its time and its share of the bandwidth, or why it has none."""
+    """A row of a table: its time, that on the GPU alone, and its share of the bandwidth, or why it was not measured."""
     if row["status"] != "ok":
         return f"{row['status']} ({row['reason']})"
-    share = f", {row['roof_fraction']:.0%} of the bandwidth" if row.get("roof_fraction") else ""
-    return f"{row['median'] * 1e3:.3f} ms{share}"
+    events = f" ({row['device_seconds'] * 1e3:.3f} on the GPU)" if row.get("device_seconds") else ""
+    share = share_of_bandwidth(row)
+    return f"{row['median'] * 1e3:.3f} ms{events}" + (f", {share:.0%} of the bandwidth" if share else "")
 
 
-def targets(folder: Path, limits: Mapping[str, tuple[float, float, float | None]] = TARGETS) -> Iterator[str]:
-    """What the tables say of the targets, as far as they were measured."""
+def share_of_bandwidth(row: Mapping[str, Any]) -> float | None:
+    """By the GPU's own clock if it was read."""
+    return row.get("device_roof_fraction") or row.get("roof_fraction")
+
+
+def targets(
+    folder: Path,
+    measured: Sequence[str],
+    limits: Mapping[str, tuple[float, float, float | None]] = TARGETS,
+) -> Iterator[str]:
+    """Compare the tables with the targets.
+
+    Args:
+      measured: the names of the tables of this run; files of earlier ones do not count.
+    """
     for workload, (of_torch, of_eager, share) in limits.items():
         times = {}
         for how in ("eager", "function"):
-            path = folder / Table(workload, how, "").file
-            rows = json.loads(path.read_text())["rows"] if path.exists() else []
+            table = Table(workload, how, "")
+            path = folder / table.file
+            rows = json.loads(path.read_text())["rows"] if table.name in measured and path.exists() else []
             times |= {(how, row["peer"]): row for row in rows if row["status"] == "ok"}
         ours, torch, traced = (
             times.get(key) for key in (("eager", OURS), ("eager", "torch-fused"), ("function", OURS))
@@ -375,8 +441,8 @@ def targets(folder: Path, limits: Mapping[str, tuple[float, float, float | None]
             yield judged(f"{workload}, eager / torch fused", ours["median"] / torch["median"], most=of_torch)
         if ours and traced:
             yield judged(f"{workload}, function / eager", traced["median"] / ours["median"], most=of_eager)
-        if ours and share is not None and ours.get("roof_fraction"):
-            yield judged(f"{workload}, share of bandwidth", ours["roof_fraction"], least=share)
+        if ours and share is not None and share_of_bandwidth(ours):
+            yield judged(f"{workload}, share of bandwidth", share_of_bandwidth(ours) or 0.0, least=share)
 
 
 def judged(what: str, value: float, most: float | None = None, least: float | None = None) -> str:
@@ -391,12 +457,16 @@ def run(runner: Runner, chosen: Callable[[str], bool]) -> int:
     names = [name for name in CHECKS if chosen(name)]
     runner.checks([FIRST])
     if not runner.emulated and not runner.gpus and not runner.report.checks:
-        print("TensorFlow finds no GPU: pip install -e '.[gpu]', and look at nvidia-smi", file=sys.stderr)
+        log = runner.folder / f"log-{FIRST}.txt"
+        print(
+            f"TensorFlow finds no GPU: pip install -e '.[gpu]', and look at nvidia-smi. TensorFlow: {last_line(log)}",
+            file=sys.stderr,
+        )
         return NO_GPU
     groups = [[name for name in group if name in names] for group in GROUPS]
     at_once = max(1, min(len(groups), (os.cpu_count() or 1) // 4))
     if at_once == 1:
-        groups = [[name for name in names if name not in (FIRST, ALONE)], [name for name in names if name == ALONE]]
+        groups = [[name for name in names if name not in (FIRST, *ALONE)], *([name] for name in names if name in ALONE)]
     with ThreadPoolExecutor(at_once) as pool:
         try:
             list(pool.map(runner.checks, filter(None, groups)))
@@ -409,18 +479,35 @@ def run(runner: Runner, chosen: Callable[[str], bool]) -> int:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0],
+        epilog="The top of this file describes what to install, and a machine without a package index.",
+    )
     parser.add_argument("--into", type=Path, default=Path("gpu-check"), help="folder for the results")
     parser.add_argument("--emulated", action="store_true", help="on a CPU, through emulated launches")
-    parser.add_argument("--only", action="append", help="the checks with this in their name")
-    parser.add_argument("--minutes", type=float, default=5.0, help="after which nothing new begins")
+    tables = EMULATED if "--emulated" in (sys.argv if arguments is None else arguments) else TABLES
+    names = [*CHECKS, *(table.name for table in tables)]
+    only = f"the checks with this in their name, and '{FIRST}'; there are: {', '.join(names)}"
+    parser.add_argument("--only", action="append", metavar="NAME", help=only)
+    parser.add_argument("--minutes", type=float, default=5.0, help="after which nothing new begins (default: 5)")
     options = parser.parse_args(arguments)
+    for part in options.only or ():
+        if not any(part in name for name in names):
+            parser.error(f"--only {part}: no check has that in its name; there are: {', '.join(names)}")
     try:
         options.into.mkdir(parents=True, exist_ok=True)
+        keep(options.into / "checks.json")
         (options.into / "checks.json").write_text("{}")
     except OSError as error:
         parser.error(f"--into {options.into} cannot be written: {error.strerror}; choose another folder")
     return options
+
+
+def keep(path: Path) -> None:
+    """Rename the results of an earlier run, by when it ended."""
+    if path.exists() and "checks" in path.read_text():
+        ended = time.strftime("%Y%m%d-%H%M%S", time.localtime(path.stat().st_mtime))
+        path.rename(path.with_name(f"{path.stem}-{ended}.json"))
 
 
 def interrupted(number: int, frame: object) -> None:
@@ -445,11 +532,9 @@ def main(arguments: Sequence[str] | None = None, worker: Sequence[str] = (sys.ex
         print(
             f"\nTensorFlow {runner.report.facts.get('tensorflow', '?')}, {time.monotonic() - began:.0f} s, in {folder}"
         )
-        print(
-            *map(line_of, sorted(runner.report.checks, key=lambda check: order.index(check.name))),
-            *targets(folder),
-            sep="\n",
-        )
+        checks = sorted(report.checks, key=lambda check: order.index(check.name))
+        measured = [check.name for check in checks if check.status == "ok"]
+        print(*map(line_of, checks), *targets(folder, measured), *filter(None, [report.problem]), sep="\n")
     return code
 
 

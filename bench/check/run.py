@@ -38,6 +38,9 @@ APART = 4.0
 
 SMALLEST_GROUP = 0.2
 
+MORE_ON_DEVICE = 1.25
+"""Times the wall clock's time of a step that its time on the GPU alone may be: it is a part of that."""
+
 
 def check(result: Result) -> tuple[Finding, ...]:
     """Findings that question a run; empty for a quiet one."""
@@ -50,6 +53,11 @@ def check(result: Result) -> tuple[Finding, ...]:
     for row in result.rows:
         if row.status == "failed":
             found.append(Finding("doubtful", "failed", _where(row), f"failed: {row.reason}"))
+        if getattr(row, "device_seconds", None) and row.device_seconds > MORE_ON_DEVICE * row.median:
+            text = (
+                f"{row.device_seconds * 1e3:.3g} ms by events of the GPU, {row.median * 1e3:.3g} ms by the wall clock"
+            )
+            found.append(Finding("doubtful", "clocks", _where(row), text))
         warm = getattr(row, "warm_up", None)
         if warm is not None and not warm.steady:
             found.append(Finding("doubtful", "warm-up", _where(row), f"not steady after {warm.steps} steps of warm-up"))

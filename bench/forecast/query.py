@@ -14,6 +14,7 @@ from bench.errors import OptionError, UnknownNameError
 from bench.forecast import devices as devices_by_name
 from bench.forecast.devices import Device
 from bench.forecast.footprint import OF_OPTIM, PLACEMENTS, Training, parse_bytes
+from bench.forecast.measured import Measured
 from bench.forecast.plans import Speeds, meshes_of, plans, ranked
 from bench.forecast.row import make_row
 from bench.forecast.state import algorithm
@@ -42,14 +43,14 @@ def answer(
     bandwidth: str | None = None,
     link: Sequence[str] = (),
     roof: Path | None = None,
-    roof_speed: Callable[[Path], float] | None = None,
+    read_speed: Callable[[Path], Measured] | None = None,
     command: str = "",
 ) -> Result:
     """Plans from the options of `dtopt bench plan`, ranked; without a mesh or devices it is a mesh of 2x2.
 
     Args:
       device: an accelerator of `bench.forecast.devices`, for what `memory`, `bandwidth` and `link` leave out.
-      roof: a result of `dtopt bench roof`; roof_speed: reads from it the speed of memory that a mesh of CPUs shares.
+      roof: a result that `read_speed` reads the speed of memory from, see `bench.forecast.measured`.
 
     Raises: UnknownNameError; OptionError for values that cannot be used or exclude each other.
     """
@@ -65,11 +66,15 @@ def answer(
     wanted = replace(training or Training(), optimizer=optimizer)
     limit = _limit(memory or (f"{preset.memory}" if preset else None), other)
     meshes = _meshes(mesh, devices)
-    speeds = _speeds(bandwidth, link, roof, roof_speed, preset)
+    if bandwidth is not None and roof is not None:
+        raise OptionError("--bandwidth and --roof exclude each other; pass one")
+    measured = read_speed(roof) if roof is not None and read_speed is not None else None
+    speeds = _speeds(bandwidth, link, measured, preset)
     chosen = tuple(placement) or (PLACEMENTS if devices is not None or preset else OF_OPTIM)
     found = ranked(plans(model, meshes, _layouts(layout, devices is not None), chosen, wanted, speeds, limit))
     best = found[0] if found[0].fits and found[0].possible else None
-    rows = [make_row(one, model, wanted, again, limit, one is best, device) for one in found]
+    said = measured.text if measured is not None else ""
+    rows = [make_row(one, model, wanted, again, limit, one is best, device, said) for one in found]
     return Result(_context(command), (), tuple(rows), kind="plan")
 
 
@@ -106,12 +111,9 @@ def _limit(memory: str | None, other: str | None) -> int | None:
 def _speeds(
     bandwidth: str | None,
     link: Sequence[str],
-    roof: Path | None,
-    roof_speed: Callable[[Path], float] | None,
+    measured: Measured | None,
     device: Device | None,
 ) -> Speeds:
-    if bandwidth is not None and roof is not None:
-        raise OptionError("--bandwidth and --roof exclude each other; pass one")
     links: dict[str, float] = {}
     everywhere: float | None = None
     for text in link:
@@ -121,8 +123,8 @@ def _speeds(
         else:
             everywhere = float(parse_bytes(text))
     flops = device.flops if device else None
-    if roof is not None and roof_speed is not None:
-        return Speeds(roof_speed(roof), everywhere, None, links, flops, device)
+    if measured is not None:
+        return Speeds(measured.speed, everywhere, 1 if measured.of_each else None, links, flops, device)
     memory = device.bandwidth * (device.reached or 1.0) if device else None
     memory = memory if bandwidth is None else float(parse_bytes(bandwidth))
     return Speeds(memory, everywhere, 1, links, flops, device)

@@ -152,13 +152,23 @@ def _notes(row: Row) -> Iterator[RenderableType]:
     if row.device is not None:
         known = device(row.device)
         yield f"{known.name}: {known.source}."
-        if known.reached is None:
-            yield (
-                f"Not measured: the part of the memory bandwidth of {known.name} that dtopt's kernel reaches."
-                " Updates are counted at all of it."
-            )
-        else:
-            yield f"Updates are counted at {known.reached:.0%} of the memory bandwidth, which dtopt's kernel reached."
+    yield from filter(None, [_bandwidth(row)])
+
+
+def _bandwidth(row: Row) -> str | None:
+    """At which speed of memory updates are counted, and where it is from."""
+    if row.measured and row.update_seconds:
+        speed = row.update_bytes / row.update_seconds / 1e9
+        return f"Updates are counted at {speed:,.0f} GB/s a device ({row.measured})."
+    known = device(row.device) if row.device is not None else None
+    if known is None:
+        return None
+    if known.reached is None:
+        return (
+            f"Not measured: the part of the memory bandwidth of {known.name} that dtopt's kernel reaches."
+            " Updates are counted at all of it."
+        )
+    return f"Updates are counted at {known.reached:.0%} of the memory bandwidth, which dtopt's kernel reached."
 
 
 def _what_is_not_known(row: Row) -> Iterator[RenderableType]:

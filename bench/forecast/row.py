@@ -50,6 +50,7 @@ class Row:
       activation_bytes: None where the architecture is not known; temporary_bytes: gathered or reduced at one time.
       compute_seconds: of forward and backward; master_copies, batch, micro_batch, sequence, checkpointing, device: as
         asked for, or as the model was trained; possible: whether the batch and the heads can be divided over the mesh.
+      measured: what reached the speed of memory, where a result was given for it.
       status, reason: always "ok" and None: every plan can be made. rerun: the command that makes this row again.
     """
 
@@ -91,6 +92,7 @@ class Row:
     checkpointing: str = "none"
     device: str | None = None
     possible: bool = True
+    measured: str = ""
     status: str = "ok"
     reason: str | None = None
 
@@ -117,6 +119,7 @@ def make_row(
     limit: int | None,
     chosen: bool,
     device: str | None = None,
+    measured: str = "",
 ) -> Row:
     """The row of a plan; `again`: the words of `rerun` that name the workload, the limit and the speeds."""
     return Row(
@@ -158,6 +161,7 @@ def make_row(
         checkpointing=training.checkpointing,
         device=device,
         possible=plan.possible,
+        measured=measured,
     )
 
 

@@ -35,9 +35,10 @@ def folder_of(page: Path) -> Path:
 
 
 def table(result: Result) -> str:
-    """A Markdown table of the rows of steps, with the skipped and failed ones and their reasons, and how their threads
-    wait."""
-    return "\n\n".join(filter(None, [tables.markdown(steps.table(result.rows)), report.waiting(result.rows)]))
+    """A Markdown table of the rows of steps, with the skipped and failed ones and their reasons, how their threads
+    wait, and how long steps take on a GPU."""
+    sentences = (report.waiting(result.rows), report.on_device(result.rows))
+    return "\n\n".join(filter(None, [tables.markdown(steps.table(result.rows)), *sentences]))
 
 
 def filled(page: Path) -> str:

@@ -46,6 +46,19 @@ def _value(name: str, text: str) -> Any:
         return None
 
 
+def sentence(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str | None:
+    """How much memory the first GPU had free before a run, and its clocks after it; None where that is not known."""
+    parts = []
+    if before and before[0].get("memory.free") is not None and before[0].get("memory.total"):
+        free, total = (before[0][name] / 1e9 for name in ("memory.free", "memory.total"))
+        parts.append(f"{free:.1f} of {total:.1f} GB of its memory were free before the run")
+    if after and after[0].get("clocks.sm") and after[0].get("clocks.max.sm"):
+        heat = after[0].get("temperature.gpu")
+        at = f" at {heat} °C" if heat is not None else ""
+        parts.append(f"it ran at {after[0]['clocks.sm']:,} of {after[0]['clocks.max.sm']:,} MHz{at} after it")
+    return f"GPU: {', '.join(parts)}." if parts else None
+
+
 def free_memory(found: Sequence[dict[str, Any]]) -> int | None:
     """Free bytes of the fullest GPU; None if that is not known."""
     known = [gpu["memory.free"] for gpu in found if gpu.get("memory.free") is not None]

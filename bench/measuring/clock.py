@@ -24,6 +24,11 @@ takes. Many short rounds tell more in the same time than few long ones, whose ne
 
 MOST_STEPS_PER_SAMPLE = 1000
 
+LEAST_WARM_UP = {"gpu": 0.5}
+"""Seconds of warm-up at the least, by device: the clocks of an idle GPU are low."""
+
+WALL_CLOCK = "wall clock"
+
 
 class Steps(Protocol):
     """What is timed: `bench.peers.peer.Session`, or a fake."""

@@ -65,13 +65,15 @@ class Log:
     """What a result says of the run around its numbers. Made before the run; `context` is asked for after it."""
 
     def __init__(self, command: str, threads: int, device: str = "cpu") -> None:
-        self._began = time.monotonic()
+        self._began, self._device = time.monotonic(), device
         started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self._members = describe(threads, device) | {"command": command, "started": started}
 
     def context(self, **further: Any) -> dict[str, Any]:
         """Machine, versions, command, dates and load, and what the kind of result adds."""
-        after = {"seconds": time.monotonic() - self._began, "load_after": load()}
+        after: dict[str, Any] = {"seconds": time.monotonic() - self._began, "load_after": load()}
+        if self._device == "gpu":  # at once, before its clocks fall
+            after["accelerators_after"] = accelerators.describe()
         return {**self._members, **after, "busy": self._members["load"] > BUSY_LOAD, **further}
 
 

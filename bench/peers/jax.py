@@ -70,6 +70,7 @@ def session(
         read_average=(lambda index: read(averages(held["state"]), index)) if averages else None,
         compute=_compute(case, held),
         device_memory=_memory(case),
+        no_events="" if case.device == "cpu" else "JAX gives no handle of its stream",
     )
 
 

@@ -90,6 +90,8 @@ def fit_session(case: Case, keras: Any, optimizer: Any) -> Session:
         read=lambda index: tensorflow.to_numpy(tf.convert_to_tensor(weights[index])),
         glance=lambda index: tensorflow.first_row(weights[index]),
         many=many,
+        device_memory=tensorflow.device_memory(case),
+        no_events="" if case.device == "cpu" else "fit returns after the device has finished",
     )
 
 

@@ -18,6 +18,8 @@ from optim.errors import UnsupportedError
 if TYPE_CHECKING:
     from bench.cases.case import Case
 
+KERNEL = "dtopt's kernel"
+"""The remark of steps on a GPU that it makes."""
 COMPILERS = ("g++", "c++", "clang++")
 
 
@@ -96,7 +98,7 @@ def _plain(case: Case, **options: Any) -> Session:
     averages = (lambda: found(variables)) if found else None
     session = tensorflow.whole_session(case, called, variables, averages)
     if case.device == "gpu" and not options.get("jit_compile"):
-        session.remark = "TensorFlow's ops" if optimizer.executor_report().why_not_native else "dtopt's kernel"
+        session.remark = "TensorFlow's ops" if optimizer.executor_report().why_not_native else KERNEL
     return session
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from bench.measuring.clock import WALL_CLOCK
 from bench.peers.abilities import Abilities, lacking
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from bench.cases.case import Case
     from bench.cases.sparse import Rows
+    from bench.measuring.events import Events
 
 
 @dataclass
@@ -38,6 +40,8 @@ class Session:
       hand: (tensor number, gradient) -> nothing: puts a gradient where the optimizer finds it; None where `apply` is
         all that gives it one.
       remark: for the table, what is known of how it works once it is prepared.
+      events: of the GPU's stream that the steps run on, which time them there; None on other devices, and where
+        `no_events` is the reason why there are no events.
       many: makes so many steps at once, where a loop of `apply` would not be how it is used; None for the loop.
     """
 
@@ -53,6 +57,8 @@ class Session:
     hand: Callable[[int, Any], object] | None = None
     many: Callable[[int], object] | None = None
     remark: str = ""
+    events: Events | None = None
+    no_events: str = ""
     gradients: list[Any] = field(default_factory=list)
     made: int = 0
     """Steps made so far."""
@@ -82,6 +88,13 @@ class Session:
 
     def synchronise(self) -> None:
         self.wait()
+
+    @property
+    def clock(self) -> str:
+        """What its steps are timed by."""
+        if self.events is not None:
+            return f"{WALL_CLOCK}; {self.events.name}"
+        return f"{WALL_CLOCK} alone: {self.no_events}" if self.no_events else WALL_CLOCK
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ Runs in workers only; TensorFlow is imported inside the functions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.cases import in_situ
 from bench.cases.sparse import Rows
 from bench.cases.values import parameter
+from bench.measuring import events
 from bench.measuring.forking import imported_tensorflow
 from bench.peers.peer import Session
 from optim.errors import UnsupportedError
@@ -75,6 +77,20 @@ def device_memory(case: Case) -> Callable[[], int | None] | None:
     return lambda: max(tf.config.experimental.get_memory_info(name)["peak"] for name in names)
 
 
+def timing(case: Case) -> dict[str, Any]:
+    """The events of TensorFlow's stream on a GPU, or why it has no events, as arguments of a Session."""
+    if case.device != "gpu":
+        return {}
+    os.environ.setdefault("DTOPT_KERNELS", "build")
+    from optim.native import gpu
+    from optim.native.compiling import BuildError
+
+    try:
+        return {"events": events.of_stream(gpu.stream(place_on(case)), "CUDA events on TensorFlow's stream")}
+    except BuildError as error:
+        return {"no_events": str(error)}
+
+
 def whole_session(
     case: Case,
     apply: Callable[[list[Any], list[Any]], Any],
@@ -104,6 +120,7 @@ def whole_session(
         compute=_compute(case, variables, batch),
         device_memory=device_memory(case),
         glance=lambda index: first_row(variables[index]),
+        **timing(case),
     )
 
 
@@ -173,6 +190,7 @@ def mesh_session(
         compute=_compute(case, variables, lambda array: replicated(constant(case, array))),
         device_memory=device_memory(case),
         glance=lambda index: [first_row(part) for part in dtensor.unpack(variables[index].read_value())],
+        no_events="" if case.device == "cpu" else "DTensor launches steps after their call has returned",
     )
 
 

@@ -13,6 +13,7 @@ from bench.cases import in_situ
 from bench.cases.options import clip_of
 from bench.cases.sparse import Rows
 from bench.cases.values import parameter
+from bench.measuring import events
 from bench.peers.abilities import EVERY_ROW, TOUCHED_ROWS, USUAL_ALGORITHMS, Abilities, same_either_way
 from bench.peers.peer import Conventions, Peer, Session
 from optim.errors import UnsupportedError
@@ -155,7 +156,26 @@ def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **vari
         read=lambda index: parameters[index].detach().float().cpu().numpy(),
         compute=_compute(case, parameters, put),
         device_memory=torch.cuda.max_memory_allocated if device == "cuda" else None,
+        events=_Events(torch) if device == "cuda" else None,
     )
+
+
+class _Events:
+    """Torch's own events on its current stream, which `bench.measuring.events` keeps at work."""
+
+    name = "torch.cuda.Event"
+
+    def __init__(self, torch: Any) -> None:
+        self._first, self._last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.occupy = events.of_stream(torch.cuda.current_stream().cuda_stream, "").occupy
+
+    def begin(self) -> None:
+        self._first.record()
+
+    def end(self) -> float:
+        self._last.record()
+        self._last.synchronize()
+        return self._first.elapsed_time(self._last) / 1e3  # from milliseconds
 
 
 def _compute(case: Case, parameters: list[Any], put: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:

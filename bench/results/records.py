@@ -23,7 +23,8 @@ class Sample:
       step's part of forward, backward and step (in older results); `resident_bytes` of the process after the sample;
       `cpus` that the peer's processes kept busy in the round for each second of the sample, `others` that all else on
       the same CPUs did; `late`, seconds after the wait until the last element had arrived; `host`, seconds until the
-      call of the step that is waited for had returned, and the device was left to work.
+      call of the step that is waited for had returned, and the device was left to work; `device_seconds` per step
+      between two events of the device, see `bench.measuring.events`.
     """
 
     group: int
@@ -39,6 +40,7 @@ class Sample:
     others: float | None = None
     late: float | None = None
     host: float | None = None
+    device_seconds: float | None = None
 
     @property
     def place(self) -> tuple[int, int, int]:

@@ -14,11 +14,12 @@ class Row:
     """One pattern at one size with one number of threads. Sizes are bytes, times seconds.
 
     Attributes:
-      pattern: as in `bench.roof.run.PATTERNS`; threads, working_set: the independent variables.
+      pattern: of `bench.roof.patterns` or `bench.roof.device`; threads, working_set: the independent variables.
       regime: which memory the working set lives in.
       bytes_per_step: read and written by one step, every array of a pass once.
       samples: raw; median, mad: of their seconds per step.
       bytes_per_second: of the best sample.
+      device: "cpu" or "gpu"; device_seconds: median per step between two events of the GPU.
       warnings: what makes the speed doubtful.
     """
 
@@ -35,6 +36,8 @@ class Row:
     warnings: tuple[str, ...] = ()
     status: str = "ok"
     reason: str | None = None
+    device: str = "cpu"
+    device_seconds: float | None = None
 
     def check(self) -> None:
         """Raises: ResultsError where the members contradict each other."""
@@ -46,4 +49,4 @@ class Row:
             raise ResultsError(f"{where}: it holds no samples or no speed")
 
 
-READING = Reading(("pattern", "threads", "working_set"), ("bytes_per_step",), of_samples)
+READING = Reading(("pattern", "threads", "working_set", "device"), ("bytes_per_step",), of_samples)

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.cases.case import Case
 from bench.measuring import load, stats
-from bench.measuring.clock import WarmUp
+from bench.measuring.clock import WALL_CLOCK, WarmUp
 from bench.measuring.process import UnsupportedCaseError, Worker, WorkerError, allowed_cpus, undisturbed
 from bench.measuring.rounds import Pace, Rounds
 from bench.peers.peer import Peer
@@ -96,6 +96,7 @@ class Contestant:
     peak_bytes: int | None = None
     device_peak_bytes: int | None = None
     remark: str = ""
+    clock: str = WALL_CLOCK
     untraced: str | None = None
 
     @property
@@ -262,6 +263,7 @@ class Contest:
             contestant.prepare_seconds = max(prepared["seconds"], contestant.prepare_seconds or 0.0)
             contestant.versions = prepared["versions"]
             contestant.remark = prepared.get("remark", "")
+            contestant.clock = prepared.get("clock", WALL_CLOCK)
 
     def _make_ready(self, contestant: Contestant, count: int) -> None:
         """First steps, check and warm-up of the newest processes."""
@@ -332,6 +334,7 @@ class Contest:
                 process=process,
                 late=late,
                 host=taken.get("host"),
+                device_seconds=taken.get("device_seconds"),
             )
         )
         contestant.peak_bytes, contestant.device_peak_bytes = taken["peak_bytes"], taken["device_peak_bytes"]

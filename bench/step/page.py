@@ -31,15 +31,16 @@ def sections(result: Result) -> Iterator[Section]:
 def table(rows: Sequence[Row]) -> Table:
     """The rows of one case, fastest first, with the skipped and failed ones and their reasons."""
     lines = []
+    events = (report.DEVICE_HEADING,) if any(row.device_seconds is not None for row in rows) else ()
     for row in sorted(rows, key=lambda row: row.median or float("inf")):
         if row.status == "ok":
-            *cells, remark = (report.plain_cell(cell) for cell in report.cells(row))
+            *cells, remark = (report.plain_cell(cell) for cell in report.cells(row, with_events=bool(events)))
             doubt = f"doubtful: {', '.join(row.warnings)}" if row.warnings else ""
             lines.append((*cells, "; ".join(word for word in (remark, doubt) if word)))
         else:
-            lines.append((row.peer, row.status, "", "", "", "", row.reason or ""))
+            lines.append((row.peer, row.status, *[""] * (4 + len(events)), row.reason or ""))
     base = next((row.ratio.baseline for row in rows if row.ratio), "baseline")
-    headings = ("peer", "ms/step", f"vs {base}", "latency, ms", "GB/s", "roof", "")
+    headings = ("peer", "ms/step", f"vs {base}", "latency, ms", "GB/s", "roof", *events, "")
     return Table(
         "Time of a step, its ratio to the baseline with a 95% interval, share of the roof", headings, tuple(lines)
     )
@@ -59,7 +60,8 @@ def _text(rows: Sequence[Row], result: Result) -> Iterator[str]:
             f"A step moves at least {row.bytes_per_parameter:.3g} bytes per parameter. The roof is"
             f" {report.best_roof(row, roofs)}."
         )
-    yield from filter(None, [report.waiting(rows), report.hosts(rows)])
+    sentences = (report.waiting, report.hosts, report.on_device, report.device_memory)
+    yield from filter(None, (sentence(rows) for sentence in sentences))
 
 
 def _ratios(rows: Sequence[Row]) -> Ratios | None:

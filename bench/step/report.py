@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bench.cases.workloads import summary
-from bench.measuring import stats
+from bench.measuring import accelerators, stats
 from bench.measuring.rounds import Pace
 from bench.page import terminal
-from bench.page.words import of_the_time, three_digits
+from bench.page.words import of_the_time, size, three_digits
 from bench.results.document import Result
 from bench.results.records import Roof
 from bench.step.agreement import Agreement
@@ -29,6 +29,8 @@ SHOWN_LAYOUT_NOTES = 3
 SLEEPING = 1e-3
 """Seconds of CPU time that a process may use in a tenth of a second of sleep."""
 
+DEVICE_HEADING = "GPU ms"
+
 LONG = 9
 """Letters from which the baseline is not named in a heading."""
 
@@ -42,7 +44,7 @@ def render(result: Result, reruns: bool = False) -> list[RenderableType]:
         parts += [*_head(rows), "", _table(rows), "", *_comparisons(rows), *_roof(rows[0], roofs)]
         parts += [
             *_agreement(rows),
-            *filter(None, [waiting(rows), hosts(rows)]),
+            *filter(None, [waiting(rows), hosts(rows), on_device(rows), device_memory(rows)]),
             *_not_judged(rows),
             *_warnings(rows),
             *_left_out(rows),
@@ -96,12 +98,14 @@ def options(row: Row) -> list[str]:
 def _table(rows: Sequence[Row]) -> RenderableType:
     baseline = next((row.ratio.baseline for row in rows if row.ratio), "")
     share = ("share",) if any(row.step_share is not None for row in rows) else ()
+    has_events = any(row.device_seconds is not None for row in rows)
     ratio = f"vs {baseline if len(baseline) < LONG else 'baseline'}" if baseline else ""
-    table = terminal.table(("peer", "ms/step", ratio, "latency", "GB/s", "roof", *share, ""), whole=1, rather=(2,))
+    headings = ("peer", "ms/step", ratio, "latency", "GB/s", "roof", *([DEVICE_HEADING] * has_events), *share, "")
+    table = terminal.table(headings, whole=1, rather=(2,))
     if any("@" in row.peer for row in rows):  # two versions: names are long, and may go on in a second line
         table.columns[0].no_wrap = False
     for row in sorted(_measured(rows), key=lambda row: row.median or 0.0):
-        name, *others = cells(row, bool(share))
+        name, *others = cells(row, bool(share), has_events)
         table.add_row(name.replace("@", " @"), *others, style="bold" if row.peer.startswith(OURS) else None)
     for row in rows:
         if row.status == "failed":
@@ -113,14 +117,16 @@ def _measured(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.status == "ok"]
 
 
-def cells(row: Row, with_share: bool = False) -> tuple[str, ...]:
-    """A measured row in rich's markup: peer, time, ratio, latency, speed, roof, share if wanted, remark."""
+def cells(row: Row, with_share: bool = False, with_events: bool = False) -> tuple[str, ...]:
+    """A measured row in rich's markup: peer, time, ratio, latency, speed, roof, time on the device and share if wanted,
+    remark."""
     time = f"{_digits(row.median)} ±{_digits(row.mad)}"
     speed = f"{(row.bytes_per_second or 0.0) / 1e9:.1f}"
     roof = f"{row.roof_fraction:.0%}" if row.roof_fraction is not None else "-"
     alone = _digits(row.latency) if row.latency is not None else "-"
     share = ("-" if row.step_share is None else f"{row.step_share:.0%}",) if with_share else ()
-    return row.peer, time, _ratio(row), alone, speed, roof, *share, _remark(row)
+    events = ("-" if row.device_seconds is None else _digits(row.device_seconds),) if with_events else ()
+    return row.peer, time, _ratio(row), alone, speed, roof, *events, *share, _remark(row)
 
 
 def plain_cell(cell: str) -> str:
@@ -274,6 +280,25 @@ def hosts(rows: Sequence[Row]) -> str | None:
     return f"The call of a step that is waited for returns, and leaves the device to work: {', '.join(parts)}."
 
 
+def on_device(rows: Sequence[Row]) -> str | None:
+    """How long steps take on a GPU by its own clock, and which have no such time, in a sentence of plain text."""
+    timed = [row for row in _measured(rows) if row.device_seconds is not None]
+    others = [f"{row.peer} ({row.clock})" for row in _measured(rows) if row.device != "cpu" and row not in timed]
+    parts = []
+    for row in timed:
+        limit = row.device_roof_fraction
+        share = f", {limit:.0%} of the memory bandwidth limit" if limit is not None else ""
+        parts.append(f"{row.peer} {_digits(row.device_seconds)} ms{share} ({row.clock.partition('; ')[2]})")
+    without = f"No time on the GPU alone: {', '.join(others)}." if timed and others else ""
+    return " ".join(filter(None, [f"Time on the GPU: {'; '.join(parts)}." if parts else "", without])) or None
+
+
+def device_memory(rows: Sequence[Row]) -> str | None:
+    """The most that peers had of a device's memory, in a sentence of plain text."""
+    known = [f"{row.peer} {size(row.device_peak_bytes)}" for row in _measured(rows) if row.device_peak_bytes]
+    return f"Device memory, at most: {', '.join(known)}." if known else None
+
+
 def _warnings(rows: Sequence[Row]) -> Iterator[RenderableType]:
     doubtful = [f"{row.peer} ({', '.join(row.warnings)})" for row in rows if row.warnings]
     if doubtful:
@@ -306,6 +331,9 @@ def _run(result: Result) -> Iterator[RenderableType]:
     packages = ", ".join(f"{name} {version}" for name, version in context["packages"].items())
     gpus = "".join(f"{gpu['name']}, driver {gpu['driver_version']}; " for gpu in context.get("accelerators", ()))
     yield f"{gpus}{context['cpu']}, {context['cpus']} CPUs; Python {context['python']}, {packages}."
+    yield from filter(
+        None, [accelerators.sentence(context.get("accelerators", ()), context.get("accelerators_after", ()))]
+    )
     processes = context.get("processes", 1)
     many = f"{processes} processes" if processes > 1 else "one process"
     forked = ", forked from one that had imported TensorFlow" if "forked" in context.get("starts", ()) else ""

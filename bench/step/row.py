@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.errors import ResultsError
-from bench.measuring.clock import WarmUp
+from bench.measuring.clock import WALL_CLOCK, WarmUp
 from bench.measuring.stats import Place, Ratio, median_absolute_deviation
 from bench.results.kind import Reading, of_samples
 from bench.results.records import REGIMES, Sample, check_samples, check_status, check_summary, check_word
@@ -46,7 +46,9 @@ class Row:
       beside: of our own peers, the ratio to each other peer.
       waits: the library whose threads wait; spins: seconds of CPU time that they go on for after a step.
       cpus: that the peer kept busy on average, others: that all else did.
-      host: median of the samples' host.
+      host, device_seconds: medians of the samples'.
+      device_roof_fraction: bytes_per_step over device_seconds, as a part of the best roof of the case.
+      clock: what timed the steps, and why no events of the device did.
       rerun: the command that measures this row again.
     """
 
@@ -105,6 +107,9 @@ class Row:
     cpus: float | None = None
     others: float | None = None
     host: float | None = None
+    device_seconds: float | None = None
+    device_roof_fraction: float | None = None
+    clock: str = WALL_CLOCK
 
     def times(self) -> dict[Place, float]:
         """Seconds per step by (group, round, process)."""
@@ -129,6 +134,11 @@ class Row:
             check_summary("mad", self.mad, median_absolute_deviation(seconds), where)
             speed = self.bytes_per_step / median(seconds)
             check_summary("bytes_per_second", self.bytes_per_second, speed, where)
+            on_device = [s.device_seconds for s in self.samples if s.device_seconds is not None]
+            if self.device_seconds is not None and not on_device:
+                raise ResultsError(f"{where}: it has device_seconds, and its samples do not")
+            if on_device:
+                check_summary("device_seconds", self.device_seconds, median(on_device), where)
 
 
 READING = Reading(

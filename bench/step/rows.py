@@ -86,6 +86,7 @@ def _row(case: Case, contestant: Contestant, roof: float | None, again: Sequence
         others=_median(sample.others for sample in contestant.samples),
         cpus=_median(sample.cpus for sample in contestant.samples),
         host=_median(sample.host for sample in contestant.samples),
+        clock=contestant.clock,
         step_share=contestant.step_share,
         warnings=_warnings(contestant),
         layout_notes=tuple(layout.note for layout in case.shardings if peer.on_mesh and layout.note),
@@ -103,6 +104,7 @@ def _with_summary(row: Row, roof: float | None) -> Row:
     middle = median(seconds)
     speed = row.bytes_per_step / middle
     fraction = speed / roof if roof else None
+    on_device = _median(sample.device_seconds for sample in row.samples)
     least = row.touched_bytes or row.bytes_per_step
     reason = suspicion.of_roof(fraction and fraction * least / row.bytes_per_step, row.working_set)
     if reason and row.status == "ok":
@@ -115,6 +117,8 @@ def _with_summary(row: Row, roof: float | None) -> Row:
         noise=_noise(seconds),
         bytes_per_second=speed,
         roof_fraction=fraction,
+        device_seconds=on_device,
+        device_roof_fraction=row.bytes_per_step / on_device / roof if roof and on_device else None,
     )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from bench import peers
 from bench.cases.case import Case
 from bench.cases.values import gradient
-from bench.measuring import clock, source
+from bench.measuring import clock, events, source
 from bench.measuring.environment import last_level_cache, package_version
 from bench.measuring.serving import serve
 from bench.peers.peer import Peer, Session
@@ -40,9 +40,6 @@ IDLES, IDLE = 4, 0.1
 """Times and seconds for which it is seen whether threads spin."""
 
 UNKNOWN_CACHE = 64 * 1024**2
-
-LEAST_WARM_UP = {"gpu": 0.5}
-"""Seconds of warm-up at the least, by device: the clocks of an idle GPU are low."""
 
 
 class Worker:
@@ -66,7 +63,12 @@ class Worker:
         versions: dict[str, str] = {name: package_version(name) or "from source" for name in self.peer.packages}
         if "dtopt" in versions:
             versions |= source.describe()
-        return {"seconds": time.perf_counter() - start, "versions": versions, "remark": self.session.remark}
+        return {
+            "seconds": time.perf_counter() - start,
+            "versions": versions,
+            "remark": self.session.remark,
+            "clock": self.session.clock,
+        }
 
     def check(self) -> dict[str, Any]:
         """First step (tracing and compilation included), the other steps of the check, and the comparison."""
@@ -78,7 +80,7 @@ class Worker:
         return {"first_step_seconds": first_step, "agreement": dataclasses.asdict(found)}
 
     def warm(self, most_seconds: float) -> dict[str, Any]:
-        least = LEAST_WARM_UP.get(self.case.device, 0.0)
+        least = clock.LEAST_WARM_UP.get(self.case.device, 0.0)
         warm = clock.warm_up(self._prepared(), most_seconds, least_seconds=least)
         self._asked += warm.steps
         return {**dataclasses.asdict(warm), "steps_per_sample": clock.steps_per_sample(warm.step_seconds)}
@@ -100,16 +102,29 @@ class Worker:
             self._asked += SINGLE_STEPS
         self._asked += steps
         late, looked = self._late()
+        on_device, timed = self._on_device(steps, alone.seconds)
         return {
             "seconds": seconds,
             "latency": latency,
             "host": alone.seconds,
             "late": late,
-            "told": sum(singles) + steps * seconds + looked,
+            "device_seconds": on_device,
+            "told": sum(singles) + steps * seconds + looked + timed,
             "resident_bytes": _resident(),
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
             "device_peak_bytes": session.device_memory() if session.device_memory else None,
         }
+
+    def _on_device(self, most: int, host_seconds: float) -> tuple[float | None, float]:
+        """Seconds per step by the device's events, None if it has none; seconds until they were taken."""
+        session = self._prepared()
+        if session.events is None:
+            return None, 0.0
+        steps = events.steps_at_once(most, host_seconds)
+        start = time.perf_counter()
+        found = events.sample(session, steps, session.events, host_seconds)
+        self._asked += steps
+        return found, time.perf_counter() - start
 
     def _late(self) -> tuple[float, float]:
         """Seconds until what a step writes last can be seen, beyond what a second look takes; seconds of both.

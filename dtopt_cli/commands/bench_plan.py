@@ -81,7 +81,7 @@ RoofOf = Annotated[
     typer.Option(
         "--roof",
         metavar="FILE",
-        help="Result of `dtopt bench roof`: CPUs share its bandwidth.",
+        help="Result of `bench roof` or of `bench step --device gpu`: the speed of memory. CPUs share it.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -135,9 +135,8 @@ def plan(
     dtopt bench plan --shapes model.h5 --mesh 4x2 --bandwidth 900GB/s --link 50GB/s
     """
     from bench import kinds
-    from bench.forecast import query, report
+    from bench.forecast import measured, query, report
     from bench.forecast.footprint import Training
-    from bench.roof.run import speed
 
     measuring.require_writable(file)
     training = Training(
@@ -158,7 +157,7 @@ def plan(
         bandwidth=machine.bandwidth,
         link=tuple(machine.link or ()),
         roof=machine.roof,
-        roof_speed=lambda path: speed(kinds.load(path), str(path)),
+        read_speed=lambda path: measured.read(kinds.load(path), str(path)),
         command=measuring.command(),
     )
     measuring.give(found, lambda: report.render(found.rows), json=json, file=file)

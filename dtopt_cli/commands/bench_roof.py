@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from dtopt_cli import measuring
+from dtopt_cli.commands.bench_options import one_of
 from dtopt_cli.exit_codes import Exit
 from dtopt_cli.measuring import OutputFile
 from dtopt_cli.options import Json
@@ -16,10 +17,13 @@ def roof(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="All allowed CPUs by default.")] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Samples of each pattern.")] = 9,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the order within rounds.")] = 0,
+    device: Annotated[
+        str, typer.Option("--device", help="cpu, or gpu: the first NVIDIA GPU.", autocompletion=one_of("cpu", "gpu"))
+    ] = "cpu",
     json: Json = False,
     file: OutputFile = None,
 ) -> None:
-    """Measure how fast this machine moves memory in place, as an optimizer does.
+    """Measure how fast this machine moves memory in place, as an optimizer does, or how fast a GPU copies its memory.
 
     \b
     dtopt bench roof --output roof.json
@@ -36,6 +40,7 @@ def roof(
             seed,
             command=measuring.command(),
             progress=progress,
+            device=device,
         )
     measuring.give(found, lambda: roof_report.render(found), json=json, file=file)
     if found.interrupted:

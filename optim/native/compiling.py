@@ -23,7 +23,7 @@ LIMIT = 600  # seconds that a compiler may take
 
 
 class BuildError(Exception):
-    """Why there is no build; never leaves `optim.native`."""
+    """Why there is no build; leaves `optim.native` for `bench` and tools alone."""
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,12 @@ import tensorflow as tf
 from optim.errors import HyperparameterError
 from optim.native import cuda, library, modules
 from optim.native.compiling import BuildError
-from optim.native.driver import Driver
+from optim.native.driver import DRIVER, Driver
 from optim.native.generate import Program
 from optim.native.mode import mode
 
 VARIABLE = "DTOPT_GPU"
 MODES = ("off", "on")
-DRIVER = "libcuda.so.1"
 
 _log = logging.getLogger("optim")
 
@@ -132,6 +131,22 @@ def why_not(program: Program, dtype: str) -> str:
 def why_no_squares() -> str:
     """Why no kernel adds up squares, or gradients of rows, on a GPU; empty if one does."""
     return _why_no_module(cuda.SQUARES, Gpus.add_squares)
+
+
+def stream(device: str) -> int:
+    """Return the handle of the CUDA stream on which TensorFlow runs what is on a GPU, and kernels are launched.
+
+    Args:
+      device: such as "GPU:0".
+
+    Raises:
+      BuildError: the ops are not there. tf.errors.OpError: it is no GPU.
+    """
+    status = library.status()
+    if status.path is None:
+        raise BuildError(status.reason)
+    with tf.init_scope(), tf.device(device):
+        return int(library.ops().dtopt_stream())
 
 
 def _why_no_module(source: str, add: Callable[[Gpus, bytes], None]) -> str:

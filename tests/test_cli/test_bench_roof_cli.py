@@ -26,7 +26,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0.002
 
     monkeypatch.setattr(clock, "sample", sample)
-    monkeypatch.setattr(clock, "warm_up", lambda session, seconds: clock.WarmUp(1, 0.002, True, 0.05))
+    monkeypatch.setattr(clock, "warm_up", lambda session, seconds, **more: clock.WarmUp(1, 0.002, True, 0.05))
     monkeypatch.setattr(roof_run, "SIZES", ("gpt2:layer", "many-small"))
 
 

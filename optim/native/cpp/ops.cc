@@ -21,6 +21,7 @@
 #include "spmd.h"
 #include "step.h"
 #include "step_op.h"
+#include "stream_op.h"
 #include "update.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"

@@ -1,4 +1,4 @@
-"""The check of meshes for `gpu_checks.py`: steps on 1, 2 and 4 devices against the same steps on CPUs, bit for bit.
+"""Meshes: steps on 1, 2 and 4 devices against the same steps on CPUs, bit for bit.
 
 One GPU is enough: it is divided into logical devices, each with its own stream and memory.
 """
