@@ -132,7 +132,7 @@ def test_a_name_that_no_check_has_is_an_error_at_once(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         gpu_check.parsed(["--only", "nothing"])
     assert ended.value.code == 2
-    assert "--only nothing: no check has that in its name; there are: kernel, rules eagerly" in capsys.readouterr().err
+    assert "--only nothing: no check has that in its name; there are: kernel; rules eagerly" in capsys.readouterr().err
 
 
 def test_every_check_has_a_limit_and_a_group() -> None:

@@ -487,13 +487,13 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--emulated", action="store_true", help="on a CPU, through emulated launches")
     tables = EMULATED if "--emulated" in (sys.argv if arguments is None else arguments) else TABLES
     names = [*CHECKS, *(table.name for table in tables)]
-    only = f"the checks with this in their name, and '{FIRST}'; there are: {', '.join(names)}"
+    only = f"the checks with this in their name, and '{FIRST}'; there are: {'; '.join(names)}"
     parser.add_argument("--only", action="append", metavar="NAME", help=only)
     parser.add_argument("--minutes", type=float, default=5.0, help="after which nothing new begins (default: 5)")
     options = parser.parse_args(arguments)
     for part in options.only or ():
         if not any(part in name for name in names):
-            parser.error(f"--only {part}: no check has that in its name; there are: {', '.join(names)}")
+            parser.error(f"--only {part}: no check has that in its name; there are: {'; '.join(names)}")
     try:
         options.into.mkdir(parents=True, exist_ok=True)
         keep(options.into / "checks.json")
