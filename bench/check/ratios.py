@@ -99,7 +99,7 @@ def _drift(
     early, late = median(values[:half]), median(values[half:])
     outside = any(not edges[0] <= middle <= edges[1] for middle in (early, late))
     if chance < (LIKELY if turned else CERTAIN) / comparisons and (turned or outside):
-        text = f"{exp(early):.3g} in the first half of the run, {exp(late):.3g} in the second, but the result is {shown}"
+        text = f"{exp(early):.3g} in the first half of the run, {exp(late):.3g} in the second, but it reports {shown}"
         yield Finding("noisy", "drift", where, text)
 
 
@@ -112,7 +112,7 @@ def _processes(logs: Mapping[stats.Place, float], said: str, where: str, shown: 
     middles = [median(values) for values in by_process.values()]
     turned = [exp(middle) for middle in middles if _against(said, middle)]
     if turned and max(middles) > min(middles) and kruskal(*by_process.values()).pvalue < CERTAIN:
-        text = f"not all of its processes are {said}: one has {turned[0]:.3g}, but the result is {shown}"
+        text = f"not all of its processes are {said}: one has {turned[0]:.3g}, but it reports {shown}"
         yield Finding("doubtful", "processes", where, text)
 
 

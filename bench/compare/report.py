@@ -36,7 +36,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def render(comparison: Comparison) -> list[RenderableType]:
-    """Yield what to print on a rich console, from top to bottom."""
+    """Return what to print on a rich console, from top to bottom."""
     parts: list[RenderableType] = []
     if comparison.forced:
         parts.append(

@@ -29,7 +29,7 @@ def document(trends: Sequence[Trend]) -> dict[str, Any]:
 
 
 def render(trends: Sequence[Trend]) -> list[RenderableType]:
-    """Yield what to print on a rich console, from top to bottom."""
+    """Return what to print on a rich console, from top to bottom."""
     from rich.markup import escape
 
     table = terminal.table(HEADINGS[:-1], lambda number: number not in (1, 2, 3))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def render(result: Result) -> list[RenderableType]:
-    """Yield what to print on a rich console, from top to bottom."""
+    """Return what to print on a rich console, from top to bottom."""
     from rich.text import Text
 
     row = result.rows[0]

@@ -36,7 +36,7 @@ LONG = 9
 
 
 def render(result: Result, reruns: bool = False) -> list[RenderableType]:
-    """Yield what to print on a rich console, from top to bottom; with `reruns` also the command of each row."""
+    """Return what to print on a rich console, from top to bottom; with `reruns` also the command of each row."""
     parts: list[RenderableType] = []
     for rows in _cases(result):
         case = (rows[0].workload, rows[0].optimizer)
