@@ -35,7 +35,7 @@ CONSTRAINTS = "constraints"
 SCALAR_DTYPES = {ITERATIONS: "int64", ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS: "int64"}
 """Dtype of counters and of scalars of options; others are float64."""
 GATHERED_DTYPE = "int64"
-"""Shape of GATHERED's flag for each variable: a scalar."""
+"""Dtype of GATHERED's flag for each variable, a scalar."""
 SLICED = frozenset({"bool", "int8", "uint8", "int16", "int32", "int64", "bfloat16", "float32", "float64"})
 SLICED |= {"complex64", "complex128"}
 """Dtypes of which TensorFlow reads tensors in slices (2.21, tensorflow/core/util/tensor_bundle, GetSliceValue)."""
