@@ -53,21 +53,21 @@ def _of(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable[Conca
 
 
 class Optimizer(tf.Module):
-    __doc__ = f"""Base of all optimizers; subclass it with `build` and `update_step` for an algorithm of your own.
+    __doc__ = f"""Base of all optimizers; subclass it with `build` and `update_step` for a custom algorithm.
 
-    `copy.deepcopy` and `pickle` copy an optimizer, its state and its variables, where no mesh is involved. Several
+    `copy.deepcopy` and `pickle` copy an optimizer, its state and its variables, if they are on no mesh. Several
     threads may step one optimizer eagerly, one after the other.
 
     Args:
       name: prefix of the names of slot variables.
       gradients_clip_option, ema_option: `GradientsClipOption`, `EMAOption`, or mappings with their fields.
-      mesh: the DTensor mesh of all variables. None finds it from them; they may then be on several meshes, or on none.
+      mesh: the DTensor mesh of all variables. None finds it from them; they may be on several, or on no mesh.
       learning_rate: number >= 0, scalar tensor, schedule of Keras 3, tf_keras or `optim.schedules`, or callable.
-      rule: the algorithm, with its hyperparameters at their defaults; None where a subclass has its own `update_step`.
-        No config holds a rule: to save or copy such an optimizer, make a class of it with `RuleOptimizer`.
+      rule: the algorithm, with its hyperparameters at their defaults; None if a subclass has its own `update_step`.
+        No config contains a rule: to save or copy such an optimizer, make a class of it with `RuleOptimizer`.
 {settings.documentation()}
 
-    Each option is also an attribute; setting it acts from the next step on, or raises UnsupportedError.
+    Each option is also an attribute; setting it takes effect at the next step, or raises UnsupportedError.
 
     Raises:
       HyperparameterError (a ValueError): out of range, contradictory, or not a number.
