@@ -113,8 +113,7 @@ class Optimizer(tf.Module):
     iterations = _iterations = property(_of("_state", State.get_iterations), _of("_state", State.set_iterations))
     learning_rate = lr = property(_of("_settings.rate", Rate.read), _of("_settings.rate", Rate.replace))
     _learning_rate = property(attrgetter("_settings.rate.source"), _of("_settings.rate", Rate.keep))
-    """The rate's variable, schedule or callable, and a function that makes one: for subclasses written for Keras
-    2.9."""
+    """The rate's variable, schedule or callable, and a function that makes one: for subclasses for Keras 2.9."""
     _build_learning_rate = staticmethod(rate.parse)
     current_loss_scale = property(_of("_settings.loss_scale", LossScale.now))
     loss_scale_factor = property(_of("_settings.loss_scale", LossScale.constant), _of("_settings", settings.set_scale))
@@ -190,8 +189,7 @@ class Optimizer(tf.Module):
 
     @not_converted
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Call `apply_gradients` with Keras 3's arguments: without `trainable_variables`, gradients are in build
-        order."""
+        """Call `apply_gradients` like Keras 3: without `trainable_variables`, gradients are in build order."""
         variables = self._state.tracked.in_build_order(grads) if trainable_variables is None else trainable_variables
         self.apply_gradients(list(zip(grads, variables, strict=True)))
 
@@ -233,8 +231,7 @@ class Optimizer(tf.Module):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Return an optimizer with this configuration and no state. Raises HyperparameterError: it does not fit the
-        class.
+        """Return an optimizer of this config and no state. Raises HyperparameterError: it does not fit the class.
 
         `config` may also contain live objects: a mesh, a schedule, a callable. It is not changed.
         """
