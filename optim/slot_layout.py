@@ -32,6 +32,9 @@ LOSS_SCALE = "loss_scale"
 FINITE_STEPS = "finite_steps"
 CONSTRAINTS = "constraints"
 """In the provenance: variable -> the constraint that the source puts on it after each step, in words."""
+GROUPS_CLASS = "Groups"
+GROUPS = "groups"
+"""In the provenance of `Groups`: variable -> the number of its group."""
 SCALAR_DTYPES = {ITERATIONS: "int64", ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS: "int64"}
 """Of counters and of scalars that options bring along; others are float64."""
 GATHERED_DTYPE = "int64"
@@ -61,6 +64,11 @@ def scalar_dtype(name: str) -> str:
 def is_ours(name: str) -> bool:
     """A state, the file that names it, or what an interrupted save of this program or of TensorFlow left of one."""
     return name == POINTER_NAME or name.startswith((STATE_PREFIX, f".{POINTER_NAME}-"))
+
+
+def group_key(number: int, scalar: str) -> str:
+    """What a scalar of one group of `Groups` is called."""
+    return f"group_{number}_{scalar}"
 
 
 def scalar_key(name: str) -> str:

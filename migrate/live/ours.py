@@ -32,6 +32,11 @@ class Ours:
         self._optimizer = optimizer
         """Whose state it is: what `for_keras` made on JAX and PyTorch."""
         inner = getattr(optimizer, "inner", optimizer)
+        if isinstance(inner, optim.Groups):
+            raise UnsupportedError(
+                "optim.Groups has several optimizers, and a source is restored into one: build the Groups on all"
+                " variables, then restore into optimizer.members[i] with the variables of its group, for each i"
+            )
         base = next((c for c in type(inner).__mro__ if getattr(optim, c.__name__, None) is c), None)
         if base is None or base is optim.Optimizer:
             raise UnsupportedError(

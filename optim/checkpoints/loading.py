@@ -150,6 +150,9 @@ def _changes(
 def _rate(folder: str, metadata: Metadata, given: Any) -> dict[str, Any]:
     """The learning rate to use instead of the saved one, if any. Raises CheckpointError where one has to be given."""
     saved = metadata.config.get("learning_rate")
+    if metadata.class_name == slot_layout.GROUPS_CLASS:
+        _check_rates_of_groups(folder, metadata, given)
+        return {}
     if given is not None:
         return {"learning_rate": given}
     if isinstance(saved, Mapping) and not schedules.is_known(saved):
@@ -159,6 +162,23 @@ def _rate(folder: str, metadata: Metadata, given: Any) -> dict[str, Any]:
             f" pass the object, load_checkpoint(..., learning_rate={name}(...))"
         )
     return {}
+
+
+def _check_rates_of_groups(folder: str, metadata: Metadata, given: Any) -> None:
+    """Raises CheckpointError: one learning rate for all, or a group with a rate that cannot be made again."""
+    if given is not None:
+        raise CheckpointError(
+            f"each group in {folder} has its own learning rate; load without learning_rate, and set"
+            " optimizer.members[i].learning_rate"
+        )
+    for number, (_, member) in enumerate(metadata.config["groups"]):
+        rate = member["config"].get("learning_rate")
+        if isinstance(rate, Mapping) and not schedules.is_known(rate):
+            raise CheckpointError(
+                f"group {number} in {folder} had a learning rate of class {rate.get('class_name')}, a schedule of your"
+                " own; make the Groups in your program, and restore into them:"
+                f"\ntf.train.Checkpoint(optimizer=groups).restore(tf.train.latest_checkpoint({folder!r}))"
+            )
 
 
 def _check_variables(folder: str, metadata: Metadata, named: Mapping[str, Any], all_of_them: bool) -> list[str]:

@@ -19,7 +19,6 @@ from optim.step.stepping import check_not_tf1
 def begin(optimizer: Any, name: str, mesh: dtensor.Mesh | None) -> State:
     """Give an optimizer that is being made its name, and return its state. Raises UnsupportedError: in a TF1 graph."""
     check_not_tf1()
-    tf.Module.__init__(optimizer)
     optimizer._name = name
     return State(optimizer, name, mesh)
 
