@@ -25,6 +25,8 @@ AVERAGE = "average"
 ACCUMULATED_GRADIENT = "accumulated_gradient"
 GATHERED = "gathered"
 MASTER = "master"
+SCALE = "_scale"
+"""What the name of a slot of 8-bit codes ends in, in that of the slot with the scale of each of their blocks."""
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
 ACCUMULATED_STEPS = "accumulated_steps"
@@ -85,6 +87,11 @@ def variable_key(variable: str) -> str:
 
 def unmapped_key(name: str) -> str:
     return f"unmapped/{escape(name)}{VALUE_SUFFIX}"
+
+
+def scale_of(slot: str) -> str:
+    """The slot with the scales of a slot of 8-bit codes."""
+    return slot + SCALE
 
 
 def is_grown(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:

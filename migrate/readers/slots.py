@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from migrate.bytes import checkpoint_paths
 from migrate.bytes.arrays import LazyArray
 from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import DamagedFileError
-from migrate.readers import slot_groups
+from migrate.readers import slot_dtypes, slot_groups
 from migrate.readers.bundle_arrays import lazy
 from migrate.state import OptimizerState, Parts, Stored, StoredVariable
 from optim import slot_layout
@@ -62,12 +63,17 @@ def read(path: str, optimizer_path: str | None = None) -> OptimizerState:
         slot: {name: lazy(bundle, slot_layout.slot_key(slot, name)) for name in owners}
         for slot, owners in metadata.slots.items()
     }
+    config, origins = metadata.config, _origins(metadata)
+    if (few_bits := config.get(slot_dtypes.OPTION)) is not None:
+        slots, config = slot_dtypes.in_float32(slots), slot_dtypes.without(config)
+        origins += (slot_dtypes.doubt(str(few_bits), slots),)
+        metadata = replace(metadata, config=config)
     scalars = _scalars(bundle, prefix)
     iterations = scalars.pop(slot_layout.ITERATIONS)
     scalars.pop(slot_layout.LEARNING_RATE, None)
     return OptimizerState(
         algorithm=metadata.class_name,
-        hyperparameters=metadata.config,
+        hyperparameters=config,
         iterations=int(iterations),
         iterations_source=slot_layout.scalar_key(slot_layout.ITERATIONS),
         slots=slots,
@@ -76,7 +82,7 @@ def read(path: str, optimizer_path: str | None = None) -> OptimizerState:
         unmapped=_tensors_below(bundle, "unmapped/"),
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
         source=_source(metadata, variables, path),
-        origins=_origins(metadata),
+        origins=origins,
         parts=Parts(
             tuple(v.name for v in metadata.variables if v.fresh == slot_layout.WHOLE),
             tuple(v.name for v in metadata.variables if v.fresh == slot_layout.ADDED),

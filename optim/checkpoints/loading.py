@@ -14,7 +14,8 @@ import numpy as np
 import optim
 from optim import configs, schedules, slot_layout
 from optim.arguments import LearningRate
-from optim.checkpoints import assigning, live
+from optim.bits.storage import BFLOAT16, INT8
+from optim.checkpoints import assigning, live, slot_dtypes
 from optim.checkpoints.assigning import Value
 from optim.checkpoints.stored import Stored
 from optim.checkpoints.variables import Variables, dtype_called, handle, is_of_keras, named_variables
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
     from optim.optimizer import Optimizer
 
+SAVED = "saved"
+"""Of an argument: as in the checkpoint."""
+
 
 def load_checkpoint(
     path: str | os.PathLike[str],
@@ -40,6 +44,7 @@ def load_checkpoint(
     slot_placement: Placement | None = None,
     master_copies: bool | None = None,
     loss_scale: float | str | None = None,
+    slot_dtype: str | None = SAVED,
     learning_rate: LearningRate | None = None,
     custom_objects: Mapping[str, type[Optimizer]] | None = None,
 ) -> Any:
@@ -57,6 +62,8 @@ def load_checkpoint(
         slots are widened, and the copies start as the variables. With copies in the checkpoint, it is these from which
         training goes on, also with `restore_variables=False`.
       loss_scale: another `loss_scale` than the saved one; a dynamic scale that was not saved starts anew.
+      slot_dtype: another `slot_dtype` than the saved one: None, `"bfloat16"` or `"int8"`. Slots that were stored in
+        fewer bits are widened; others are rounded to nearest, or encoded.
       learning_rate: a number, schedule or callable instead of the saved one; needed where that was a schedule of your
         own, of which only a name and arguments are saved.
       custom_objects: classes by name, where the saved optimizer is a subclass of your own.
@@ -75,7 +82,8 @@ def load_checkpoint(
     folder, metadata = stored.folder, stored.metadata
     named = named_variables(variables)
     trained = _check_variables(folder, metadata, named, restore_variables)
-    changes = _changes(slot_placement, master_copies, loss_scale) | _rate(folder, metadata, learning_rate)
+    changes = _changes(slot_placement, master_copies, loss_scale) | _slot_dtype(metadata, slot_dtype)
+    changes |= _rate(folder, metadata, learning_rate)
     on_keras = any(map(is_of_keras, named.values())) or not uses_tensorflow()
     if on_keras:
         _check_loss_scale(folder, changes.get("loss_scale", metadata.config.get("loss_scale")))
@@ -84,7 +92,8 @@ def load_checkpoint(
     optimizer = _make(folder, metadata, {"mesh": mesh, **changes}, custom_objects or {})
     optimizer = _built(optimizer, [named[name] for name in trained], trained, on_keras)
     state = live.state_of(optimizer)
-    todo = assigning.state_assignments(optimizer, _state_values(stored, state, learning_rate is None), fresh=True)
+    values = _state_values(stored, state, learning_rate is None, slot_dtype)
+    todo = assigning.state_assignments(optimizer, values, fresh=True)
     if restore_variables:
         todo += _variable_assignments(stored, named)
     assigning.assign_all(todo)
@@ -145,6 +154,13 @@ def _changes(
     if loss_scale not in (None, DYNAMIC):
         changes["loss_scale_growth_steps"] = None  # which only a dynamic scale has
     return changes
+
+
+def _slot_dtype(metadata: Metadata, given: str | None) -> dict[str, Any]:
+    if given == SAVED:
+        return {}
+    is_random = given == BFLOAT16 or metadata.config.get("stochastic_rounding")
+    return {"slot_dtype": given} | ({} if is_random else {"rounding_seed": 0})
 
 
 def _rate(folder: str, metadata: Metadata, given: Any) -> dict[str, Any]:
@@ -216,7 +232,9 @@ def _make(
     return cls.from_config(configs.with_members({**metadata.config, **changes}, custom_objects))
 
 
-def _state_values(stored: Stored, state: live.LiveState, is_saved_rate: bool) -> assigning.StateValues:
+def _state_values(
+    stored: Stored, state: live.LiveState, is_saved_rate: bool, slot_dtype: str | None = SAVED
+) -> assigning.StateValues:
     """What to assign. `is_saved_rate`: whether the saved learning rate is among it."""
     here = {t.name: t for t in state.tracked}
     may_grow = _may_grow(stored)
@@ -224,6 +242,8 @@ def _state_values(stored: Stored, state: live.LiveState, is_saved_rate: bool) ->
         slot: {name: _slot_value(stored, slot, name, state.find(slot, here[name]), name in may_grow) for name in owners}
         for slot, owners in stored.metadata.slots.items()
     }
+    if stored.metadata.config.get("slot_dtype") is not None or slot_dtype not in (SAVED, None):
+        slots = slot_dtypes.converted(slots, lambda slot, name: state.find(slot, here[name]))
     scalars = {
         name: _scalar(stored, name, handle(variable).dtype)
         for name, variable in state.scalars.items()
@@ -252,6 +272,11 @@ def _slot_value(stored: Stored, slot: str, name: str, variable: Any, may_grow: b
     if slot == slot_layout.GATHERED and dtype != value.dtype:  # marks of TensorFlow may be large numbers
         marks = value
         value = replace(marks, dtype=dtype, load=lambda: (np.asarray(marks.load()) != 0).astype(dtype))
+    if may_grow and dtype in slot_dtypes.CODES:
+        raise CheckpointError(
+            f"{value.what} may be larger in the live variable, and slot_dtype={INT8!r} has one scale for each block of"
+            " its elements. Load it with slot_dtype=None, save it, and load that with the slot_dtype you want"
+        )
     return assigning.grown(value, variable) if may_grow else value
 
 

@@ -66,6 +66,8 @@ class Work:
     None. Empty: all None."""
     held: Held | None = None
     """All gradients, if dtopt's own kernel has them already."""
+    key: Any = None
+    """Of the noise of stochastic rounding in this step: an int, or a uint32 tensor; None without it."""
     control: Any = None
     """In a function, on a GPU: what `one_op.control` made there of the gradients, instead of numbers of the host."""
 

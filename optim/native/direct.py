@@ -245,10 +245,11 @@ def update(
     rows: Sequence[int] = (),
     overwrite: bool = False,
     control: Held | None = None,
+    packing: Sequence[float] = (),
 ) -> None:
     """A step of the variables of a group, as `calls.h` says. Raises RuntimeError: it cannot be, nothing changed."""
     number = NO_CONTROL if control is None else control.number
-    _loaded[0].update(group, held.number, [*options], [*scales], [*decays], [*rows], overwrite, number)
+    _loaded[0].update(group, held.number, [*options], [*scales], [*decays], [*rows], overwrite, number, [*packing])
 
 
 NO_CONTROL = -1

@@ -37,6 +37,7 @@ class Preparation(StepScalars):
             XP,
         )
         self._state = state
+        self.key = state.slots.storage.step_key(iterations)
         self.loss_scale = settings.loss_scale.for_step(isinstance(iterations, int))
 
     @staticmethod
@@ -77,6 +78,7 @@ class Preparation(StepScalars):
             slices=[apart.slices.get(t.index) for t in tracked] if apart.slices else (),
             named=[apart.named.get(t.index) for t in tracked] if apart.named else (),
             held=apart.held,
+            key=self.key,
         )
 
     def work_of_rule(self, tracked: Tracked, gradient: Any) -> Work:
@@ -97,6 +99,7 @@ class Preparation(StepScalars):
             has_averages=False,
             ema_momentum=1.0,
             overwrite=False,
+            key=self.key,
         )
 
     def _rules_of(self, tracked: Sequence[Tracked]) -> Sequence[Rule | None]:
