@@ -50,7 +50,7 @@ def without(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def doubt(dtype: str, slots: Mapping[str, Any]) -> Origin:
-    """That the optimizer went on from slots that it rounded after each step, and a target does not."""
+    """The warning that the source rounded slots after each step, which a target does not."""
     text = (
         f"slots {some(list(slots))} are stored as {dtype} and read as float32, in which the target continues; to store"
         f" them so again: optim.load_checkpoint(..., slot_dtype={dtype!r})"
