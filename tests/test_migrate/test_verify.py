@@ -225,7 +225,7 @@ def test_an_altered_state_file_is_a_difference(tmp_path: Path) -> None:
     text = pointer.read_text()
     pointer.write_text(text.replace("all_model", "any_model"))
     assert migrate.verify(ADAM, tmp_path / "out").differences == (
-        "its file checkpoint, in which TensorFlow looks for the newest state, was altered",
+        "its file checkpoint, with which TensorFlow finds the newest state, was altered",
     )
     pointer.write_text(text.replace("state-", "state-\0", 1))
     with pytest.raises(AmbiguousError, match="which is missing; name one of"):
