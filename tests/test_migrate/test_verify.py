@@ -66,7 +66,7 @@ def test_a_rule_that_needs_whole_variables_leaves_out_the_largest(tmp_path: Path
     result = migrate.verify(source, tmp_path / "out", optimizer_config=config)
     assert result.ok, result.differences
     assert result.parity is not None
-    assert "largest variables, as Adafactor needs them whole" in result.notes[0]
+    assert "largest variables, because Adafactor needs them whole" in result.notes[0]
 
 
 def test_the_pieces_reach_from_the_first_number_to_the_last() -> None:
