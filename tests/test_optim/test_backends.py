@@ -117,7 +117,7 @@ def test_groups(check: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["jax", broad("torch")])
-def test_groups_of_another_backend_go_on_here(backend: str) -> None:
+def test_groups_of_another_backend_continue_here(backend: str) -> None:
     import tensorflow as tf
 
     from tests.test_optim.group_checks import SHAPES
