@@ -73,6 +73,14 @@ def group_key(number: int, scalar: str) -> str:
     return f"group_{number}_{scalar}"
 
 
+def rates_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The learning rates in the config of an optimizer, by the names of the scalars that keep them."""
+    groups = config.get(GROUPS)
+    if groups is None:
+        return {LEARNING_RATE: config.get(LEARNING_RATE)}
+    return {group_key(i, LEARNING_RATE): of["config"].get(LEARNING_RATE) for i, (_, of) in enumerate(groups)}
+
+
 def scalar_key(name: str) -> str:
     return f"optimizer/{escape(name)}{VALUE_SUFFIX}"
 
