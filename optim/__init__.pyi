@@ -662,6 +662,9 @@ class Groups(_Groups):
         loss_scale: float | str | None = None,
         loss_scale_growth_steps: int | None = None,
         master_copies: bool = False,
+        slot_dtype: str | None = None,
+        stochastic_rounding: bool = False,
+        rounding_seed: int = 0,
         loss_scale_factor: float | None = None,
     ) -> None: ...
 

@@ -220,15 +220,19 @@ class Settings:
             cautious=self.caution.cautious,
             adaptive_grad_clip=self.adaptive_clipping.adaptive_grad_clip,
         )
-        exclusive.check(master_copies=self.masters.master_copies, stochastic_rounding=self.rounding.stochastic_rounding)
         self.slot_dtypes.check(self._algorithm.updating_rules, owner, has_lazy_rows=bool(self.lazy_rows.patterns))
-        self.rounding.check(rule is not None, self.slot_dtypes.slot_dtype, owner)
+        self.check_rounding(is_by_rule=rule is not None)
         self.repeated_rows.check(
             self.clipping.option,
             accumulates=self.accumulation.is_used,
             is_coupled=not self.weight_decay.decoupled_weight_decay,
             own_step=owner if rule is None else None,
         )
+
+    def check_rounding(self, *, is_by_rule: bool) -> None:
+        """Refuse stochastic rounding, or its seed, without effect."""
+        exclusive.check(master_copies=self.masters.master_copies, stochastic_rounding=self.rounding.stochastic_rounding)
+        self.rounding.check(is_by_rule, self.slot_dtypes.slot_dtype, self._algorithm.owner)
 
     def storage(self) -> Storage:
         """How slots and variables are stored."""

@@ -343,3 +343,32 @@ def test_a_rule_of_ones_own_says_which_slots() -> None:
     assert optimizer.get_slot(weights, "m").dtype == tf.int8
     assert optimizer.get_slot(weights, "n").dtype == tf.float32
     np.testing.assert_allclose(value_of(weights), 0.9, rtol=1e-6)
+
+
+GROUPS = {"int8": {"slot_dtype": "int8"}, "bfloat16": {"slot_dtype": "bfloat16", "rounding_seed": 3}}
+
+
+@pytest.mark.parametrize("mode", ["native", "native_function"])
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_share_the_options(name: str, mode: str) -> None:
+    found = []
+    for how in (mode, "portable"):
+        members = [("bias", optim.Lion(0.01)), (None, optim.Adam(0.01))]
+        optimizer = optim.Groups(members, executor="portable" if how == "portable" else "auto", **GROUPS[name])
+        found.append(bits_of(optimizer, train(optimizer, how)))
+    assert_same(*found)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: optim.Groups([(None, optim.Adam(slot_dtype="int8"))]), "slot_dtype"),
+        (lambda: optim.Groups([(None, optim.Adam(stochastic_rounding=True))]), "stochastic_rounding"),
+        (lambda: optim.Groups([(None, optim.SGD())], slot_dtype="int8"), "no slot"),
+        (lambda: optim.Groups([(None, optim.Adam(lazy_rows=["a"]))], slot_dtype="int8"), "lazy_rows"),
+        (lambda: optim.Groups([(None, optim.Adam())], rounding_seed=3), "no effect"),
+    ],
+)
+def test_groups_refuse_what_cannot_act(make: Any, text: str) -> None:
+    with pytest.raises(HyperparameterError, match=text):
+        make()
