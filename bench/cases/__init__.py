@@ -1,1 +1,1 @@
-"""What is measured: workloads, optimizers with their arguments and options, meshes and layouts."""
+"""What to measure: workloads, optimizers with their arguments and options, meshes and layouts."""

@@ -1,7 +1,7 @@
 """The optimizers that can be measured: arguments, rule, and least traffic of a step.
 
 `-o` takes a name with arguments: `adam`, `adam:amsgrad=true`, `sgd:momentum=0.9:nesterov=true`. The arguments of every
-optimizer are those below; each peer is given all of them, the defaults included.
+optimizer are those below. Each peer gets all of them, including the defaults.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ from optim.rules.yogi import YogiRule
 Arguments = Mapping[str, Any]
 
 TOLERANCE = 2e-4
-"""float32 arithmetic stays below it (1 - 0.999**t in float32 alone is off by up to 5e-5); a wrong formula
-does not."""
+"""Tolerance. The error of float32 arithmetic is below it (1 - 0.999**t in float32 alone is off by up to 5e-5); that of
+a wrong formula is above.
+"""
 
 MUON_TOLERANCE = 5e-3
-"""Five Newton-Schulz iterations enlarge small singular values, and float32's errors in them, by up to 3.4445**5 = 485;
-one iteration more or less moves the result by over a tenth."""
+"""Tolerance of Muon. Five Newton-Schulz iterations enlarge small singular values, and float32's errors in them, by up
+to 3.4445**5 = 485. One iteration more or less moves the result by over a tenth.
+"""
 
 WHOLE = 2**24
 """Elements of the largest tensor that the reference computes whole."""
@@ -61,14 +63,14 @@ class Algorithm:
     Attributes:
       name: as `-o` takes it; class_name: the class in Keras and in `optim`.
       kind: the rule of `optim`, which is the reference, in float64; its defaults are the arguments'.
-      arguments: names of those that can be chosen, numbers and flags.
+      arguments: names of the arguments that users can set, numbers and flags.
       given: values other than the rule's defaults.
       further_reads: arrays of the parameter's shape that a step must read again, in a second or third pass.
-      weight_decay: what is used where `--weight-decay` is not given, or None.
-      tolerance: of the agreement in float32; largest_checked: elements of the largest tensor that is checked where
-        the rule needs tensors whole.
-      jumps: whether the step jumps with the sign of a number that rounding can turn around.
-      text: what `-o` was given.
+      weight_decay: value without `--weight-decay`, or None.
+      tolerance: of the agreement in float32; largest_checked: elements of the largest tensor that is checked if the
+        rule needs whole tensors.
+      jumps: whether the step jumps with the sign of a number that rounding can change.
+      text: the value of `-o`.
     """
 
     name: str
@@ -96,7 +98,7 @@ class Algorithm:
         return self.kind.from_arguments(choices, chosen)
 
     def slots_of(self, tensor: Tensor) -> dict[str, tuple[int, ...]]:
-        """The slots that it keeps for a tensor, by name: which dims of the tensor each has."""
+        """Return the slots of a tensor by name: which dims of the tensor each has."""
         found = {slot.name: self.rule.slot_dims(slot, tensor.shape, [tensor.name]) for slot in self.rule.slots}
         return {name: dims for name, dims in found.items() if dims is not None}
 
@@ -179,7 +181,7 @@ ALIASES = {"momentum": "sgd:momentum=0.9"}
 
 
 def algorithm(text: str) -> Algorithm:
-    """The optimizer that `-o` names, with its arguments. Raises: UnknownNameError, OptionError."""
+    """Return the optimizer that `-o` names, with its arguments. Raises: UnknownNameError, OptionError."""
     name, *pairs = ALIASES.get(text, text).split(":")
     found = next((known for known in ALGORITHMS if known.name == name), None)
     if found is None:
@@ -209,5 +211,5 @@ def _argument(found: Algorithm, pair: str) -> tuple[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """An argument's value as `-o` takes it."""
+    """Format an argument's value as `-o` takes it."""
     return str(value).lower() if isinstance(value, bool) else f"{value:g}"

@@ -17,7 +17,7 @@ ITEMSIZES = {"float32": FLOAT32, "bfloat16": 2}
 
 @dataclass(frozen=True)
 class Case:
-    """What every peer gets, the same for all.
+    """The input of every peer, the same for all.
 
     Attributes:
       workload, layout: names in `bench.cases.workloads` and `bench.cases.layouts`; optimizer: as `-o` takes it.
@@ -26,7 +26,7 @@ class Case:
       seed: of the parameters and gradients.
       threads: CPU threads of each peer.
       options: what a step does in addition to the optimizer's rule.
-      shapes: the tensors, if they are not a workload of `bench`; shapes_from: what the command line calls them.
+      shapes: the tensors, if they are not a workload of `bench`; shapes_from: their name on the command line.
     """
 
     workload: str
@@ -64,11 +64,11 @@ class Case:
         return (self.algorithm.weight_decay if given is None else given) or 0.0
 
     def is_sparse(self, tensor: Tensor) -> bool:
-        """Whether its gradient is a set of rows."""
+        """Whether the gradient of the tensor is a set of rows."""
         return tensor.table and self.options.sparse_rows is not None
 
     def touched_rows(self, index: int) -> int:
-        """How many rows of table number `index` a gradient has."""
+        """Return how many rows of table number `index` a gradient has."""
         return min(self.options.sparse_rows or 0, self.tensors[index].shape[0])
 
     @property
@@ -78,16 +78,16 @@ class Case:
 
     @property
     def mesh_elements(self) -> int:
-        """Parameters that all devices of the mesh hold together, replicas counted."""
+        """Parameters on all devices of the mesh together, replicas counted."""
         pairs = zip(self.tensors, self.shardings, strict=True)
         return sum(elements_on_all_devices(tensor, layout, self.mesh) for tensor, layout in pairs)
 
     def updated_elements(self, on_mesh: bool) -> int:
-        """Elements that one step updates, on the mesh or whole."""
+        """Return the elements that one step updates, on the mesh or whole."""
         return self.mesh_elements if on_mesh else self.elements
 
     def to_message(self) -> dict[str, Any]:
-        """Plain values for the pipe to a worker and for results."""
+        """Return plain values for the pipe to a worker and for results."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             **plain,

@@ -1,7 +1,7 @@
-"""Meshes by axis names and sizes, and the rules that lay tensors out on them.
+"""Meshes by axis names and sizes, and rules that lay tensors out on them.
 
-A rule gives every dim of a tensor a mesh axis or None. DTensor shards evenly only, so an axis goes to a dim
-that its size divides; if the rule's dim does not divide, it uses another one and adds a note.
+A rule gives every dim of a tensor a mesh axis or None. DTensor shards only evenly, so an axis goes to a dim that its
+size divides. If the rule's dim does not divide, the layout uses another one and adds a note.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MeshShape:
 
 
 def parse_mesh(text: str) -> MeshShape:
-    """Reads `batch=2,model=2`, `2x2` (batch, model) or `2` (model). Raises: OptionError."""
+    """Read `batch=2,model=2`, `2x2` (batch, model) or `2` (model). Raises: OptionError."""
     try:
         if "=" in text:
             pairs = [part.split("=") for part in text.split(",")]
@@ -59,7 +59,7 @@ def _axis(mesh: MeshShape, preferred: str, otherwise: int) -> tuple[str, int]:
 
 
 def _one_axis(tensor: Tensor, axis: tuple[str, int], wanted: int) -> Sharding:
-    """Splits the wanted dim over one axis, or the largest other dim that its size divides, or no dim."""
+    """Split the wanted dim over one axis, or the largest other dim that its size divides, or no dim."""
     name, size = axis
     others = sorted(range(len(tensor.shape)), key=lambda dim: -tensor.shape[dim])
     for dim in (wanted, *others):
@@ -80,7 +80,7 @@ def _replicated(tensor: Tensor, mesh: MeshShape) -> Sharding:
 
 
 def _megatron(tensor: Tensor, mesh: MeshShape) -> Sharding:
-    """Tensor parallelism over `model` (Shoeybi et al. 2019), whole on the other axes."""
+    """Shard for tensor parallelism over `model` (Shoeybi et al. 2019), whole on the other axes."""
     if tensor.model_dim is None:
         return _replicated(tensor, mesh)
     return _one_axis(tensor, _axis(mesh, "model", -1), tensor.model_dim)
@@ -90,9 +90,11 @@ _INTO_HEADS = ("qkv", "query", "key", "value")
 
 
 def _kerashub(tensor: Tensor, mesh: MeshShape) -> Sharding:
-    """Matrices over both axes as KerasHub's `LlamaBackbone.get_layout_map` lays them out: inputs over `batch` and
-    outputs over `model`, but inputs over `model` and outputs over `batch` for embeddings, for row-parallel kernels,
-    and for query, key and value; vectors and kernels of convolutions whole."""
+    """Shard matrices over both axes as KerasHub's `LlamaBackbone.get_layout_map` does.
+
+    Inputs go over `batch` and outputs over `model`. For embeddings, row-parallel kernels, and query, key and value,
+    inputs go over `model` and outputs over `batch`. Vectors and kernels of convolutions stay whole.
+    """
     if tensor.model_dim is None or len(tensor.shape) != 2:
         return _replicated(tensor, mesh)
     batch, model = _axis(mesh, "batch", 0), _axis(mesh, "model", -1)
@@ -110,12 +112,12 @@ def _kerashub(tensor: Tensor, mesh: MeshShape) -> Sharding:
 
 
 def _fsdp(tensor: Tensor, mesh: MeshShape) -> Sharding:
-    """Dim 0 of every tensor over `batch`, as PyTorch's FSDP2 does."""
+    """Shard dim 0 of every tensor over `batch`, as PyTorch's FSDP2 does."""
     return _one_axis(tensor, _axis(mesh, "batch", 0), 0)
 
 
 def _largest_axis(tensor: Tensor, mesh: MeshShape) -> Sharding:
-    """The largest axis on the largest dim that it divides, then the next axis on the next such dim."""
+    """Put the largest axis on the largest dim that it divides, then the next axis on the next such dim."""
     split: list[str | None] = [None] * len(tensor.shape)
     left_over = []
     for name, size in sorted(mesh.axes, key=lambda axis: -axis[1]):
@@ -148,14 +150,14 @@ SUMMARIES = {
 
 
 def sharding(rule: str, tensor: Tensor, mesh: MeshShape) -> Sharding:
-    """Lays one tensor out. Raises: UnknownNameError."""
+    """Lay one tensor out. Raises: UnknownNameError."""
     if rule not in RULES:
         raise UnknownNameError(f"no layout rule is called {rule!r}; there are: {', '.join(RULES)}")
     return RULES[rule](tensor, mesh) if tensor.shape else Sharding(())
 
 
 def elements_on_all_devices(tensor: Tensor, layout: Sharding, mesh: MeshShape) -> int:
-    """Elements that all devices hold together: more than the tensor's own where it is replicated."""
+    """Return the elements on all devices together: more than the tensor's own if it is replicated."""
     sizes = dict(mesh.axes)
     shards = prod(sizes[axis] for axis in layout.axes if axis is not None)
     return tensor.elements * mesh.devices // shards

@@ -9,7 +9,7 @@ from typing import Any
 from bench.errors import OptionError
 
 CLIPS = {"value": "clipvalue", "norm": "clipnorm", "global_norm": "global_clipnorm"}
-"""Kinds of `--clip` and Keras' names of them."""
+"""Kinds of `--clip` and their names in Keras."""
 
 PLACEMENTS = ("like_variable", "zero1")
 DTYPES = ("float32", "bfloat16")
@@ -22,16 +22,16 @@ class Options:
     """Attributes:
     clip: "value=LIMIT", "norm=LIMIT" or "global_norm=LIMIT", or None. Gradients are in [-0.05, 0.05).
     ema: momentum of a moving average of the parameters, or None.
-    accumulate: gradients that make one step; their mean is used.
+    accumulate: gradients per step; the step uses their mean.
     weight_decay: p ← p · (1 − weight_decay · learning_rate) before the step; None for the optimizer's own default.
     placement: "like_variable", or "zero1" for slots sharded over the axes on which a variable is replicated.
     dtype: of parameters and gradients, "float32" or "bfloat16".
-    sparse_rows: gradients of embedding tables are so many distinct rows; None for dense ones.
-    lazy_rows: leave rows without a gradient, and their slots, as they are.
-    cache: "warm" steps on what the last step left in the cache; "cold" clears it before each timed step.
+    sparse_rows: number of distinct rows in gradients of embedding tables; None for dense ones.
+    lazy_rows: leave rows without a gradient, and their slots, unchanged.
+    cache: "warm" steps find in the cache what the last step left there; "cold" clears it before each timed step.
     in_situ: also time a small forward and backward pass with the step.
-    where: how a step is called: "eager", in one tf.function ("function"), or by Keras' "fit"; None: as each peer is
-      usually called.
+    where: how a step is called: "eager", in one tf.function ("function"), or by Keras' "fit"; None: the usual way of
+      each peer.
 
     Raises:
       OptionError: out of range.
@@ -73,7 +73,7 @@ class Options:
 
     @property
     def keras(self) -> dict[str, Any]:
-        """The options that are set, as keyword arguments of Keras' optimizers and `optim`'s."""
+        """Return the options that are set, as keyword arguments of Keras' optimizers and `optim`'s."""
         chosen: dict[str, Any] = {}
         if self.clip is not None:
             kind, limit = clip_of(self.clip)
@@ -87,7 +87,7 @@ class Options:
         return chosen
 
     def words(self) -> list[str]:
-        """The words of the command line for what differs from the defaults."""
+        """Return the words of the command line for the options that differ from the defaults."""
         kind, limit = clip_of(self.clip) if self.clip is not None else ("value", None)
         said = {
             f"--{CLIPS[kind].replace('_', '-')}": None if limit is None else f"{limit:g}",
@@ -106,7 +106,7 @@ class Options:
 
 
 def clip_of(text: str) -> tuple[str, float]:
-    """`norm=1` as ("norm", 1.0). Raises: OptionError."""
+    """Parse `norm=1` as ("norm", 1.0). Raises: OptionError."""
     kind, _, number = text.partition("=")
     try:
         limit = float(number)
@@ -119,4 +119,4 @@ def clip_of(text: str) -> tuple[str, float]:
 
 def _in_range(name: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not (low <= value <= high and value < inf):
-        raise OptionError(f"--{name} lies between {low:g} and {high:g}, not at {value:g}")
+        raise OptionError(f"--{name} must be between {low:g} and {high:g}, not {value:g}")

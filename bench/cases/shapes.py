@@ -22,16 +22,16 @@ class Shapes:
 
     @property
     def workload(self) -> Workload:
-        """The same as a workload."""
+        """Return the shapes as a workload."""
         return Workload(self.name, f"shapes of {self.source}", self.tensors)
 
 
 def read(path: Path) -> Shapes:
-    """Reads a JSON list of shapes: `[256, 64]`, or `{"name": ..., "shape": [...], "model_dim": ..., "table": ...}`.
+    """Read a JSON list of shapes: `[256, 64]`, or `{"name": ..., "shape": [...], "model_dim": ..., "table": ...}`.
 
     `model_dim` is the dim that megatron splits over the axis `model`; None, or omitted, for no dim. `table` means that
-    a batch looks up single rows; its default is True for matrices with "embedding" in their name. The list that
-    `dtopt migrate` takes as `--variables` is one of these.
+    a batch looks up single rows; its default is True for matrices with "embedding" in their name. The list for
+    `dtopt migrate --variables` has this format.
 
     Raises: OptionError, which names the entry.
     """
@@ -45,7 +45,7 @@ def read(path: Path) -> Shapes:
 
 
 def of_variables(name: str, source: str, variables: Iterable[tuple[str, Sequence[int]]]) -> Shapes:
-    """Shapes of (name, shape) pairs. Raises: OptionError, which names the entry."""
+    """Return the shapes of (name, shape) pairs. Raises: OptionError, which names the entry."""
     entries = ({"name": known, "shape": list(shape)} for known, shape in variables)
     return _named(name, source, (_tensor(entry, i, source) for i, entry in enumerate(entries)))
 

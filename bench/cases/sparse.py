@@ -19,18 +19,18 @@ class Rows:
     shape: tuple[int, ...]
 
     def at(self, positions: np.ndarray) -> np.ndarray:
-        """The table's elements at flat positions."""
+        """Return the table's elements at flat positions."""
         row, column = np.divmod(positions, self.shape[1])
         found = self.touched(positions)
         place = np.minimum(np.searchsorted(self.indices, row), len(self.indices) - 1)
         return np.where(found, self.values[place, column], np.float32(0.0))
 
     def touched(self, positions: np.ndarray) -> np.ndarray:
-        """Whether each flat position is in a row that is here."""
+        """Whether each flat position is in one of these rows."""
         return np.isin(positions // self.shape[1], self.indices)
 
     def positions(self, most: int) -> np.ndarray:
-        """Flat positions spread over the rows, at most about `most`."""
+        """Return flat positions spread over the rows, at most about `most`."""
         size = len(self.indices) * self.shape[1]
         step = -(-size // most) | 1
         row, column = np.divmod(np.arange(0, size, step), self.shape[1])

@@ -1,4 +1,4 @@
-"""The numbers that a case feeds to every peer: initial parameters and gradients, the same for the same seed."""
+"""The input numbers of a case for every peer: initial parameters and gradients, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from bench.cases.workloads import SPREAD
 
 
 def parameter(case: Case, index: int) -> np.ndarray:
-    """Initial value of tensor number `index`: float32, uniform in [-0.05, 0.05) unless the tensor has another spread,
-    rounded to bfloat16 if the case is of that dtype."""
+    """Return the initial value of tensor number `index`: float32, uniform in [-0.05, 0.05) unless the tensor has
+    another spread. It is rounded to bfloat16 if the case has that dtype.
+    """
     tensor = case.tensors[index]
     values = uniform(case, index, tensor.shape, stream=0)
     return values if tensor.spread == SPREAD else values * (values.dtype.type(tensor.spread / SPREAD))
 
 
 def gradient(case: Case, index: int, which: int) -> np.ndarray | Rows:
-    """Gradient number `which` (0, 1, ...) of a tensor, same distribution: different steps see different
-    ones. Rows for the tables of a sparse case."""
+    """Return gradient number `which` (0, 1, ...) of a tensor, from the same distribution: different steps get different
+    gradients. It is rows for the tables of a sparse case.
+    """
     if case.is_sparse(case.tensors[index]):
         return _rows(case, index, which)
     return uniform(case, index, case.tensors[index].shape, stream=1 + which)
 
 
 def uniform(case: Case, index: int, shape: tuple[int, ...], stream: int) -> np.ndarray:
-    """Random, so that no page stays the shared zero page and no arithmetic meets denormals."""
+    """Return random values, so that no page stays the shared zero page and no arithmetic meets denormals."""
     generator = np.random.Generator(np.random.SFC64([case.seed, index, stream]))
     values = generator.random(shape, dtype=np.float32)
     values -= np.float32(0.5)
@@ -35,14 +37,14 @@ def uniform(case: Case, index: int, shape: tuple[int, ...], stream: int) -> np.n
 
 
 def as_bfloat16(values: np.ndarray) -> np.ndarray:
-    """float32 values rounded to the nearest bfloat16, ties to even."""
+    """Round float32 values to the nearest bfloat16, ties to even."""
     bits = values.view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return (rounded & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def _rows(case: Case, index: int, which: int) -> Rows:
-    """Gradient number `which` of a table."""
+    """Return gradient number `which` of a table."""
     shape = case.tensors[index].shape
     count = case.touched_rows(index)
     generator = np.random.Generator(np.random.SFC64([case.seed, index, 1 + which, 1]))

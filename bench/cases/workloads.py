@@ -1,11 +1,11 @@
 """The trainable tensors of well-known models, shapes only, and synthetic sets of tensors.
 
-An optimizer step depends on a model through nothing but its shapes. Each workload is one short function; the
-totals are held by `tests/test_bench/test_workloads.py` against the published ones. Sources of the shapes:
-resnet50: torchvision `resnet.py`; bert-base: google-research/bert README; gpt2: openai/gpt-2 `src/model.py`;
-vit-b16: google-research/vision_transformer `vit_jax/configs/models.py`; transformer-big: Vaswani et al.
-(2017), table 3, tied vocabulary of 32768; dlrm-small: mlcommons/algorithmic-efficiency
-`criteo1tb/workload.py`; llama-7b: meta-llama/llama `llama/model.py`.
+An optimizer step depends on a model only through its shapes. Each workload is one short function;
+`tests/test_bench/test_workloads.py` compares the totals with the published ones. Sources of the shapes: resnet50:
+torchvision `resnet.py`; bert-base: google-research/bert README; gpt2: openai/gpt-2 `src/model.py`; vit-b16:
+google-research/vision_transformer `vit_jax/configs/models.py`; transformer-big: Vaswani et al. (2017), table 3, tied
+vocabulary of 32768; dlrm-small: mlcommons/algorithmic-efficiency `criteo1tb/workload.py`; llama-7b: meta-llama/llama
+`llama/model.py`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Tensor:
       name: unique within the workload.
       shape: sizes of its dims.
       model_dim: the dim that Megatron-style tensor parallelism splits over the axis `model` (the outputs of a
-        column-parallel kernel, the inputs of a row-parallel one, the rows of an embedding); None where every
-        device holds the whole tensor (norms, row-parallel biases).
-      table: whether a batch looks up single rows of it only, so that its gradient may be sparse. A table that is tied
+        column-parallel kernel, the inputs of a row-parallel one, the rows of an embedding); None if every device holds
+        the whole tensor (norms, row-parallel biases).
+      table: whether a batch looks up only single rows of it, so that its gradient may be sparse. A table that is tied
         to the output layer has a dense gradient.
       spread: initial values are uniform within half of it on both sides of 0.
     """
@@ -50,9 +50,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Of a transformer, as far as its activations depend on it. Attributes: layers; hidden: width of the residual
-    stream; heads; sequence: tokens that it was trained with; vocabulary; batch: examples of a step it was trained with,
-    None where that is not known."""
+    """A transformer, as far as its activations depend on it.
+
+    Attributes: layers; hidden: width of the residual stream; heads; sequence: tokens that it was trained with;
+      vocabulary; batch: examples of a step it was trained with, None if unknown.
+    """
 
     layers: int
     hidden: int
@@ -64,7 +66,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Workload:
-    """Attributes: name; summary; tensors; architecture, where it is a transformer."""
+    """Attributes: name; summary; tensors; architecture, if it is a transformer."""
 
     name: str
     summary: str
@@ -77,7 +79,7 @@ class Workload:
 
 
 def _dense(name: str, inputs: int, outputs: int, split: str) -> Iterator[Tensor]:
-    """A kernel (inputs, outputs) with bias; `split` is "column" (outputs), "row" (inputs) or "whole"."""
+    """Return a kernel (inputs, outputs) with bias; `split` is "column" (outputs), "row" (inputs) or "whole"."""
     dims: dict[str, tuple[int | None, int | None]] = {
         "column": (1, 0),
         "row": (0, None),
@@ -94,7 +96,7 @@ def _norm(name: str, width: int) -> Iterator[Tensor]:
 
 
 def _gpt_block(name: str, width: int) -> Iterator[Tensor]:
-    """Pre-norm block with fused query, key and value: 12 tensors."""
+    """Return a pre-norm block with fused query, key and value: 12 tensors."""
     yield from _norm(f"{name}/ln_1", width)
     yield from _dense(f"{name}/attention/qkv", width, 3 * width, "column")
     yield from _dense(f"{name}/attention/out", width, width, "row")
@@ -147,7 +149,7 @@ def _vit_b16() -> Iterator[Tensor]:
 
 
 def _conv(name: str, size: int, inputs: int, outputs: int) -> Iterator[Tensor]:
-    """A convolution without bias and the batch normalization of its outputs."""
+    """Return a convolution without bias and the batch normalization of its outputs."""
     yield Tensor(f"{name}/kernel", (size, size, inputs, outputs), 3)
     yield Tensor(f"{name}/norm/scale", (outputs,), 0)
     yield Tensor(f"{name}/norm/bias", (outputs,), 0)
@@ -271,14 +273,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     "llama-7b:layer": Architecture(1, 4096, 32, 2048, 0, 2048),
 }
 """Batches: Radford et al. 2019 (section 2.3), Devlin et al. 2018 (A.2), Dosovitskiy et al. 2020 (4.1), Touvron et al.
-2023 (table 2: 4 million tokens)."""
+2023 (table 2: 4 million tokens).
+"""
 
 NAMES: tuple[str, ...] = tuple(name for name, _, _ in _TABLE)
 
 
 @cache
 def workload(name: str) -> Workload:
-    """The workload of that name. Raises: UnknownNameError."""
+    """Return the workload of that name. Raises: UnknownNameError."""
     for known, summary, tensors in _TABLE:
         if known == name:
             return Workload(known, summary, tuple(tensors()), ARCHITECTURES.get(known))

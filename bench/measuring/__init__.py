@@ -1,1 +1,1 @@
-"""Time and what it can be trusted for: the clock, rounds, processes, statistics, and the machine."""
+"""Measure time and judge its reliability: the clock, rounds, processes, statistics, and the machine."""

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as `nvidia-smi` shows them: which they are, and how much of their memory is free."""
+"""Query NVIDIA's GPUs through `nvidia-smi`: their properties and their free memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FIELDS: dict[str, Callable[[str], Any]] = {
     "power.limit": float,
     "temperature.gpu": int,
 }
-"""What is asked for: memory in bytes, clocks in MHz, power in watts, temperature in degrees Celsius."""
+"""Queried fields: memory in bytes, clocks in MHz, power in watts, temperature in degrees Celsius."""
 COMMAND = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 SECONDS = 20.0
 
 Ask = Callable[[Sequence[str]], str]
-"""The output of a command; raises OSError or subprocess.SubprocessError."""
+"""Returns the output of a command; raises OSError or subprocess.SubprocessError."""
 
 
 def ask(command: Sequence[str]) -> str:
@@ -31,7 +31,7 @@ def ask(command: Sequence[str]) -> str:
 
 
 def describe(ask: Ask = ask) -> list[dict[str, Any]]:
-    """Each GPU by the names of FIELDS; None for what it does not know. Nothing where there is no nvidia-smi."""
+    """Return for each GPU the values of FIELDS; None for an unknown value. Empty if there is no nvidia-smi."""
     try:
         lines = ask(COMMAND).splitlines()
     except (OSError, subprocess.SubprocessError):
@@ -47,7 +47,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def sentence(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> str | None:
-    """How much memory the first GPU had free before a run, and its clocks after it; None where that is not known."""
+    """Describe the free memory of the first GPU before a run, and its clocks after it; None if these are unknown."""
     parts = []
     if before and before[0].get("memory.free") is not None and before[0].get("memory.total"):
         free, total = (before[0][name] / 1e9 for name in ("memory.free", "memory.total"))
@@ -60,6 +60,6 @@ def sentence(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) 
 
 
 def free_memory(found: Sequence[dict[str, Any]]) -> int | None:
-    """Free bytes of the fullest GPU; None if that is not known."""
+    """Return the free bytes of the fullest GPU; None if unknown."""
     known = [gpu["memory.free"] for gpu in found if gpu.get("memory.free") is not None]
     return min(known, default=None)

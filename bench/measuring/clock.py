@@ -1,5 +1,4 @@
-"""Timing of one session: samples, warm-up until two windows agree, and calibration. The clock can be
-replaced."""
+"""Time one session: samples, warm-up until two windows agree, and calibration. The clock is replaceable."""
 
 from __future__ import annotations
 
@@ -12,26 +11,29 @@ from statistics import median
 from typing import Protocol
 
 Clock = Callable[[], float]
-"""Seconds from any origin, monotonic."""
+"""Returns seconds since any origin, monotonic."""
 
 WINDOW = 3
 AGREEMENT = 0.1
-"""Two windows agree when their medians differ by less than this part of the later one."""
+"""Two windows agree if their medians differ by less than this fraction of the later one."""
 
 SHORTEST_SAMPLE = 0.05
-"""Seconds; shorter steps are repeated within a sample until it lasts this long: a thousand times what waking a process
-takes. Many short rounds tell more in the same time than few long ones, whose neighbours are further apart."""
+"""Seconds of a sample: shorter steps are repeated within a sample until it lasts this long.
+
+It is a thousand times the time to wake a process. Many short rounds show more in the same time than few long ones,
+because neighbouring samples are closer in time.
+"""
 
 MOST_STEPS_PER_SAMPLE = 1000
 
 LEAST_WARM_UP = {"gpu": 0.5}
-"""Seconds of warm-up at the least, by device: the clocks of an idle GPU are low."""
+"""Least seconds of warm-up, by device: the clocks of an idle GPU are low."""
 
 WALL_CLOCK = "wall clock"
 
 
 class Steps(Protocol):
-    """What is timed: `bench.peers.peer.Session`, or a fake."""
+    """The timed object: `bench.peers.peer.Session`, or a fake."""
 
     def run(self, steps: int) -> None: ...
 
@@ -40,8 +42,7 @@ class Steps(Protocol):
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Attributes: steps run; seconds they took; whether the last two windows agreed; seconds per step at the
-    end."""
+    """Attributes: steps run; seconds they took; whether the last two windows agreed; seconds per step at the end."""
 
     steps: int
     seconds: float
@@ -50,7 +51,8 @@ class WarmUp:
 
 
 def sample(session: Steps, steps: int, clock: Clock = time.perf_counter) -> float:
-    """Seconds per step of `steps` steps and the wait for every device after the last, the collector off."""
+    """Return the seconds per step of `steps` steps, with a wait for every device after the last; garbage collection is
+    off."""
     session.synchronise()
     collecting = gc.isenabled()
     gc.disable()
@@ -67,7 +69,7 @@ def sample(session: Steps, steps: int, clock: Clock = time.perf_counter) -> floa
 def single_steps(
     session: Steps, steps: int, clock: Clock = time.perf_counter, before: Callable[[], object] = lambda: None
 ) -> list[float]:
-    """Seconds of each of some steps, every one waited for; `before` runs ahead of each and is not timed."""
+    """Return the seconds of each of some steps, waiting for every one; `before` runs before each and is not timed."""
     found = []
     for _ in range(steps):
         before()
@@ -82,10 +84,11 @@ def warm_up(
     clock: Clock = time.perf_counter,
     least_seconds: float = 0.0,
 ) -> WarmUp:
-    """Steps one at a time until two windows of them agree, or a cap ends it, which is reported and no failure.
+    """Run steps one at a time until two windows of them agree, or until a cap. Reaching a cap is reported, not an
+    error.
 
     Args:
-      least_seconds: of steps, however many: the clocks of a GPU rise while it works.
+      least_seconds: least duration, whatever the number of steps: the clocks of a GPU rise while it works.
     """
     start = clock()
     seconds: list[float] = []
@@ -106,5 +109,5 @@ def _agree(seconds: list[float]) -> bool:
 
 
 def steps_per_sample(step_seconds: float) -> int:
-    """How many steps a sample needs to last SHORTEST_SAMPLE."""
+    """Return how many steps a sample needs to last SHORTEST_SAMPLE."""
     return min(MOST_STEPS_PER_SAMPLE, max(1, math.ceil(SHORTEST_SAMPLE / max(step_seconds, 1e-9))))

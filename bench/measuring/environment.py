@@ -1,4 +1,4 @@
-"""The machine and the software that a result belongs to."""
+"""Describe the machine and the software that a result belongs to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VARIABLES = (
     "MALLOC_ARENA_MAX",
     "TF_ENABLE_ONEDNN_OPTS",
 )
-"""Environment variables that change speed and are not set by the runner; recorded where they are set."""
+"""Environment variables that change speed and that the runner does not set; recorded if they are set."""
 
 VARIABLE_PREFIXES = ("DTENSOR_", "XLA_", "TF_XLA_", "JAX_", "OMP_", "MKL_", "KMP_")
 
@@ -43,9 +43,9 @@ _HOW_TO_GET = {
 
 
 def find_device(wanted: str) -> str:
-    """The device for "auto", "cpu", "gpu" or "tpu".
+    """Return the device for "auto", "cpu", "gpu" or "tpu".
 
-    Raises: OptionError; NoDeviceError, with how to get a missing one.
+    Raises: OptionError; NoDeviceError, which shows how to get a missing one.
     """
     present = [name for name, files in _DEVICE_FILES.items() if any(Path(file).exists() for file in files)]
     if wanted not in ("auto", "cpu", *_DEVICE_FILES):
@@ -62,7 +62,7 @@ def find_device(wanted: str) -> str:
 
 
 class Log:
-    """What a result says of the run around its numbers. Made before the run; `context` is asked for after it."""
+    """The context that a result stores about its run. Create it before the run; ask for `context` afterwards."""
 
     def __init__(self, command: str, threads: int, device: str = "cpu") -> None:
         self._began, self._device = time.monotonic(), device
@@ -70,15 +70,15 @@ class Log:
         self._members = describe(threads, device) | {"command": command, "started": started}
 
     def context(self, **further: Any) -> dict[str, Any]:
-        """Machine, versions, command, dates and load, and what the kind of result adds."""
+        """Return machine, versions, command, dates and load, and the additions of the kind of result."""
         after: dict[str, Any] = {"seconds": time.monotonic() - self._began, "load_after": load()}
-        if self._device == "gpu":  # at once, before its clocks fall
+        if self._device == "gpu":  # immediately, before its clocks fall
             after["accelerators_after"] = accelerators.describe()
         return {**self._members, **after, "busy": self._members["load"] > BUSY_LOAD, **further}
 
 
 def describe(threads: int, device: str = "cpu") -> dict[str, Any]:
-    """What the machine and its software are. Values that cannot be read are None."""
+    """Describe the machine and its software. Values that cannot be read are None."""
     gpus = accelerators.describe() if device == "gpu" else []
     return {
         "system": f"{platform.system()} {platform.release()}",
@@ -102,20 +102,23 @@ def describe(threads: int, device: str = "cpu") -> dict[str, Any]:
 
 
 def identity(gpus: Sequence[str] = ()) -> str:
-    """The same for machines that must give the same times, whatever their names: hash of processor, its number and
-    caches, memory in whole GB, and of the GPUs of a run on them."""
+    """Return an id that is equal for machines with equal times, whatever their names.
+
+    It is a hash of the processor, the number of processors and their caches, the memory in whole GB, and the GPUs of a
+    run on them.
+    """
     memory = round((_meminfo("MemTotal") or 0) / 1e9)
     parts = (platform.system(), platform.machine(), _cpu_model(), os.cpu_count(), last_level_cache(), memory, *gpus)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that are installed."""
+    """Return the versions of the installed packages."""
     return {name: version for name in PACKAGES if (version := package_version(name)) is not None}
 
 
 def package_version(name: str) -> str | None:
-    """The version of an installed distribution, or None."""
+    """Return the version of an installed distribution, or None."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -123,25 +126,26 @@ def package_version(name: str) -> str | None:
 
 
 def load() -> float:
-    """Runnable processes, mean of the last minute."""
+    """Return the number of runnable processes, mean of the last minute."""
     return os.getloadavg()[0]
 
 
 def available_memory() -> int:
-    """Bytes that can be allocated without swapping."""
+    """Return the bytes that can be allocated without swapping."""
     return _meminfo("MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
 def last_level_cache() -> int | None:
-    """Bytes of the largest cache that a core sees."""
+    """Return the bytes of the largest cache that a core can use."""
     sizes = [_read(str(file)) for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     units = {"K": 1024, "M": 1024**2}
     return max((int(size[:-1]) * units[size[-1]] for size in sizes if size and size[-1] in units), default=None)
 
 
 def regime(working_set: int, cache: int | None) -> str:
-    """Where the numbers live: "cache" (half of it or less), "dram" (four times or more, STREAM's rule),
-    "mixed"."""
+    """Classify the memory of the numbers: "cache" (half of it or less), "dram" (four times or more, STREAM's rule),
+    "mixed".
+    """
     if cache is None:
         return "unknown"
     if working_set <= cache / 2:

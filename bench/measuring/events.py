@@ -1,9 +1,10 @@
-"""Time on a GPU by its own clock: events that its driver puts between pieces of work.
+"""Time steps on a GPU by its own clock: events that its driver puts between pieces of work.
 
-A step that is timed so follows other work on the GPU, during which the host calls the steps: then the time between
-the events is that of the GPU's work, and it does not wait for the host. That holds as far as the host is ahead: a step
-that waits for the GPU, or that launches more than the driver's queue takes (some 1,000 launches), is timed with these
-waits.
+The timed step follows other work on the GPU, during which the host calls the steps. So the time between the events
+is the time of the GPU's work, without waits for the host.
+
+This holds as long as the host is ahead. The time includes waits if a step waits for the GPU, or launches more than
+the driver's queue holds (some 1,000 launches).
 """
 
 from __future__ import annotations
@@ -15,43 +16,44 @@ from bench.measuring.clock import Steps
 from optim.native.driver import Driver, Stream
 
 SCRATCH = 256 * 1024**2
-"""Bytes that are filled to keep a GPU at work."""
+"""Bytes to fill to keep a GPU busy."""
 
 FILLS = 8
-"""Fills whose time is taken, to know how many last how long."""
+"""Fills that are timed, to learn how long one takes."""
 
 MOST_AHEAD = 0.02
-"""Seconds of the host's calls that are timed at once."""
+"""Seconds of the host's calls to time together."""
 
 ROOM, LEAST_AHEAD, LONGEST = 1.5, 1e-3, 0.05
-"""The GPU is kept at work for ROOM times as long as the host's calls took, and LEAST_AHEAD, but not longer than
-LONGEST, in seconds: longer work would fill the queue of launches."""
+"""The GPU is kept busy for ROOM times the duration of the host's calls plus LEAST_AHEAD, at most LONGEST, in seconds:
+longer work would fill the queue of launches.
+"""
 
 
 class Events(Protocol):
     """Two events of the stream that a framework's steps run on.
 
     Attributes:
-      name: what they are, such as "CUDA events on TensorFlow's stream".
+      name: a description, such as "CUDA events on TensorFlow's stream".
     """
 
     name: str
 
     def occupy(self, seconds: float) -> None:
-        """Give the GPU work for so long. What comes later on the stream waits for it."""
+        """Give the GPU work for `seconds`. Later work on the stream waits for it."""
 
     def begin(self) -> None:
         """Record the first event."""
 
     def end(self) -> float:
-        """Record the second one and wait for it. Returns the seconds between both."""
+        """Record the second event and wait for it. Returns the seconds between both."""
 
 
 class DriverEvents:
     """Events of CUDA's driver.
 
     Args:
-      scratch: bytes of memory that is filled to keep the GPU at work.
+      scratch: bytes of memory to fill to keep the GPU busy.
     """
 
     def __init__(self, stream: Stream, name: str, scratch: int = SCRATCH):
@@ -80,10 +82,10 @@ class DriverEvents:
 
 
 def steps_at_once(most: int, host_seconds: float) -> int:
-    """How many steps to time between two events.
+    """Return how many steps to time between two events.
 
     Args:
-      host_seconds: that the call of a step takes.
+      host_seconds: seconds of the call of a step.
     """
     return max(1, min(most, int(MOST_AHEAD / max(host_seconds, 1e-9))))
 

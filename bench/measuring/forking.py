@@ -1,9 +1,10 @@
-"""Forks workers from a process that has imported TensorFlow: `python -m bench.measuring.forking FD`.
+"""Fork workers from a process that has imported TensorFlow: `python -m bench.measuring.forking FD`.
 
-The import is most of a worker's start. Nothing of TensorFlow is started by it: no device, and no thread; those that
-numpy's BLAS may have are ended by it at a fork and begin again in the child. Nothing of `optim` and of a peer is
-imported here: each worker does that itself, so that none sees what another one did, and versions of `optim` that
-share an interpreter share a server.
+The import is most of a worker's start. It starts no device and no thread of TensorFlow. Threads that numpy's BLAS may
+have are ended at a fork and start again in the child.
+
+This process imports neither `optim` nor a peer. Each worker imports these itself, so that no worker sees the work of
+another, and versions of `optim` that share an interpreter share a server.
 """
 
 from __future__ import annotations
@@ -19,20 +20,25 @@ from multiprocessing.reduction import recv_handle
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-"""linux/prctl.h"""
+"""From linux/prctl.h."""
 
 
 def tie() -> None:
-    """Linux ends this process when the one that started it ends, even where that one is killed; and what this process
-    starts stays below it, even where what started it has ended."""
+    """Make Linux end this process when its parent ends, even if the parent is killed.
+
+    Processes that this process starts remain its descendants, even if their parent has ended.
+    """
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def imported_tensorflow() -> Any:
-    """TensorFlow without the packages that it imports beside itself where they are installed (`tensorflow/__init__.py`,
-    `tensorflow/lite/python/util.py`): half of the time until it is there. Who needs them imports them later."""
+    """Import TensorFlow without the optional packages that it imports if they are installed.
+
+    They are half of the import time (`tensorflow/__init__.py`, `tensorflow/lite/python/util.py`). A worker that needs
+    them imports them later.
+    """
     beside = [name for name in ("jax", "keras") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(beside))  # type: ignore[arg-type]
     try:
@@ -44,7 +50,7 @@ def imported_tensorflow() -> Any:
 
 
 def _become(pipe: int, output: int, module: str, folder: str, paths: list[str]) -> None:
-    """What a fresh interpreter would be that runs the module, with these folders first on its path."""
+    """Become what a new interpreter would be that runs the module, with these folders first on its path."""
     os.setsid()
     tie()
     for stream in (1, 2):
@@ -79,7 +85,7 @@ def _ended(server: Connection, process: int) -> int | None:
 
 
 def serve() -> None:
-    """Answers with the id of each process that it forks, and with how one has ended, until the pipe ends."""
+    """Answer requests until the pipe ends: with the id of each forked process, or with its exit status."""
     tie()
     server = Connection(int(sys.argv[1]))
     os.sched_setaffinity(0, server.recv()["cpus"])

@@ -1,4 +1,5 @@
-"""Who used the CPUs during a sample: the processes of the peer, and others. None where Linux's /proc says nothing."""
+"""Measure who used the CPUs during a sample: the peer's processes, and others. None if Linux's /proc lacks the
+numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +11,15 @@ from pathlib import Path
 TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 PARENT, SESSION = 1, 3
-"""Places in what `_stat` gives."""
+"""Indices into the result of `_stat`."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """Seconds of CPU time. Attributes: own: of each session of processes; others: of everything else on the CPUs."""
+    """Seconds of CPU time.
+
+    Attributes: own: of each session of processes; others: of everything else on the CPUs.
+    """
 
     own: Mapping[int, float]
     others: float
@@ -23,7 +27,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds of CPU time so far: of each session of processes, of this process, of all on the CPUs."""
+    """Seconds of CPU time so far: of each session of processes, of this process, of everything on the CPUs."""
 
     sessions: Mapping[int, float]
     parent: float
@@ -31,7 +35,7 @@ class Reading:
 
 
 def read(sessions: Collection[int], cpus: Sequence[int]) -> Reading | None:
-    """The counters now; `sessions` are the ids of processes' sessions."""
+    """Return the current counters; `sessions` are the ids of processes' sessions."""
     try:
         busy = _busy(cpus)
     except OSError:
@@ -40,7 +44,7 @@ def read(sessions: Collection[int], cpus: Sequence[int]) -> Reading | None:
 
 
 def between(before: Reading | None, after: Reading | None) -> Use | None:
-    """What was used from one reading to another, by the sessions that are in both."""
+    """Return the use between two readings, for the sessions that are in both."""
     if before is None or after is None:
         return None
     own = {name: after.sessions[name] - before.sessions[name] for name in after.sessions if name in before.sessions}
@@ -49,7 +53,7 @@ def between(before: Reading | None, after: Reading | None) -> Use | None:
 
 
 def taken(sessions: Collection[int], cpus: Sequence[int]) -> dict[int, str]:
-    """Those sessions of processes of which a thread has more than it was given, and what."""
+    """Return the sessions with a thread that exceeds its CPUs or its priority, and the violation."""
     found = {}
     for process, session, _ in _processes(sessions):
         for thread in map(int, _entries(Path("/proc", process, "task"))):
@@ -66,7 +70,7 @@ def taken(sessions: Collection[int], cpus: Sequence[int]) -> dict[int, str]:
 
 
 def members(session: int) -> list[int]:
-    """The processes of a session, and those that they started."""
+    """Return the processes of a session, and those that they started."""
     return [int(process) for process, _, _ in _processes([session])]
 
 
@@ -78,7 +82,8 @@ def _entries(folder: Path) -> list[str]:
 
 
 def _processes(sessions: Collection[int]) -> Iterator[tuple[str, int, list[str]]]:
-    """Process, session and numbers of all that belong to these sessions, by their own or by that of an ancestor."""
+    """Yield process, session and numbers of all processes that belong to these sessions, directly or through an
+    ancestor."""
     stats = {name: stat for name in _entries(Path("/proc")) if len(stat := _stat(name)) > SESSION}
     wanted = {str(session) for session in sessions}
     for name, stat in stats.items():
@@ -90,7 +95,7 @@ def _processes(sessions: Collection[int]) -> Iterator[tuple[str, int, list[str]]
 
 
 def _stat(process: str) -> list[str]:
-    """What follows the name in /proc/PID/stat; nothing for a process that has ended."""
+    """Return the fields after the name in /proc/PID/stat; empty for a process that has ended."""
     try:
         return Path("/proc", process, "stat").read_text().rpartition(") ")[2].split()
     except OSError:

@@ -1,5 +1,4 @@
-"""Starts a peer's worker and talks to it: equal threads, a timeout on every answer, a reason for every
-death."""
+"""Start a peer's worker and talk to it: equal threads, a timeout on every answer, a reason for every death."""
 
 from __future__ import annotations
 
@@ -24,11 +23,11 @@ STDERR_TAIL = 4000
 
 
 class WorkerError(Exception):
-    """A worker crashed, hung or answered with an error. The message is the reason shown in the row."""
+    """A worker crashed, hung or answered with an error. The message is the reason in the row."""
 
 
 class UnsupportedCaseError(WorkerError):
-    """A worker says that its peer cannot do what the case asks for: no failure, but no row with times either."""
+    """A worker reports that its peer does not support the case. That is not a failure, but the row has no times."""
 
 
 class HungError(WorkerError):
@@ -36,12 +35,12 @@ class HungError(WorkerError):
 
 
 def allowed_cpus() -> list[int]:
-    """CPUs that this process may use."""
+    """Return the CPUs that this process may use."""
     return sorted(os.sched_getaffinity(0))
 
 
 def threads_of(wanted: int | None) -> int:
-    """Threads of each peer: those wanted, or one for each CPU that may be used. Raises: OptionError."""
+    """Return the threads of each peer: those wanted, or one for each CPU that may be used. Raises: OptionError."""
     allowed = len(allowed_cpus())
     if wanted is not None and wanted > allowed:
         raise OptionError(f"{wanted} threads are asked for, and this process may use {allowed} CPUs")
@@ -49,10 +48,10 @@ def threads_of(wanted: int | None) -> int:
 
 
 def worker_environment(threads: int) -> dict[str, str]:
-    """The parent's environment, with every thread pool set alike and quiet frameworks.
+    """Return the parent's environment, with every thread pool set to the same size and quiet frameworks.
 
-    How OpenMP's threads wait stays as users have it: OMP_WAIT_POLICY=PASSIVE makes torch's fused step on 1,000 small
-    tensors 15 times slower than it is. By default they fall asleep within milliseconds (libgomp) of their last task.
+    How OpenMP's threads wait is left to the user's settings: OMP_WAIT_POLICY=PASSIVE makes torch's fused step on 1,000
+    small tensors 15 times slower. By default they sleep within milliseconds (libgomp) after their last task.
     """
     count = str(threads)
     settings = {
@@ -63,7 +62,7 @@ def worker_environment(threads: int) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        # The worker finds what this process finds, wherever it is started from.
+        # The worker imports from the same path as this process, whatever its folder.
         "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),
     }
     return {**os.environ, **settings}
@@ -71,7 +70,7 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 @cache
 def _folder_of_this_process() -> str:
-    """Removed when this process ends, however it was interrupted."""
+    """Return a folder that is removed when this process ends, even after an interrupt."""
     folder = tempfile.TemporaryDirectory(prefix="dtopt-bench-", ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)
     return folder.name
@@ -79,7 +78,7 @@ def _folder_of_this_process() -> str:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until this is left: another of them must not end what clears up after the first."""
+    """Delay Ctrl-C and SIGTERM until the end of the block: a second one must not end the clean-up after the first."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -88,7 +87,7 @@ def undisturbed() -> Iterator[None]:
 
 
 class Worker(Protocol):
-    """What is driven: a Child, or a fake."""
+    """A driven worker: a Child, or a fake."""
 
     def request(self, do: str, **arguments: Any) -> None: ...
 
@@ -98,7 +97,7 @@ class Worker(Protocol):
 
 
 class Running(Protocol):
-    """A process: what is used of subprocess.Popen."""
+    """A process: the part of subprocess.Popen that is used here."""
 
     @property
     def pid(self) -> int: ...
@@ -109,12 +108,15 @@ class Running(Protocol):
 
 
 Start = Callable[[str, int, str, int], Running]
-"""Of a module, with the descriptor of its end of the pipe, the folder to run in, and where its output goes."""
+"""Starts a module, with the descriptor of its end of the pipe, the folder to run in, and the file for its output."""
 
 
 def fresh(environment: dict[str, str], python: str | None = None) -> Start:
-    """Starts of a new interpreter, `python -m MODULE FD`, with all of these environment variables; `python`: another
-    one than this."""
+    """Return a function that starts a new interpreter, `python -m MODULE FD`, with exactly these environment variables.
+
+    Args:
+      python: another interpreter than this one.
+    """
 
     def start(module: str, pipe: int, folder: str, output: int) -> Running:
         return subprocess.Popen(
@@ -132,10 +134,10 @@ def fresh(environment: dict[str, str], python: str | None = None) -> Start:
 
 
 class Child:
-    """A process held at a pipe.
+    """A process at the other end of a pipe.
 
     Args:
-      module: what it runs.
+      module: the module to run.
       hello: the first message sent to it; it answers when it has started.
       start: `fresh`, or the `fork` of a Server.
     """
@@ -162,16 +164,16 @@ class Child:
         return self._child.pid
 
     def died(self) -> str | None:
-        """How the process ended, or None while it runs."""
+        """Return how the process ended, or None while it runs."""
         return self._death() if self._child.poll() is not None else None
 
     def request(self, do: str, **arguments: Any) -> None:
-        """Sends a request; `answer` fetches what comes back."""
+        """Send a request; `answer` fetches the reply."""
         self._waiting_for = do
         self._send({"do": do, **arguments})
 
     def answer(self, timeout: float) -> dict[str, Any]:
-        """The answer to the oldest unanswered request, within `timeout` seconds. Raises: WorkerError."""
+        """Return the answer to the oldest unanswered request, within `timeout` seconds. Raises: WorkerError."""
         try:
             if not self.pipe.poll(timeout):
                 raise HungError(f"gave no answer within {timeout:.0f} s while it was asked to {self._waiting_for}")
@@ -185,9 +187,9 @@ class Child:
         return answer["ok"]
 
     def stop(self) -> None:
-        """Ends the worker with its processes, and removes its folder. May be called twice."""
+        """End the worker with its processes, and remove its folder. May be called twice."""
         if not self._ended:
-            for process in load.members(self._child.pid):  # while it runs: what it leaves behind is nobody's
+            for process in load.members(self._child.pid):  # while its session exists
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             self._child.wait()

@@ -1,4 +1,4 @@
-"""When to stop: a fixed number of rounds, or as soon as every interval is narrow or the time is spent."""
+"""Decide when to stop: after a fixed number of rounds, or when every interval is narrow or the time is spent."""
 
 from __future__ import annotations
 
@@ -10,41 +10,46 @@ from bench.measuring import stats
 from bench.measuring.clock import Clock
 
 NARROW = 0.01
-"""Half an interval, as a part of the ratio, at which rounds end: what is 5% slower is then found."""
+"""Half width of an interval, as a fraction of the ratio, at which rounds end: a difference of 5% is then detected."""
 
 MOST_ROUNDS = 2000
 
 SECOND, FEW, FURTHER = 0.85, 0.75, 0.6
-"""Part of the time in which a second process of each, further ones up to MANY, and more may be started: without a
-second nothing tells what processes differ by, and of two Student's t, 13, makes the interval; a fourth still tells more
-than as many rounds would."""
+"""Fractions of the time within which a second process of each peer, further ones up to MANY, and more may be started.
+
+Without a second process the variation between processes is unknown. With two, Student's t, 13, makes the interval wide.
+A fourth still improves it more than as many rounds would.
+"""
 
 MANY = 4
 
 AROUND = 8.0
-"""Seconds of a budget, at most half of it, that are left for what is before the processes and after the last round."""
+"""Seconds of a budget, at most half of it, that are reserved for work before the processes start and after the last
+round."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How many rounds. Attributes: rounds, if their number is fixed; budget, seconds from the command to its answer
-    otherwise. At least as many rounds are made as an interval needs."""
+    """How many rounds to make; at least as many as an interval needs.
+
+    Attributes: rounds, if their number is fixed; budget, seconds from the command to its answer if it is not fixed.
+    """
 
     rounds: int | None = None
     budget: float = 60.0
 
     @property
     def seconds(self) -> float:
-        """From the start of the processes to the last round."""
+        """Seconds from the start of the processes to the last round."""
         return max(self.budget - AROUND, self.budget / 2)
 
     def least(self, comparisons: int) -> int:
-        """The fewest rounds with which each of so many ratios has an interval."""
+        """Return the fewest rounds with which each of `comparisons` ratios has an interval."""
         return next(n for n in range(1, MOST_ROUNDS) if stats.edge(n, max(1, comparisons)) is not None)
 
 
 class Rounds:
-    """The rounds of one case; `start` is when its time began to run."""
+    """The rounds of one case; `start` is when its time began."""
 
     def __init__(self, pace: Pace, comparisons: int, start: float, clock: Clock = time.monotonic) -> None:
         self._pace = pace
@@ -56,7 +61,7 @@ class Rounds:
 
     @property
     def expected(self) -> int:
-        """For a progress bar: how many it will be, as far as is known."""
+        """The expected number of rounds, for a progress bar."""
         if self._pace.rounds is not None:
             return self._pace.rounds
         left = self._pace.seconds - (self._clock() - self._start)
@@ -64,7 +69,7 @@ class Rounds:
         return max(self._least, self.done + int(left / each) if each else self._least)
 
     def leaves(self, seconds: float, processes: int) -> bool:
-        """Whether enough of the time is left for rounds if so much more passes before them, `processes` being there."""
+        """Whether enough time is left for rounds after another `seconds` before them, with `processes` started."""
         part = SECOND if processes == 1 else FEW if processes < MANY else FURTHER
         return self._pace.rounds is not None or self._clock() - self._start + seconds < part * self._pace.seconds
 

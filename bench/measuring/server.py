@@ -1,4 +1,5 @@
-"""The process that workers of one interpreter are forked from, see `bench.measuring.forking`, and what is forked."""
+"""The process that workers of one interpreter are forked from, see `bench.measuring.forking`, and its forked
+workers."""
 
 from __future__ import annotations
 
@@ -12,12 +13,14 @@ from typing import Any
 from bench.measuring.process import Child, Running, Start, WorkerError, fresh, undisturbed
 
 STARTS, ANSWERS = 300.0, 20.0
-"""Seconds that TensorFlow's import and an answer may take."""
+"""Most seconds of TensorFlow's import, and of an answer."""
 
 
 class Server:
-    """Forks processes that have imported TensorFlow. They have its interpreter, its environment and its CPUs, and end
-    with it."""
+    """Forks processes that have imported TensorFlow.
+
+    They have its interpreter, its environment and its CPUs, and end with it.
+    """
 
     def __init__(self, environment: dict[str, str], cpus: Sequence[int], python: str | None = None) -> None:
         self._child = Child("bench.measuring.forking", {"cpus": cpus}, fresh(environment, python))
@@ -25,7 +28,8 @@ class Server:
         self.forked = 0
 
     def fork(self, paths: Sequence[str] = ()) -> Start:
-        """Starts of processes with these folders first on their path. Raises, when it is called: WorkerError."""
+        """Return a function that starts processes with these folders first on their path. The function raises
+        WorkerError."""
 
         def start(module: str, pipe: int, folder: str, output: int) -> Running:
             request = {"module": module, "folder": folder, "paths": list(paths)}
@@ -36,19 +40,19 @@ class Server:
         return start
 
     def ended(self, process: int) -> int | None:
-        """How a process that it forked has ended, as subprocess says it, or None while it runs."""
+        """Return how a forked process has ended, as subprocess's return code, or None while it runs."""
         try:
             return self._ask("ended", process=process)
         except WorkerError:
             return -signal.SIGKILL
 
     def stop(self) -> None:
-        """Ends it with all that it forked. May be called twice."""
+        """End it with all processes that it forked. May be called twice."""
         self._broken = True
         self._child.stop()
 
     def _ask(self, do: str, handles: Sequence[int] = (), **arguments: Any) -> Any:
-        """The answer, which is heard before anything else is asked. Who did not answer once is not asked again."""
+        """Return the answer, before anything else is asked. After one missing answer, nothing is asked again."""
         if self._broken:
             raise WorkerError("the process that it was forked from has ended")
         try:
@@ -67,7 +71,7 @@ class Server:
 
 @dataclass
 class Forked:
-    """A child of a server, in the words of subprocess.Popen."""
+    """A child of a server, with the interface of subprocess.Popen."""
 
     pid: int
     server: Server

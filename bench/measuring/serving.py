@@ -1,7 +1,7 @@
 """The other end of the pipe of `bench.measuring.process.Child`: answers requests in the child's process.
 
-Requests and answers are dicts. An error is an answer too. The end of the pipe ends the process; the end of its parent
-ends it while it is busy, too.
+Requests and answers are dicts. An error is an answer too. The process ends at the end of the pipe. It also ends when
+its parent ends, even while it is busy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
         return {"unsupported": str(error)}
     except DtoptError as error:
         return {"error": str(error)}
-    except Exception as error:  # the edge of the process: whatever a framework raises becomes a row with its reason
+    except Exception as error:  # the edge of the process: any error of a framework becomes a row with its reason
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {_first_line(error)}"}
 
@@ -35,7 +35,7 @@ def _first_line(error: Exception) -> str:
 
 
 def answer_all(pipe: Connection, make: Callable[[dict[str, Any]], Any]) -> None:
-    """Answers requests until the pipe ends. `make` takes the first message and gives what has the methods."""
+    """Answer requests until the pipe ends. `make` takes the first message and returns the object with the methods."""
     hello = pipe.recv()
     try:
         os.sched_setaffinity(0, hello["cpus"])
@@ -54,8 +54,8 @@ def answer_all(pipe: Connection, make: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def serve(make: Callable[[dict[str, Any]], Any]) -> None:
-    """Serves the pipe that the command line names, then ends."""
+    """Serve the pipe that the command line names, then end."""
     tie()
     answer_all(Connection(int(sys.argv[1])), make)
     sys.stdout.flush()
-    os._exit(0)  # frameworks can hang or crash while they shut down their threads; everything is answered by now
+    os._exit(0)  # frameworks can hang or crash when they shut down their threads; all answers are sent by now

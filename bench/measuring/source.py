@@ -1,4 +1,4 @@
-"""Which state of dtopt is measured: its version, the commit it is from, and the sources of its kernel."""
+"""Identify the measured state of dtopt: its version, its commit, and the sources of its kernel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 
 
 def describe() -> dict[str, str]:
-    """Of the `optim` that is imported: `commit` (with `+` where files were changed since), if it is a checkout, and
-    `kernel`, a hash of the sources that the kernel is built from."""
+    """Describe the imported `optim`.
+
+    Returns: `commit` (with `+` if files have changed since), if it is a checkout, and `kernel`, a hash of the sources
+    that the kernel is built from.
+    """
     spec = importlib.util.find_spec("optim")
     if spec is None or spec.origin is None:
         return {}
@@ -24,7 +27,7 @@ def describe() -> dict[str, str]:
 
 
 def kernel(package: Path) -> str:
-    """A hash of the files of `optim/native`."""
+    """Return a hash of the files of `optim/native`."""
     files = sorted(path for path in (package / "native").rglob("*") if path.suffix in (".cc", ".h", ".py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 

@@ -1,15 +1,15 @@
-"""Medians, their intervals, and paired ratios of interleaved rounds: the one place where any kind of result gets these.
+"""Medians, their intervals, and paired ratios of interleaved rounds: the one source of these for all kinds of results.
 
-Samples of one peer share the machine's slow phases with their neighbours, so peers are compared round by round: the
+Samples of one peer share the machine's slow phases with their neighbours, so peers are compared round by round. The
 ratio of a peer is the median over rounds of (its time / the baseline's in the same round). Its interval runs from one
-order statistic to another, which covers the median of any distribution at least as often as it says (binomial; David
-and Nagaraja, Order Statistics, 2003, §7.1); with several comparisons each takes its part of what may go wrong
-(Bonferroni). Rounds that are too few for that have no interval.
+order statistic to another. It covers the median of any distribution at least as often as stated (binomial; David and
+Nagaraja, Order Statistics, 2003, §7.1). Several comparisons share the error probability (Bonferroni). With too few
+rounds there is no interval.
 
-Several processes of one program differ, through the layout of their memory, and more rounds do not tell by how much
-(Kalibera and Jones, doi 10.1145/2464157.2464160). Where peers have several, they take turns round by round,
-and what ratios differ by from one turn to the next, pooled over all peers, widens every interval to Student's t of the
-processes' medians, where that is wider: it holds the noise of their rounds, too.
+Several processes of one program differ through the layout of their memory, and more rounds do not show by how much
+(Kalibera and Jones, doi 10.1145/2464157.2464160). If peers have several processes, these take turns round by round. The
+variation of ratios between turns, pooled over all peers, widens every interval to Student's t of the processes'
+medians, if that is wider. It contains the noise of their rounds, too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from statistics import fmean, median
 CONFIDENCE = 0.95
 
 SAME = 0.03
-"""Two times that are closer than this for certain are called the same."""
+"""Two times are called the same if they certainly differ by less than this."""
 
 DIFFERENT = 0.01
-"""Others are called faster or slower that differ by more than this for certain: what the place of code and data in
-memory can do."""
+"""Others are called faster or slower if they certainly differ by more than this: the addresses of code and data can
+cause smaller differences.
+"""
 
 FEWEST_FOR_IQR = 4
 
@@ -44,7 +45,7 @@ Times = Mapping[Place, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median with its 95% interval; None where there are too few rounds for one, or an edge is infinite."""
+    """A median with its 95% interval; None if there are too few rounds for one, or an edge is infinite."""
 
     median: float
     low: float | None
@@ -57,7 +58,7 @@ class Ratio:
     """Time of a peer over time of the baseline.
 
     Attributes: baseline's name; median over rounds; low, high: 95% interval, None with too few rounds; rounds; verdict:
-    "faster", "slower", "same" or "unclear"; processes of each; why: what stands against a verdict, where there is one.
+      "faster", "slower", "same" or "unclear"; processes of each; why: evidence against a verdict, if there is any.
     """
 
     baseline: str
@@ -72,7 +73,8 @@ class Ratio:
 
 @cache
 def edge(count: int, comparisons: int = 1) -> int | None:
-    """How many values from either end the interval of a median begins, so that it covers; None where none does."""
+    """Return how many values from either end the interval of a median begins, so that it covers; None if no value
+    does."""
     from scipy.stats import binom
 
     miss = (1 - CONFIDENCE) / comparisons / 2
@@ -83,10 +85,10 @@ def edge(count: int, comparisons: int = 1) -> int | None:
 
 
 def interval(values: Sequence[float], comparisons: int = 1, phases: float = 0.0) -> tuple[float, float] | None:
-    """The interval of the median from order statistics. Infinite values, such as misses, are larger than any.
+    """Return the interval of the median from order statistics. Infinite values, such as misses, are larger than any.
 
     Args:
-      phases: how alike neighbours are, from `phases`; values that are tell less.
+      phases: correlation of neighbours, from `phases`; correlated values contain less information.
     """
     place = edge(len(values), comparisons)
     if place is None:
@@ -98,8 +100,11 @@ def interval(values: Sequence[float], comparisons: int = 1, phases: float = 0.0)
 
 
 def phases(values: Sequence[float]) -> float:
-    """The correlation of neighbours, from the side of the median that they are on; 0 where chance may explain it, and
-    under 1. A machine's slow phases are longer than a round, and do not always slow two peers alike."""
+    """Return the correlation of neighbours, from the side of the median that they are on; below 1.
+
+    It is 0 if chance may explain it. A machine's slow phases are longer than a round, and do not always slow two peers
+    equally.
+    """
     middle = median(values)
     sides = [(value > middle) - (value < middle) for value in values]
     found = sum(a * b for a, b in pairwise(sides)) / len(values)
@@ -107,7 +112,7 @@ def phases(values: Sequence[float]) -> float:
 
 
 def estimate(values: Sequence[float], comparisons: int = 1) -> Estimate:
-    """Median and interval of values that are at least one."""
+    """Return median and interval of one or more values."""
     found = interval(values, comparisons)
     low, high = (None if isinf(x) else x for x in found) if found else (None, None)
     return Estimate(median(values), low, high, len(values))
@@ -115,26 +120,30 @@ def estimate(values: Sequence[float], comparisons: int = 1) -> Estimate:
 
 @dataclass(frozen=True)
 class Between:
-    """What a ratio differs by from one pair of processes to another. Attributes: standard deviation of its logarithm;
-    degrees of freedom it was found with."""
+    """The variation of a ratio from one pair of processes to another.
+
+    Attributes: standard deviation of its logarithm; degrees of freedom of the estimate.
+    """
 
     deviation: float
     freedom: float
 
     def half_width(self, processes: int, comparisons: int) -> float:
-        """Of the mean over so many pairs of processes, as a logarithm."""
+        """Return the half width of the interval of the mean over `processes` pairs, as a logarithm."""
         from scipy.stats import t
 
         return float(t.ppf(1 - (1 - CONFIDENCE) / comparisons / 2, self.freedom)) * self.deviation / sqrt(processes)
 
 
 ONE_PROCESS = Between(0.1, inf)
-"""Assumed where each peer had one process: the middle of what the tables of docs/benchmarks/ with several show."""
+"""Assumed if each peer had one process: the middle of the values in the tables of docs/benchmarks/ with several."""
 
 
 def between(all_logs: Sequence[Mapping[Place, float]]) -> Between | None:
-    """The spread of `log_ratios` between processes, pooled over peers; None where no peer has several. The noise of
-    their rounds is part of it: with two processes what is left without it would too often come out as nothing."""
+    """Return the spread of `log_ratios` between processes, pooled over peers; None if no peer has several.
+
+    It includes the noise of the rounds: with two processes, the rest without it would too often be zero.
+    """
     squares, freedom = 0.0, 0
     for logs in all_logs:
         by_process: dict[int, list[float]] = {}
@@ -149,17 +158,17 @@ def between(all_logs: Sequence[Mapping[Place, float]]) -> Between | None:
 
 
 def log_ratios(times: Times, baseline_times: Times) -> dict[Place, float]:
-    """The logarithm of the ratio in each round that both have."""
+    """Return the logarithm of the ratio in each round that both have."""
     return {place: log(times[place] / baseline_times[place]) for place in sorted(times.keys() & baseline_times.keys())}
 
 
 def paired_ratio(
     times: Times, baseline: str, baseline_times: Times, comparisons: int = 1, spread: Between | None = None
 ) -> Ratio | None:
-    """The ratio over the rounds that both have. None where they share no round.
+    """Return the ratio over the rounds that both have; None if they share no round.
 
     Args:
-      comparisons: how many ratios are judged side by side; spread: between processes, from `between`.
+      comparisons: how many ratios are judged together; spread: between processes, from `between`.
     """
     logs = log_ratios(times, baseline_times)
     if not logs:
@@ -175,9 +184,9 @@ def paired_ratio(
 
 
 def ratio_by_way_of(mine: Ratio, other: Ratio, name: str) -> Ratio | None:
-    """The ratio to a peer `name` that shares no round, through the baseline that both were compared with.
+    """Return the ratio to a peer `name` that shares no round, through the baseline that both were compared with.
 
-    Its interval is the widest that the two intervals allow. None where the baselines differ.
+    Its interval is the widest that the two intervals allow. None if the baselines differ.
     """
     if mine.baseline != other.baseline:
         return None
@@ -189,7 +198,7 @@ def ratio_by_way_of(mine: Ratio, other: Ratio, name: str) -> Ratio | None:
 
 
 def verdict(low: float | None, high: float | None, different: float = DIFFERENT) -> str:
-    """What the interval of a ratio says, in one word; `different`: how far from 1 it must lie."""
+    """Return the verdict of a ratio's interval in one word; `different`: its least distance from 1."""
     if low is None or high is None:
         return "unclear"
     if low >= 1 / (1 + SAME) and high <= 1 + SAME:
@@ -200,7 +209,7 @@ def verdict(low: float | None, high: float | None, different: float = DIFFERENT)
 
 
 def width(ratio: Ratio | None) -> float:
-    """The wider side of a ratio's interval, as a part of the ratio; infinite without one."""
+    """Return the wider side of a ratio's interval, as a fraction of the ratio; infinite without one."""
     if ratio is None or ratio.low is None or ratio.high is None or not isfinite(ratio.median):
         return inf
     return max(ratio.high / ratio.median, ratio.median / ratio.low) - 1
@@ -212,7 +221,7 @@ def median_absolute_deviation(values: Sequence[float]) -> float:
 
 
 def relative_iqr(values: Sequence[float]) -> float:
-    """Interquartile range as a part of the median; 0 for fewer than FEWEST_FOR_IQR values."""
+    """Return the interquartile range as a fraction of the median; 0 for fewer than FEWEST_FOR_IQR values."""
     if len(values) < FEWEST_FOR_IQR:
         return 0.0
     from statistics import quantiles

@@ -1,1 +1,1 @@
-"""One optimizer step of every peer on the same shapes and numbers."""
+"""Measure one optimizer step of every peer on the same shapes and numbers."""

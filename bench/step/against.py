@@ -1,6 +1,7 @@
-"""Another `optim` to measure against this one in the same run: another checkout or environment, a commit, a release.
+"""Provide another `optim` to measure against this one in the same run: another checkout, environment, commit or
+release.
 
-This `bench` drives both, so that both are given the same numbers, timed alike and judged by the same rules; only what
+This `bench` drives both: both get the same numbers, the same timing and the same checks. Only the `optim` that
 `import optim` finds differs.
 """
 
@@ -27,11 +28,11 @@ RELEASE = re.compile(r"\d+(\.\d+)+\S*$")
 
 @contextmanager
 def home(text: str) -> Iterator[Home]:
-    """What `--against` names, prepared in a folder that is removed afterwards.
+    """Prepare what `--against` names in a folder that is removed afterwards.
 
     Args:
-      text: a folder with the package `optim` in it; an environment, the folder that has `bin/python`; a commit, branch
-        or tag of the checkout that this program is from; or the version of a release.
+      text: one of these: a folder that contains the package `optim`; an environment, that is a folder that contains
+        `bin/python`; a commit, branch or tag of the checkout that this program runs from; the version of a release.
 
     Raises: OptionError.
     """
@@ -49,7 +50,7 @@ def _find(text: str, place: Path) -> Home:
         (place / "optim").symlink_to((path / "optim").resolve())
         return Home(_commit(path) or text, str(place))
     if path.exists():
-        raise OptionError(f"--against {text}: it holds neither a package optim nor bin/python")
+        raise OptionError(f"--against {text}: the folder contains neither a package optim nor bin/python")
     if RELEASE.match(text):
         return _release(text, place)
     return _of_commit(text, place)
@@ -69,19 +70,19 @@ def _of_commit(text: str, place: Path) -> Home:
     found = _git("rev-parse", "--verify", "--quiet", "--short=10", f"{text}^{{commit}}", folder=root)
     if found.returncode:
         raise OptionError(
-            f"--against {text}: no folder, no version such as 0.2.0, and no commit of the checkout {root};"
+            f"--against {text}: not a folder, a version such as 0.2.0, or a commit of the checkout {root};"
             " name one of these"
         )
     archive = _git("archive", "--format=zip", text, "optim", folder=root)
     if archive.returncode:
-        raise OptionError(f"--against {text}: that commit holds no package optim")
+        raise OptionError(f"--against {text}: that commit contains no package optim")
     with zipfile.ZipFile(io.BytesIO(archive.stdout)) as files:
         files.extractall(place)
     return Home(found.stdout.decode().strip(), str(place))
 
 
 def _release(version: str, place: Path) -> Home:
-    """Its `optim` and what names its version; its own `bench` must not be what drives it."""
+    """Install the release; keep only its `optim` and its version, because its own `bench` must not drive it."""
     installed = place / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed)]
     done = subprocess.run([*pip, f"dtopt=={version}"], capture_output=True, text=True, check=False)

@@ -1,11 +1,15 @@
-"""Whether a peer computes what it should, checked before any of its times is taken and again after the last.
+"""Check that a peer computes the right thing, before any of its times is taken and again after the last one.
 
-Every peer starts from the same parameters, makes three steps, and must then agree with the float64 reference, its
-moving averages too; after the last timed round it must agree with as many steps as it was asked for, the last of
-them with another gradient. Up to 4096 elements of every tensor are compared, in the end such as could not be foreseen,
-or all where the rule needs tensors whole; of those the largest are left out, which the result says. All is read before
-anything is computed. The error of a tensor is its largest difference, less what storing the numbers in their dtype may
-have moved them by, as a part of the tensor's largest movement over the steps.
+Every peer starts from the same parameters and makes three steps. Then its parameters and moving averages must agree
+with the float64 reference. After the last timed round it must agree with as many steps as the benchmark asked for, the
+last of them with another gradient.
+
+Up to 4096 elements of every tensor are compared. At the end these are elements that a peer cannot predict. If the rule
+needs whole tensors, all elements are compared, and the largest tensors are left out, as the result shows. Everything is
+read before anything is computed.
+
+The error of a tensor is its largest difference, less the largest difference that its dtype can cause by rounding. It is
+a fraction of the tensor's largest movement over the steps.
 """
 
 from __future__ import annotations
@@ -28,20 +32,24 @@ if TYPE_CHECKING:
 STEPS = 3
 
 UNITS = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
-"""Unit round-off: what storing a number may move it by, relative to the number."""
+"""Unit round-off: the largest relative change of a number when it is stored."""
 
 ROUNDINGS = 2
-"""In each step, of the parameter and of its average, which is a sum of two products: averages move a hundredth of what
-parameters do."""
+"""Roundings of the parameter and of its average in each step. The average is a sum of two products: averages move a
+hundredth as far as parameters.
+"""
 
 BFLOAT16_TOLERANCE = 0.04
-"""For bfloat16, besides the rounding of the parameter: ten roundings of gradients, slots and changes."""
+"""Further roundings for bfloat16, in addition to the parameter's: ten roundings of gradients, slots and changes."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Attributes: steps made; elements compared; largest error, relative, None for no number; the tensor that has
-    it; the tolerance; tensors too large to be compared."""
+    """The result of a comparison.
+
+    Attributes: steps made; elements compared; largest error, relative, None for no number; the tensor that has it; the
+      tolerance; tensors too large to compare.
+    """
 
     steps: int
     elements: int
@@ -56,20 +64,19 @@ class Agreement:
 
 
 def tolerance(case: Case) -> float:
-    """The largest error that agrees."""
+    """Return the largest error that still counts as agreement."""
     return BFLOAT16_TOLERANCE if case.options.dtype == "bfloat16" else case.algorithm.tolerance
 
 
 def give_gradients(case: Case, session: Session, which: int) -> None:
-    """Places gradient number `which` of every tensor, one tensor at a time."""
+    """Give the session gradient `which` of every tensor, one tensor at a time."""
     session.set_gradients(gradient(case, index, which) for index in range(len(case.tensors)))
 
 
 def check(case: Case, session: Session, conventions: Conventions) -> Agreement:
-    """Makes the steps that `bench.step.worker` has not made yet and compares.
+    """Make the steps that `bench.step.worker` has not made yet, and compare.
 
-    The session must have made its first step with gradient 0 (the worker times it: it is the one that
-    compiles).
+    The session must have made its first step with gradient 0. The worker times that step, because it compiles.
     """
     placed = 0
     for step in giving.calls(case.options.accumulate)[1:]:
@@ -84,7 +91,7 @@ def check(case: Case, session: Session, conventions: Conventions) -> Agreement:
 
 
 def finish(case: Case, session: Session) -> None:
-    """The last steps, with gradient 0 again."""
+    """Make the last steps, with gradient 0 again."""
     session.synchronise()
     give_gradients(case, session, 0)
     session.run(giving.last_steps(session.made))
@@ -92,9 +99,12 @@ def finish(case: Case, session: Session) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a session holds. Attributes: mixes, the gradients of each of its steps; place, where the positions begin;
-    values, by the tensor's number the parameter's and its average's chosen elements in float64, None for another shape
-    or no average."""
+    """Values read from a session.
+
+    Attributes: mixes, the gradients of each of its steps; place, where the positions begin; values, per index of a
+      tensor the chosen elements of the parameter and of its average in float64. A value is None if the shape is wrong
+      or there is no average.
+    """
 
     mixes: Sequence[giving.Mix]
     place: float
@@ -102,7 +112,7 @@ class Seen:
 
 
 def see(case: Case, session: Session, place: float = 0.0, turns: int = 0) -> Seen:
-    """Reads all that is compared; `turns`: with gradients that were given anew."""
+    """Read all values to compare; `turns`: include the steps with new gradients."""
     from bench.step import reference
 
     session.synchronise()
@@ -122,7 +132,7 @@ def _chosen(case: Case, index: int, values: np.ndarray | None, at: np.ndarray) -
 
 
 def compare(case: Case, seen: Seen, conventions: Conventions) -> Agreement:
-    """Compares with as many steps of the reference as were made."""
+    """Compare with as many steps of the reference as were made."""
     from bench.step import reference
 
     errors: list[tuple[float, str]] = []
@@ -141,8 +151,10 @@ def compare(case: Case, seen: Seen, conventions: Conventions) -> Agreement:
 
 
 def moves(case: Case, session: Session) -> Agreement:
-    """Whether another step still moves every tensor: all that can be asked of an optimizer without a reference. The
-    error of a tensor that stands still is 1."""
+    """Check that another step still moves every tensor, the only check for an optimizer without a reference.
+
+    The error of a tensor that does not move is 1.
+    """
     import numpy as np
 
     before = [np.array(session.read(index)) for index in range(len(case.tensors))]
@@ -156,7 +168,7 @@ def moves(case: Case, session: Session) -> Agreement:
 
 
 def _difference(case: Case, here: np.ndarray | None, end: np.ndarray, wanted: Expected, steps: int) -> float:
-    """Infinite for another shape and for NaN, so that it is the largest."""
+    """Return the largest error; infinite for a wrong shape and for NaN, so that these rank highest."""
     import numpy as np
 
     if here is None:

@@ -1,9 +1,11 @@
-"""One case: its peers and roofs, each held in processes, sampled in rounds of random order.
+"""Measure one case: its peers and memory bandwidth limits, in processes, sampled in rounds of random order.
 
-In every round each peer gives one sample, so that the machine's slow phases hit all alike; its processes take
-turns. Peers that do not fit into memory together run in groups; the baseline and the roofs are in every group, and
-ratios are taken within a round of a group. After the last round every process is judged again. A peer that crashes,
-hangs, computes something else or cannot have worked as its times say is out with its reason, and the others go on.
+In every round each peer gives one sample, so that slow phases of the machine affect all equally. The processes of a
+peer take turns. Peers that do not fit into memory together run in groups. The baseline and the limits are in every
+group, and ratios are taken within a round of a group. After the last round every process is checked again.
+
+A peer drops out with its reason if it crashes, hangs or computes something else, or if its times are implausible. The
+others continue.
 """
 
 from __future__ import annotations
@@ -32,23 +34,25 @@ from bench.step.memory import FORKED, RUNTIME, groups, too_large
 TRACED_STEPS = 10
 
 ROOFS_APART = 4
-"""Rounds from one sample of the roofs to the next where two versions are compared: they take longer than both peers."""
+"""Rounds between two samples of the memory bandwidth limits when two versions are compared: they take longer than both
+peers.
+"""
 
 LONG = 240.0
-"""Seconds of a budget from which each peer has twice the processes."""
+"""Seconds of a budget from which each peer gets twice as many processes."""
 
 Launch = Callable[[Peer, Case], Worker]
 Progress = Callable[[str, int, int], None]
-"""(what is being done, parts done, parts in all)."""
+"""Called with (the current activity, parts done, parts in all)."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """How to measure.
 
-    Attributes: pace, of rounds; processes of each peer, None for as many as the number of peers asks for; cap of a
-      peer's warm-up in seconds; seconds that a worker may take for one answer; profile, the file of a trace;
-      forked, whether workers are forked from one process, see `bench.step.run`.
+    Attributes: pace, of rounds; processes per peer, None to choose them by the number of peers; cap, of a peer's
+      warm-up in seconds; timeout of a worker's answer in seconds; profile, the file of a trace; forked, whether workers
+      are forked from one process, see `bench.step.run`.
     """
 
     pace: Pace = field(default_factory=Pace)
@@ -60,19 +64,22 @@ class Settings:
 
     @property
     def runtime(self) -> int:
-        """Bytes of a process before its first tensor."""
+        """Bytes of a process before it creates its first tensor."""
         return FORKED if self.forked else RUNTIME
 
     def processes_of(self, peers: int) -> int:
-        """Few peers say little about what processes differ by, so that each has more; so it has where there is time to
-        tell small differences, or they are soon there. The most: see `Contest._open`."""
+        """Return how many processes each peer may have; `Contest._open` may start fewer.
+
+        Few peers show little of the variation between processes, so each gets more. Each also gets more if the budget
+        leaves time to detect small differences.
+        """
         few = 6 + 2 * self.forked if peers <= 2 else 4 if peers <= 4 else 3
         return self.processes or (2 * few if self.pace.rounds is None and self.pace.budget >= LONG else few)
 
 
 @dataclass
 class Contestant:
-    """A peer or a roof and what is known about it so far; `workers` are its processes."""
+    """A peer or a memory bandwidth limit, with its measurements so far; `workers` are its processes."""
 
     peer: Peer
     is_roof: bool = False
@@ -89,9 +96,9 @@ class Contestant:
     step_share: float | None = None
     took: str | None = None
     spent: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds of CPU time of a round, and what the peer says that its steps took."""
+    """Seconds of CPU time of a round, and the time of its steps that the peer reports."""
     clocks: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds of each sample by the clock of this process, and what the peer says that all of it took."""
+    """Seconds of each sample by the clock of this process, and the total time that the peer reports."""
     spins: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     device_peak_bytes: int | None = None
@@ -101,7 +108,7 @@ class Contestant:
 
     @property
     def which(self) -> tuple[str, str]:
-        """The peer, whatever its version."""
+        """Return the peer without its version."""
         return self.peer.module, self.peer.name.partition("@")[0]
 
     def out(self, status: str, reason: str) -> None:
@@ -114,12 +121,12 @@ class Contestant:
         self.workers = []
 
     def times(self) -> dict[stats.Place, float]:
-        """Seconds per step by (group, round, process)."""
+        """Return the seconds per step by (group, round, process)."""
         return {sample.place: sample.seconds for sample in self.samples}
 
 
 class Contest:
-    """The contestants of one case. `run` may be ended by KeyboardInterrupt; what was measured stays."""
+    """The contestants of one case. KeyboardInterrupt may end `run`; the measurements so far are kept."""
 
     def __init__(
         self, case: Case, peers: Iterable[Peer], settings: Settings, order: random.Random, launch: Launch
@@ -137,7 +144,7 @@ class Contest:
         self._roofs_apart = ROOFS_APART if two_versions and settings.pace.rounds is None else 1
 
     def run(self, baseline: str, available_memory: int, progress: Progress) -> None:
-        """Measures everything that can run."""
+        """Measure everything that can run."""
         for contestant in self.contestants:
             if reason := contestant.peer.unavailable(self.case):
                 contestant.out("skipped", reason)
@@ -168,11 +175,12 @@ class Contest:
         return [contestant.peer for contestant in self.contestants if contestant.status == "waiting"]
 
     def _comparisons(self) -> int:
-        """Ratios that are judged side by side: of all groups, as in `bench.step.ratios`."""
+        """Count the ratios that are judged together: of all groups, as in `bench.step.ratios`."""
         return max(1, sum(contestant.status in ("waiting", "ok") for contestant in self.contestants) - 1)
 
     def _groups(self, first: Peer, available_memory: int) -> tuple[list[list[Peer]], int]:
-        """The groups, and how many processes each peer has: fewer where memory is short, before groups are many."""
+        """Return the groups, and how many processes each peer has: fewer if memory is short, before there are many
+        groups."""
         runtime = self._settings.runtime
         for processes in range(self.processes, 1, -1):
             found = groups(self._able(), first, self.case, available_memory // processes, runtime)
@@ -181,7 +189,7 @@ class Contest:
         return groups(self._able(), first, self.case, available_memory, runtime), 1
 
     def interrupt(self) -> None:
-        """Marks those that have no sample yet as interrupted."""
+        """Mark the contestants without a sample as interrupted."""
         for contestant in self.contestants:
             if contestant.status in ("waiting", "ok") and not contestant.samples:
                 contestant.out("interrupted", "ended by Ctrl-C before its first sample")
@@ -231,7 +239,7 @@ class Contest:
             contestant.out("failed", str(error))
 
     def _open(self, new: Sequence[Contestant], rounds: Rounds, tell: Callable[[str], None]) -> None:
-        """Starts the processes: first one of each, then more while that leaves time for the rounds."""
+        """Start the processes: first one of each, then more while that leaves time for the rounds."""
         most, count = self.processes, 1
         self.processes = 0
         while self.processes < most:
@@ -266,7 +274,7 @@ class Contest:
             contestant.clock = prepared.get("clock", WALL_CLOCK)
 
     def _make_ready(self, contestant: Contestant, count: int) -> None:
-        """First steps, check and warm-up of the newest processes."""
+        """Run first steps, check and warm-up of the newest processes."""
         for worker in contestant.workers[-count:]:
             if not contestant.is_roof:
                 checked = self._ask(worker, "check")
@@ -281,9 +289,9 @@ class Contest:
                 contestant.warm_up = found
 
     def _agree(self, contestant: Contestant, found: Agreement) -> None:
-        """Keeps the largest error of the checks of a contestant, and judges it."""
+        """Keep the largest error of a contestant's checks, and judge it."""
         if contestant.peer.own_algorithm and found.tolerance:
-            return  # it need not agree with the reference, and must only move in the end
+            return  # no reference: it must only move at the end
         kept = contestant.agreement
         if kept is None or found.steps > kept.steps or (found.error or 0.0) > (kept.error or 0.0):
             contestant.agreement = found
@@ -298,7 +306,8 @@ class Contest:
         return worker.answer(self._settings.timeout)
 
     def _round(self, group: int, number: int, order: Sequence[Contestant], tell: Callable[[str], None]) -> None:
-        """A sample of each, and who used the CPUs: whatever a peer does while others have their turn counts, too."""
+        """Take a sample of each, and record who used the CPUs. Work that a peer does during the turns of others counts,
+        too."""
         sessions = [pid for c in order for worker in c.workers if (pid := getattr(worker, "pid", None))]
         before, began = load.read(sessions, self._cpus), time.monotonic()
         walls: dict[int, float] = {}
@@ -340,7 +349,8 @@ class Contest:
         contestant.peak_bytes, contestant.device_peak_bytes = taken["peak_bytes"], taken["device_peak_bytes"]
 
     def _judge(self, judged: Sequence[Contestant]) -> None:
-        """After the last round: is what was timed what was to be done? All at once, for nothing is timed."""
+        """Check after the last round that the peers did the work that was timed. All run at once: nothing is timed any
+        more."""
         place = self._order.random()
         for contestant in judged:
             reason = suspicion.of_samples(contestant.samples, self.case.threads, contestant.took)
@@ -357,13 +367,13 @@ class Contest:
             self._trace(next((c for c in judged if c.status == "ok"), None))
 
     def _trace(self, contestant: Contestant | None) -> None:
-        """Of the first peer that was measured, in its first process, when nothing is timed any more."""
+        """Trace the first peer that was measured, in its first process, when nothing is timed any more."""
         if contestant is None:
             return
         self._traced = True
         try:
             self._ask(contestant.workers[0], "trace", steps=TRACED_STEPS, path=str(self._settings.profile))
-        except WorkerError as error:  # its times stand
+        except WorkerError as error:  # its times are still valid
             contestant.untraced = str(error)
 
     def _hear(self, contestant: Contestant) -> None:

@@ -1,8 +1,8 @@
-"""Which gradients a peer gets: in the first steps, in those that are timed, and after the last round.
+"""Choose the gradients of a peer: in the first steps, in timed steps, and after the last round.
 
-There are two gradients of each tensor, 0 and 1. The first steps of a peer have both, those that are timed gradient 1.
-After the last round come turns in which many tensors get new arrays with other numbers, a power of two times gradient
-1: whoever recognises a gradient, by its place or by its numbers, cannot know these. At the end gradient 0 comes again.
+There are two gradients of each tensor, 0 and 1. The first steps of a peer use both; timed steps use gradient 1. After
+the last round, many tensors get new arrays with other numbers in some turns: a power of two times gradient 1. A peer
+that recognises a gradient, by its address or by its numbers, cannot know these. At the end gradient 0 comes again.
 """
 
 from __future__ import annotations
@@ -18,19 +18,23 @@ if TYPE_CHECKING:
     from bench.cases.case import Case
 
 LAST = 200
-"""One of so many steps has gradient 0 in the end: without them what moved would be off by a hundredth."""
+"""One of this many steps has gradient 0 at the end: without them an error of a hundredth would show in the movement."""
 
 TURNS, MOST_ANEW = 8, 2**23
-"""Times that gradients are given anew, and the most elements of them, for all arrays are kept: noise alone orders the
-steps of so many turns as memory does in one of 13,000 processes, and makes them differ by as much in fewer."""
+"""How often gradients are replaced, and the most elements of the new ones; all arrays are kept.
+
+With this many turns, noise alone produced the order of times that a remembering peer would produce in one of 13,000
+processes. With fewer turns, noise makes the times differ by as much.
+"""
 
 STEPS_OF_A_TURN = 3
-"""One that is not timed, then one that is with what the peer has had, then one with what is new."""
+"""One untimed step, then one timed step with a known gradient, then one with a new gradient."""
 
 
 class Mix(NamedTuple):
-    """The mean gradient of a step: the weights of gradients 0 and 1, and that of gradient 1 for the tensors that are
-    given anew."""
+    """The mean gradient of a step: the weights of gradients 0 and 1, and the weight of gradient 1 for tensors with new
+    gradients.
+    """
 
     first: float
     second: float
@@ -38,10 +42,10 @@ class Mix(NamedTuple):
 
 
 def calls(accumulate: int) -> tuple[tuple[int, ...], ...]:
-    """Which gradient each call of each step gets: A, A, B; of n that are accumulated the last of the second step
-    differs from the others, so that their mean counts.
+    """Return which gradient each call of each step gets: A, A, B.
 
-    With one gradient alone a wrong beta would not show: Adam hardly sees |g|.
+    With n accumulated gradients, the last one of the second step differs from the others, so that their mean matters.
+    With one gradient alone a wrong beta would not show: |g| hardly affects Adam.
     """
     if accumulate == 1:
         return ((0,), (0,), (1,))
@@ -49,8 +53,11 @@ def calls(accumulate: int) -> tuple[tuple[int, ...], ...]:
 
 
 def mixes(accumulate: int, made: int, turns: int = 0) -> list[Mix]:
-    """The gradients of so many steps: those of `calls`, then gradient 1 alone, the turns, and in the last of LAST
-    gradient 0 again: what a peer remembers of gradient 1 must not be used for it."""
+    """Return the gradients of `made` steps.
+
+    These are those of `calls`, then gradient 1 alone, the turns, and in the last of LAST gradient 0 again. A peer must
+    not use what it remembers of gradient 1 for it.
+    """
     first = [(step.count(0) / accumulate, step.count(1) / accumulate) for step in calls(accumulate)]
     later = made - len(first)
     last = -(-later // LAST)
@@ -62,17 +69,17 @@ def mixes(accumulate: int, made: int, turns: int = 0) -> list[Mix]:
 
 
 def last_steps(made: int) -> int:
-    """How many steps with gradient 0 follow those that were made."""
+    """Return how many steps with gradient 0 follow the steps already made."""
     return max(1, -(-(made - len(calls(1))) // (LAST - 1)))
 
 
 def scale(turn: int) -> float:
-    """What gradient 1 is multiplied with in a turn: exact in every dtype, other numbers in each."""
+    """Return the factor of gradient 1 in a turn: exact in every dtype, and different in each turn."""
     return 0.5 ** (turn + 1)
 
 
 def given_anew(case: Case) -> frozenset[int]:
-    """The tensors whose gradients are: as many as fit into MOST_ANEW, the first before others."""
+    """Return the tensors that get new gradients: as many as fit into MOST_ANEW, in order."""
     found, left = set(), MOST_ANEW
     for index, tensor in enumerate(case.tensors):
         if tensor.elements <= left:
@@ -82,7 +89,7 @@ def given_anew(case: Case) -> frozenset[int]:
 
 
 def scaled(known: np.ndarray | Rows, turn: int) -> np.ndarray | Rows:
-    """The numbers of a turn in a new array, of gradient 1."""
+    """Return the numbers of a turn in a new array, from gradient 1."""
     factor = np.float32(scale(turn))
     if isinstance(known, Rows):
         return Rows(known.indices, known.values * factor, known.shape)

@@ -1,4 +1,4 @@
-"""Whether what judges a peer is still what it was before the peer's module was imported."""
+"""Check that the functions that judge a peer are unchanged since before its module was imported."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bench.measuring import clock
 from bench.step import agreement, giving, reference
 
 LIBRARIES = (builtins, math, np, statistics, time)
-"""What the clock and the comparison are made of."""
+"""The modules that the clock and the comparison use."""
 
 OWN = "bench"
 
 
 class Judges:
-    """The functions of this program and of `LIBRARIES` as they were when this was made."""
+    """The functions of this program and of `LIBRARIES` at the time of construction."""
 
     def __init__(self) -> None:
         loaded = [module for name, module in sys.modules.items() if name.partition(".")[0] in (OWN, "__main__")]
@@ -31,13 +31,13 @@ class Judges:
         self._kept = dict(_functions(self._modules))
 
     def changed(self) -> str | None:
-        """The name of one that is another now."""
+        """Return the name of a function that changed."""
         now = dict(_functions(self._modules))
         return next((name for name, function in self._kept.items() if now.get(name) != function), None)
 
 
 def _functions(modules: tuple[ModuleType, ...]) -> Iterator[tuple[str, Any]]:
-    """What each module calls, the modules that it names among it, and the methods of its classes."""
+    """Return the functions of each module, of the modules it names, and the methods of its classes."""
     for module in modules:
         for name, thing in vars(module).items():
             if callable(thing) or isinstance(thing, ModuleType):

@@ -1,4 +1,4 @@
-"""Which peers may be alive together, from what each will need."""
+"""Decide which peers may be alive together, from the memory that each will need."""
 
 from __future__ import annotations
 
@@ -10,39 +10,43 @@ from bench.peers.peer import Peer
 from bench.roof.patterns import elements as roof_elements
 
 RUNTIME, FORKED = 800 * 1024**2, 400 * 1024**2
-"""Bytes that a process of TensorFlow needs before the first tensor, and one that is forked, beside what it shares."""
+"""Bytes that a TensorFlow process needs before its first tensor; and those of a forked process, without shared
+pages."""
 
 TEMPORARIES = 3.5
-"""Arrays of the parameters' size that building and an unfused step allocate and drop: measured up to 3.4 on gpt2."""
+"""Arrays of the parameters' size that building and an unfused step allocate temporarily: measured up to 3.4 on gpt2."""
 
 SHARE = 0.7
-"""Part of the available memory that the peers alive together may take."""
+"""Fraction of the available memory that the peers alive together may use."""
 
 
 def need(peer: Peer, case: Case, runtime: int = RUNTIME) -> int:
-    """Estimated peak bytes of a peer's process: parameters, gradients, slots, temporaries, runtime."""
+    """Estimate the peak bytes of a peer's process: parameters, gradients, slots, temporaries, runtime."""
     temporaries = case.updated_elements(peer.on_mesh) * FLOAT32 * TEMPORARIES
     return runtime + traffic.working_set(case, peer.on_mesh) + int(temporaries)
 
 
 def too_large(peer: Peer, baseline: Peer, case: Case, available: int, runtime: int = RUNTIME) -> str | None:
-    """The reason why a peer cannot run beside the baseline and the roofs in its share of `available` bytes,
-    or None."""
+    """Explain why a peer does not fit next to the baseline and the memory bandwidth limits.
+
+    Returns: the reason, or None if they fit into their share of `available` bytes.
+    """
     needed = need(baseline, case, runtime) + (0 if peer is baseline else need(peer, case, runtime))
     if needed <= _room(case, available):
         return None
-    what = peer.name if peer is baseline else f"{peer.name} beside {baseline.name}"
+    what = peer.name if peer is baseline else f"{peer.name} next to {baseline.name}"
     room = _room(case, available)
     return (
         f"not enough memory: {what} needs about {needed / 1e9:.1f} GB and {room / 1e9:.1f} GB may be used"
-        f" ({SHARE:.0%} of what is available, less the roofs'); choose a smaller workload or free memory"
+        f" ({SHARE:.0%} of available memory, less buffers of the bandwidth test). Choose a smaller workload or"
+        " free memory"
     )
 
 
 def groups(
     peers: Sequence[Peer], baseline: Peer, case: Case, available: int, runtime: int = RUNTIME
 ) -> list[list[Peer]]:
-    """Splits peers of which none is `too_large` so that each group fits, the baseline being in each."""
+    """Split peers that are not `too_large` into groups that fit; the baseline is in each."""
     room = _room(case, available) - need(baseline, case, runtime)
     found: list[list[Peer]] = [[baseline]]
     used = 0

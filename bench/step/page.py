@@ -1,4 +1,4 @@
-"""The sections of `dtopt bench step`: each case with its peers."""
+"""Build the page sections of `dtopt bench step`: each case with its peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.step.row import Row
 
 
 def sections(result: Result) -> Iterator[Section]:
-    """One for each workload and optimizer."""
+    """Yield one section per workload and optimizer."""
     for key in dict.fromkeys((row.workload, row.optimizer) for row in result.rows):
         rows = [row for row in result.rows if (row.workload, row.optimizer) == key]
         yield Section(
@@ -29,20 +29,22 @@ def sections(result: Result) -> Iterator[Section]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The rows of one case, fastest first, with the skipped and failed ones and their reasons."""
+    """Return the rows of one case, fastest first, with the skipped and failed ones and their reasons."""
     lines = []
     events = (report.DEVICE_HEADING,) if any(row.device_seconds is not None for row in rows) else ()
     for row in sorted(rows, key=lambda row: row.median or float("inf")):
         if row.status == "ok":
             *cells, remark = (report.plain_cell(cell) for cell in report.cells(row, with_events=bool(events)))
-            doubt = f"doubtful: {', '.join(row.warnings)}" if row.warnings else ""
+            doubt = f"warning: {', '.join(row.warnings)}" if row.warnings else ""
             lines.append((*cells, "; ".join(word for word in (remark, doubt) if word)))
         else:
             lines.append((row.peer, row.status, *[""] * (4 + len(events)), row.reason or ""))
     base = next((row.ratio.baseline for row in rows if row.ratio), "baseline")
     headings = ("peer", "ms/step", f"vs {base}", "latency, ms", "GB/s", "roof", *events, "")
     return Table(
-        "Time of a step, its ratio to the baseline with a 95% interval, share of the roof", headings, tuple(lines)
+        "Time of a step, its ratio to the baseline with a 95% interval, share of the memory bandwidth limit",
+        headings,
+        tuple(lines),
     )
 
 
@@ -57,7 +59,7 @@ def _text(rows: Sequence[Row], result: Result) -> Iterator[str]:
     roofs = [roof for roof in result.roofs if (roof.workload, roof.optimizer) == (row.workload, row.optimizer)]
     if roofs:
         yield (
-            f"A step moves at least {row.bytes_per_parameter:.3g} bytes per parameter. The roof is"
+            f"A step moves at least {row.bytes_per_parameter:.3g} bytes per parameter. The memory bandwidth limit is"
             f" {report.best_roof(row, roofs)}."
         )
     sentences = (report.waiting, report.hosts, report.on_device, report.device_memory)
@@ -65,7 +67,7 @@ def _text(rows: Sequence[Row], result: Result) -> Iterator[str]:
 
 
 def _ratios(rows: Sequence[Row]) -> Ratios | None:
-    """The picture of the answer: every peer against the baseline, the fastest on top."""
+    """Plot the answer: every peer against the baseline, the fastest on top."""
     known = sorted((row for row in rows if row.ratio), key=lambda row: row.ratio.median if row.ratio else 0.0)
     ratios = [row.ratio for row in known if row.ratio]
     if len(ratios) < 2:
@@ -91,7 +93,9 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
     if any(row.roof_fraction is not None for row in ordered):
         shares = tuple(None if row.roof_fraction is None else 100 * row.roof_fraction for row in ordered)
         how = "in place" if ordered[0].device == "cpu" else "by a copy"
-        yield Bars("Percent of the roof", labels, {"of the roof": shares}, f"% of the memory speed reached {how}")
+        yield Bars(
+            "Percent of the memory bandwidth limit", labels, {"of the limit": shares}, f"% of the speed reached {how}"
+        )
     times = tuple((row.median or 0.0) * 1e3 for row in ordered)
     spans = tuple(((row.median or 0.0) * 1e3 - _mad(row), (row.median or 0.0) * 1e3 + _mad(row)) for row in ordered)
     yield Bars("Time of a step", labels, {"median": times}, "ms, with the median absolute deviation", spans=spans)

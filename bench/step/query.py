@@ -1,4 +1,4 @@
-"""What a run measures: names and numbers from the user, checked and completed with defaults."""
+"""Decide what a run measures: check names and numbers from the user, and complete them with defaults."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ BASELINE = "tf_keras-mesh"
 WORKLOADS = ("gpt2:layer",)
 QUICK_PEERS = ("optim-native", "tf_keras-mesh", "torch-fused")
 DEFAULT_PEERS = (*QUICK_PEERS, "tf_keras", "keras3")
-"""Those that answer most; `-p all` takes every peer."""
+"""The most informative peers; `-p all` uses every peer."""
 
 AGAINST_PEERS = ("optim-native",)
-"""Measured in both versions where `--against` names another and `-p` none."""
+"""Measured in both versions if `--against` names another and `-p` names no peer."""
 
 BUDGET, QUICK_BUDGET = 60.0, 25.0
 A_FEW, PER_PEER = 8, 15.0
-"""Seconds more for each peer beyond a few, so that each has a second process and enough rounds."""
+"""Seconds to add for each peer beyond a few, so that each has a second process and enough rounds."""
 
 WARM_UP_SECONDS = 1.0
-"""A dozen tensors, five peers and a second of warm-up leave half of a minute on two idle cores for rounds; the rest is
-the start of the frameworks. Quick takes the peers that answer most, in one process each."""
+"""Default budget in seconds. A dozen tensors, five peers and a second of warm-up leave half of a minute for rounds on
+two idle cores; the frameworks use the rest to start. `--quick` uses the most informative peers, in one process each.
+"""
 
 MORE = (
     ("-w resnet50", "a whole model of 161 tensors; -w gpt2 one of 124 million parameters"),
     ("-p all", "every peer"),
     ("-o adamw -o lion", "other optimizers; --clipnorm, --use-ema and others add to the step"),
     ("--mesh 2x2 --layout fsdp", "another mesh and layout"),
-    ("--in-situ", "the step's share behind a forward and backward pass"),
+    ("--in-situ", "the step's share of the time with a forward and backward pass"),
 )
-"""What the default leaves out, as further options of `dtopt bench`."""
+"""Options of `dtopt bench` that go beyond the default."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,9 @@ def make_plan(
     profile: Path | None = None,
     command: str = "",
 ) -> Plan:
-    """A plan from the options of `dtopt bench step`; what is left out takes the defaults above.
+    """Make a plan from the options of `dtopt bench step`; missing options use the defaults above.
 
-    Raises: UnknownNameError, OptionError (mesh, threads), UnsupportedError (no such device here).
+    Raises: UnknownNameError, OptionError (mesh, threads), UnsupportedError (this machine has no such device).
     """
     if shapes and workload:
         raise OptionError("--workload and --shapes exclude each other; give one")
@@ -124,22 +125,25 @@ def make_plan(
 
 
 def _peers(wanted: Sequence[str], quick: bool, baseline: str) -> tuple[tuple[Peer, ...], str]:
-    """Who takes part, and the name of the baseline."""
+    """Return the peers to measure, and the name of the baseline."""
     found = peers.find(tuple(wanted) or (QUICK_PEERS if quick else DEFAULT_PEERS))
     return found, peers.find((baseline,))[0].name
 
 
 def _share_an_import(found: Sequence[Peer], case: Case) -> bool:
-    """Whether these are versions that can be forked from one process with TensorFlow. Interpreters of two environments
-    would need two: where code lies in memory of either would look like a difference of the versions. Others'
-    memory would not be comparable with that of peers without TensorFlow."""
+    """Whether the peers are versions that can be forked from one process with TensorFlow.
+
+    Interpreters of two environments would need two processes, and the addresses of their code would look like a
+    difference between the versions. The memory of other peers would not be comparable with that of peers without
+    TensorFlow.
+    """
     homes = [peer.home for peer in found if peer.home]
     alike = all("tensorflow" in peer.has.modules for peer in found) and not any(home.python for home in homes)
     return bool(homes) and alike and case.device == "cpu"
 
 
 def _versions(other: Home, wanted: Sequence[str]) -> tuple[tuple[Peer, ...], str]:
-    """Each peer in both versions; the first of the other version is the baseline."""
+    """Return each peer in both versions; the first of the other version is the baseline."""
     chosen = peers.find(tuple(wanted) or AGAINST_PEERS)
     found = tuple(version for one in chosen for version in (one, one.at(other)))
     return found, found[1].name

@@ -1,4 +1,5 @@
-"""The ratios of the rows of one case, from their samples alone: when measured, and whenever they are judged anew."""
+"""Compute the ratios of the rows of one case from their samples alone: after measuring, and when rows are judged
+again."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from bench.step.row import Row
 OURS = "optim-"
 
 SUPPORT = 0.5
-"""Part of what a verdict claims at the least that other sums of the same samples must show."""
+"""Other statistics of the same samples must show at least this fraction of the difference that a verdict claims."""
 
 BUSY = 0.2
-"""CPUs that other programs use from which a machine is not quiet."""
+"""CPUs in use by other programs from which a machine is not quiet."""
 
 
 def with_ratios(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:
-    """The rows of one case with ratios to the baseline or, where it gave no sample, to the first peer that did."""
+    """Add ratios to the rows of one case: to the baseline or, if it gave no sample, to the first peer that did."""
     measured = [row for row in rows if row.status == "ok"]
     base = next((row for row in measured if row.peer == baseline), measured[0] if measured else None)
     if base is None:
@@ -33,13 +34,14 @@ def with_ratios(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:
 
 
 def anew(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The same rows with the ratios that their samples give today."""
+    """Return the same rows with ratios computed from their samples by the current code."""
     said = next((row.ratio.baseline for row in rows if row.ratio), None)
     return with_ratios(rows, said) if said else tuple(rows)
 
 
 def _between(others: Sequence[Row], base: Row) -> stats.Between | None:
-    """What processes differ by. Nobody has seen it where each peer had one; on accelerators it is not looked for."""
+    """Return the variation between processes. It is unknown if each peer had one process, and ignored on
+    accelerators."""
     found = stats.between([stats.log_ratios(row.times(), base.times()) for row in others])
     return stats.ONE_PROCESS if found is None and base.device == "cpu" else found
 
@@ -50,7 +52,7 @@ def _with_ratio(row: Row, base: Row, comparisons: int, spread: stats.Between | N
 
 
 def _with_beside(row: Row, rows: Sequence[Row], comparisons: int, spread: stats.Between | None) -> Row:
-    """Adds what a row of ours takes of the time of each other peer: the answer that people come for."""
+    """Add the ratio of our row to each other peer, which is what readers look for."""
     if not row.peer.startswith(OURS) or row.status != "ok":
         return row
     others = [other for other in rows if other.status == "ok" and not other.peer.startswith(OURS)]
@@ -59,7 +61,7 @@ def _with_beside(row: Row, rows: Sequence[Row], comparisons: int, spread: stats.
 
 
 def _beside(row: Row, other: Row, comparisons: int, spread: stats.Between | None) -> stats.Ratio | None:
-    """Paired by round; peers of different groups by way of the baseline."""
+    """Pair by round; compare peers of different groups through the baseline."""
     ratio = stats.paired_ratio(row.times(), other.peer, other.times(), max(1, comparisons), spread)
     if ratio is None and row.ratio and other.ratio:
         ratio = stats.ratio_by_way_of(row.ratio, other.ratio, other.peer)
@@ -67,7 +69,7 @@ def _beside(row: Row, other: Row, comparisons: int, spread: stats.Between | None
 
 
 def judged(ratio: stats.Ratio | None, one: Row, two: Row) -> stats.Ratio | None:
-    """A ratio without a verdict, and why, where something speaks against it."""
+    """Return the ratio without a verdict and with the reason, if there is evidence against it."""
     if ratio is None:
         return None
     why = _disturbed(one, two) or _unsupported(ratio, one, two)
@@ -75,8 +77,9 @@ def judged(ratio: stats.Ratio | None, one: Row, two: Row) -> stats.Ratio | None:
 
 
 def _disturbed(one: Row, two: Row) -> str | None:
-    """Where the machine had other work and the two wait for it in different ways: spinning threads lose time to it that
-    sleeping ones do not."""
+    """Whether the machine had other work and the two wait for it differently: spinning threads lose more time than
+    sleeping ones.
+    """
     busy = max(row.others or 0.0 for row in (one, two))
     if one.waits == two.waits or busy <= BUSY:
         return None
@@ -84,8 +87,10 @@ def _disturbed(one: Row, two: Row) -> str | None:
 
 
 def _unsupported(ratio: stats.Ratio, one: Row, two: Row) -> str | None:
-    """Where the usual round is not what others say: a peer may leave work to a few rounds, or make the steps of a
-    sample together when it is waited for."""
+    """Whether the typical round contradicts other statistics.
+
+    A peer may leave work to a few rounds, or make all steps of a sample together when the clock waits for it.
+    """
     places = one.times().keys() & two.times().keys()
     if not places or ratio.verdict not in ("faster", "slower"):
         return None

@@ -1,7 +1,7 @@
-"""The steps that every peer is judged by: `optim`'s rules in float64 NumPy, with the options around them.
+"""The reference for every peer: `optim`'s rules in float64 NumPy, with the options around them.
 
-`tests/test_bench/test_reference.py` holds them against implementations from the papers that share nothing with
-`optim`. Of a tensor only the elements at given positions are computed, unless the rule needs it whole.
+`tests/test_bench/test_reference.py` compares it with implementations from the papers that share no code with `optim`.
+Only the elements at given positions of a tensor are computed, unless the rule needs the whole tensor.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from bench.step.giving import Mix
 
 MOST_ELEMENTS = 4096
-"""Compared of each tensor whose elements are updated one by one."""
+"""Elements to compare per tensor, if the rule updates elements one by one."""
 
 MOST_WHOLE = 500_000_000
-"""Elements times further steps that are computed where a rule needs tensors whole: some seconds."""
+"""Most elements times further steps to compute if a rule needs whole tensors: some seconds."""
 
 ADAMS = {"adam": "beta_2", "adamw": "beta_2", "muon": "adam_beta_2"}
-"""Those with Adam's epsilon, and what its β₂ is called there."""
+"""Rules with Adam's epsilon, and their name of its β₂."""
 
 
 def _reduction(function: Any) -> Any:
@@ -50,8 +50,11 @@ XP = SimpleNamespace(
 
 @dataclass(frozen=True)
 class Expected:
-    """Attributes: flat positions that were computed; the parameter there, before and after; its average, if
-    there is one; whether each can be judged (elsewhere rounding decides the step's sign)."""
+    """The expected values of one tensor.
+
+    Attributes: flat positions that were computed; the parameter at these, before and after; its average, if it has one;
+      whether each can be judged (rounding decides the sign of the step of the others).
+    """
 
     positions: np.ndarray
     start: np.ndarray
@@ -61,12 +64,13 @@ class Expected:
 
 
 def is_whole(case: Case) -> bool:
-    """Whether tensors must be computed whole."""
+    """Whether the rule needs whole tensors."""
     return not case.algorithm.rule.elementwise
 
 
 def able(case: Case, steps: int) -> list[int]:
-    """The tensors that the reference can afford: all, unless the rule needs them whole; then the small ones first."""
+    """Return the tensors that the reference can afford: all, or the small ones first if the rule needs whole
+    tensors."""
     sizes = [tensor.elements for tensor in case.tensors]
     if not is_whole(case):
         return list(range(len(sizes)))
@@ -79,8 +83,11 @@ def able(case: Case, steps: int) -> list[int]:
 
 
 def positions(case: Case, index: int, place: float = 0.0) -> np.ndarray:
-    """Flat positions to compute: evenly spread, an odd distance apart so that rows of even length are not met in the
-    same columns only; of sparse gradients some of the rows as well. Where they begin, `place` in [0, 1) says."""
+    """Return the flat positions to compute; `place` in [0, 1) chooses where they begin.
+
+    They are evenly spaced. The distance is odd, so that rows of even length are not sampled in the same columns only.
+    With sparse gradients they include some of the rows.
+    """
     size = case.tensors[index].elements
     if is_whole(case):
         return np.arange(size)
@@ -92,7 +99,7 @@ def positions(case: Case, index: int, place: float = 0.0) -> np.ndarray:
 
 
 def clip_factors(case: Case, mixes: Iterable[Mix]) -> dict[Mix, list[float]]:
-    """What the mean gradient of each tensor is multiplied with, after clipping by value, by how it is mixed."""
+    """Return the factor of each tensor's mean gradient for each mix, after clipping by value."""
     distinct = list(dict.fromkeys(mixes))
     if case.options.clip is None or case.options.clip.startswith("value"):
         return dict.fromkeys(distinct, [1.0] * len(case.tensors))
@@ -108,7 +115,8 @@ def clip_factors(case: Case, mixes: Iterable[Mix]) -> dict[Mix, list[float]]:
 
 
 def _norms(case: Case, index: int, mixes: Sequence[Mix], is_anew: bool) -> list[float]:
-    """Norms of the mean gradient of a tensor, by how it is mixed; whether it is given anew."""
+    """Return the norms of the mean gradient of a tensor for each mix; `is_anew`: whether the tensor gets new
+    gradients."""
     both = [gradient(case, index, which) for which in (0, 1)]
     arrays = [(g.whole() if isinstance(g, Rows) else g).reshape(-1) for g in both]
     a, b = (float(np.einsum("i,i", g, g, dtype=np.float64)) for g in arrays)
@@ -121,10 +129,10 @@ def _norms(case: Case, index: int, mixes: Sequence[Mix], is_anew: bool) -> list[
 def expected(
     case: Case, indices: Sequence[int], mixes: Sequence[Mix], conventions: Conventions, place: float = 0.0
 ) -> Iterator[tuple[int, Expected]]:
-    """What tensors are after some steps, one by one. Where elements are updated one by one, all are computed together.
+    """Yield the tensors after some steps, one by one. If elements are updated one by one, all are computed together.
 
     Args:
-      mixes: the gradients of each step; conventions: the peer's; place: of `positions`.
+      mixes: the gradients of each step; conventions: the peer's; place: as in `positions`.
     """
     factors = clip_factors(case, mixes)
     tables = [case.is_sparse(case.tensors[index]) for index in range(len(case.tensors))]
@@ -147,7 +155,7 @@ def _batch(
     conventions: Conventions,
     paper: bool,
 ) -> Iterator[tuple[int, Expected]]:
-    """Tensors whose chosen elements stand one behind the other, or a single one in its own shape."""
+    """Compute tensors with their chosen elements concatenated, or a single tensor in its own shape."""
     given = [[gradient(case, index, which) for which in (0, 1)] for index in batch]
     start = _joined([_chosen(case, parameter(case, i), at) for i, at in zip(batch, places, strict=True)])
     values = [
@@ -182,14 +190,14 @@ def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _chosen(case: Case, values: np.ndarray | Rows, at: np.ndarray) -> np.ndarray:
-    """The elements at flat positions, or the whole array where a rule needs it."""
+    """Return the elements at flat positions, or the whole array if a rule needs it."""
     if is_whole(case):
         return values.whole() if isinstance(values, Rows) else values
     return values.at(at) if isinstance(values, Rows) else values.reshape(-1)[at]
 
 
 def _touched(case: Case, both: Sequence[np.ndarray | Rows], at: np.ndarray) -> list[np.ndarray] | None:
-    """For lazy rows: which of the positions each gradient touches."""
+    """Return which of the positions each gradient touches, for lazy rows."""
     if not case.options.lazy_rows:
         return None
     return [g.touched(at) if isinstance(g, Rows) else np.ones(len(at), dtype=bool) for g in both]
@@ -197,8 +205,11 @@ def _touched(case: Case, both: Sequence[np.ndarray | Rows], at: np.ndarray) -> l
 
 @dataclass(frozen=True)
 class _Work:
-    """Steps of one batch. Attributes: as of `_batch`; `index`: of its first tensor; touched: for lazy rows, which
-    elements each gradient touches; anew: 1 for those that are given anew, 0 for others; scale: of clipping."""
+    """Steps of one batch.
+
+    Attributes: as of `_batch`; `index`: of its first tensor; touched: for lazy rows, which elements each gradient
+      touches; anew: 1 for elements that get new gradients, 0 for others; scale: of clipping.
+    """
 
     case: Case
     index: int
@@ -210,7 +221,7 @@ class _Work:
     paper: bool
 
     def train(self, value: np.ndarray, gradients: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """The parameter and its average after the steps: gather, clip, decay, update, average."""
+        """Return the parameter and its average after the steps: gather, clip, decay, update, average."""
         case, options = self.case, self.case.options
         rule, hyper = case.algorithm.rule, dict(case.algorithm.hyperparameters)
         slots, scalars = _new_slots(case, self.index, value), dict(rule.scalars)
@@ -255,7 +266,8 @@ def _new_slots(case: Case, index: int, value: np.ndarray) -> dict[str, np.ndarra
 
 
 def _epsilon(case: Case, step: int, paper: bool) -> dict[str, float]:
-    """Adam's rule adds ε to √v; with ε·√(1 − β₂ᵗ) in its place it computes what the paper's ε next to √v̂ does."""
+    """Return epsilon for the step. Adam's rule adds ε to √v; with ε·√(1 − β₂ᵗ) it matches the paper, which adds ε to
+    √v̂."""
     hyper, beta = case.algorithm.hyperparameters, ADAMS.get(case.algorithm.name)
     if not paper or beta is None:
         return {}

@@ -1,4 +1,4 @@
-"""A result as a table for people: what was measured, how fast each peer is, and whether to believe it."""
+"""Show a result as a table: what was measured, how fast each peer is, and whether the result is reliable."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ SLEEPING = 1e-3
 DEVICE_HEADING = "GPU ms"
 
 LONG = 9
-"""Letters from which the baseline is not named in a heading."""
+"""Letters from which a heading leaves out the name of the baseline."""
 
 
 def render(result: Result, reruns: bool = False) -> list[RenderableType]:
-    """What to print, from top to bottom, on a rich console; with `reruns` each row's command as well."""
+    """Yield what to print on a rich console, from top to bottom; with `reruns` also the command of each row."""
     parts: list[RenderableType] = []
     for rows in _cases(result):
         case = (rows[0].workload, rows[0].optimizer)
@@ -54,7 +54,7 @@ def render(result: Result, reruns: bool = False) -> list[RenderableType]:
 
 
 def _cases(result: Result) -> Iterator[list[Row]]:
-    """Rows of one workload and optimizer together, in the order they were run."""
+    """Return the rows of each workload and optimizer together, in the order of the run."""
     for key in dict.fromkeys((row.workload, row.optimizer) for row in result.rows):
         yield [row for row in result.rows if (row.workload, row.optimizer) == key]
 
@@ -80,7 +80,7 @@ def _head(rows: Sequence[Row]) -> Iterator[RenderableType]:
 
 
 def options(row: Row) -> list[str]:
-    """What the step does besides the optimizer's rule, in words; nothing for defaults."""
+    """Describe in words what the step does in addition to the optimizer's rule; empty for defaults."""
     said = {
         "gradients clipped to {}": row.clip,
         "a moving average of momentum {}": row.ema,
@@ -118,8 +118,11 @@ def _measured(rows: Sequence[Row]) -> list[Row]:
 
 
 def cells(row: Row, with_share: bool = False, with_events: bool = False) -> tuple[str, ...]:
-    """A measured row in rich's markup: peer, time, ratio, latency, speed, roof, time on the device and share if wanted,
-    remark."""
+    """Return a measured row in rich's markup.
+
+    The cells are peer, time, ratio, latency, speed, share of the memory bandwidth limit, remark. Time on the device and
+    share of the step are added on request.
+    """
     time = f"{_digits(row.median)} ±{_digits(row.mad)}"
     speed = f"{(row.bytes_per_second or 0.0) / 1e9:.1f}"
     roof = f"{row.roof_fraction:.0%}" if row.roof_fraction is not None else "-"
@@ -130,7 +133,7 @@ def cells(row: Row, with_share: bool = False, with_events: bool = False) -> tupl
 
 
 def plain_cell(cell: str) -> str:
-    """A cell without markup."""
+    """Return a cell without markup."""
     from rich.text import Text
 
     return Text.from_markup(cell).plain
@@ -143,7 +146,7 @@ def _ratio(row: Row) -> str:
 
 
 def shown_ratio(ratio: stats.Ratio) -> str:
-    """A ratio in rich's markup, coloured by its verdict."""
+    """Return a ratio in rich's markup, coloured by its verdict."""
     edges = "" if ratio.low is None or ratio.high is None else ", ".join(map(three_digits, (ratio.low, ratio.high)))
     # Without the backslash rich would read the bracket as markup.
     return f"[{terminal.VERDICTS[ratio.verdict]}]{three_digits(ratio.median)}[/]" + (f" \\[{edges}]" if edges else "")
@@ -157,17 +160,17 @@ def _remark(row: Row) -> str:
 
 
 def judged(ratio: stats.Ratio) -> str:
-    """The verdict in a word."""
+    """Return the verdict in a word."""
     return ratio.verdict if ratio.low is not None or ratio.why else "not judged"
 
 
 def _digits(seconds: float | None) -> str:
-    """Milliseconds with three digits, more than the median of a few samples can carry."""
+    """Format milliseconds with three digits, more than the precision of the median of a few samples."""
     return three_digits((seconds or 0.0) * 1e3)
 
 
 def answer(rows: Sequence[Row]) -> str | None:
-    """What people want to know, in a sentence of plain text: our fastest peer against each other one."""
+    """Answer the main question in a sentence of plain text: our fastest peer against each other one."""
     ours = [row for row in _measured(rows) if row.beside]
     if not ours:
         return None
@@ -190,7 +193,7 @@ WORDS = {
 
 
 def _others(ratios: Sequence[stats.Ratio]) -> str:
-    """Each peer with its ratio, or how many there are: those that are many can be seen in the picture."""
+    """Name each peer with its ratio; if there are many, only count them, because the picture shows them."""
     if len(ratios) <= FEW:
         return ", ".join(f"{ratio.baseline} ({_times(ratio)})" for ratio in ratios)
     medians = [ratio.median for ratio in ratios]
@@ -205,7 +208,7 @@ def _times(ratio: stats.Ratio) -> str:
 
 
 def _comparisons(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """Our peers against every other one, of many the fastest alone; a doubt about a comparison stands in it."""
+    """Compare our peers with every other one; with many of ours, only the fastest. Add why a ratio has no verdict."""
     from rich.markup import escape
 
     ours = sorted((row for row in _measured(rows) if row.beside), key=lambda row: row.median or 0.0)
@@ -224,15 +227,15 @@ def _roof(row: Row, roofs: Sequence[Roof]) -> Iterator[RenderableType]:
     if row.touched_bytes is not None:
         dense = row.bytes_per_parameter * row.parameters
         yield (
-            f"Dense that is {dense / 1e6:,.0f} MB; the touched rows alone are {row.touched_bytes / 1e6:,.1f} MB. GB/s"
-            " and roof count the dense bytes."
+            f"With dense gradients: {dense / 1e6:,.0f} MB; the touched rows are {row.touched_bytes / 1e6:,.1f} MB."
+            " GB/s and the share of the memory bandwidth limit count the dense bytes."
         )
     if roofs:
-        yield f"Roof: {best_roof(row, roofs)}."
+        yield f"Memory bandwidth limit: {best_roof(row, roofs)}."
 
 
 def best_roof(row: Row, roofs: Sequence[Roof]) -> str:
-    """The speed of the best roof, and what moved memory at it."""
+    """Return the highest memory bandwidth, and how it was measured."""
     best = max(roofs, key=lambda roof: roof.bytes_per_second)
     if row.device != "cpu":
         return f"{best.bytes_per_second / 1e9:.1f} GB/s, copied on the device in the same rounds"
@@ -245,13 +248,13 @@ def _agreement(rows: Sequence[Row]) -> Iterator[RenderableType]:
     own = [peer for peer, agreement in found if not agreement.tolerance]  # `agreement.moves` allows no error
     errors = [(a.error, a) for _, a in found if a.tolerance and a.error is not None]
     if own:
-        yield f"Not compared: what {', '.join(own)} computes, which has no reference; it was seen to move every tensor."
+        yield f"Not compared, for lack of a reference: {', '.join(own)}. Steps move every tensor."
     if errors:
         error, worst = max(errors, key=lambda pair: pair[0])
         whole = len(errors) + len(own) == len(_measured(rows))
-        who = "those that were compared" if not whole else "all others" if own else "all"
+        who = "the compared peers" if not whole else "all other peers" if own else "all peers"
         yield (
-            f"Agreement: {who} compute what a float64 reference does, within {error:.0e} of the movement"
+            f"Agreement: {who} match the float64 reference within {error:.0e} of the movement"
             f" after {worst.steps} steps ({worst.elements:,} elements compared, of {_tensors_of(worst)})."
         )
 
@@ -262,7 +265,7 @@ def _tensors_of(agreement: Agreement) -> str:
 
 
 def waiting(rows: Sequence[Row]) -> str | None:
-    """What peers' threads do while others have their turn, in a sentence of plain text; None where it was not seen."""
+    """Describe in a sentence what peers' threads do during the turns of others; None if that was not measured."""
     known = [(row.peer, row.spins) for row in _measured(rows) if row.spins is not None]
     awake = [f"{peer} ({_digits(spins)} ms of CPU time)" for peer, spins in known if spins > SLEEPING]
     if not awake:
@@ -272,7 +275,7 @@ def waiting(rows: Sequence[Row]) -> str | None:
 
 
 def hosts(rows: Sequence[Row]) -> str | None:
-    """How soon peers' calls return on a device that works by itself, in a sentence of plain text."""
+    """Describe in a sentence how soon peers' calls return on an asynchronous device."""
     known = [row for row in _measured(rows) if row.host is not None and row.device != "cpu"]
     if not known:
         return None
@@ -281,7 +284,8 @@ def hosts(rows: Sequence[Row]) -> str | None:
 
 
 def on_device(rows: Sequence[Row]) -> str | None:
-    """How long steps take on a GPU by its own clock, and which have no such time, in a sentence of plain text."""
+    """Describe in a sentence of plain text how long steps take by the GPU's clock, and which peers have no such
+    time."""
     timed = [row for row in _measured(rows) if row.device_seconds is not None]
     others = [f"{row.peer} ({row.clock})" for row in _measured(rows) if row.device != "cpu" and row not in timed]
     parts = []
@@ -289,12 +293,12 @@ def on_device(rows: Sequence[Row]) -> str | None:
         limit = row.device_roof_fraction
         share = f", {limit:.0%} of the memory bandwidth limit" if limit is not None else ""
         parts.append(f"{row.peer} {_digits(row.device_seconds)} ms{share} ({row.clock.partition('; ')[2]})")
-    without = f"No time on the GPU alone: {', '.join(others)}." if timed and others else ""
+    without = f"No GPU time available: {', '.join(others)}." if timed and others else ""
     return " ".join(filter(None, [f"Time on the GPU: {'; '.join(parts)}." if parts else "", without])) or None
 
 
 def device_memory(rows: Sequence[Row]) -> str | None:
-    """The most that peers had of a device's memory, in a sentence of plain text."""
+    """State in a sentence of plain text the peak of each peer's device memory."""
     known = [f"{row.peer} {size(row.device_peak_bytes)}" for row in _measured(rows) if row.device_peak_bytes]
     return f"Device memory, at most: {', '.join(known)}." if known else None
 
@@ -302,7 +306,7 @@ def device_memory(rows: Sequence[Row]) -> str | None:
 def _warnings(rows: Sequence[Row]) -> Iterator[RenderableType]:
     doubtful = [f"{row.peer} ({', '.join(row.warnings)})" for row in rows if row.warnings]
     if doubtful:
-        yield f"[yellow]Doubtful:[/] {'; '.join(doubtful)}."
+        yield f"[yellow]Warnings:[/] {'; '.join(doubtful)}."
 
 
 def _left_out(rows: Sequence[Row]) -> Iterator[RenderableType]:
@@ -315,14 +319,14 @@ def _left_out(rows: Sequence[Row]) -> Iterator[RenderableType]:
 
 
 def _not_judged(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    """What would give ratios an interval that have none."""
+    """Show how to get an interval for ratios without one."""
     ratios = [row.ratio for row in _measured(rows) if row.ratio and row.ratio.baseline != row.peer]
     without = [ratio for ratio in ratios if ratio.low is None]
     if without:
         least = Pace().least(len(ratios))
         yield (
-            f"[yellow]Not judged:[/] {len(without)} of {len(ratios)} ratios, for {without[0].rounds} rounds are too few"
-            f" for so many intervals: --rounds {least} is enough."
+            f"[yellow]Not judged:[/] {len(without)} of {len(ratios)} ratios: {without[0].rounds} rounds are too few"
+            f" for so many intervals. Use --rounds {least}."
         )
 
 
@@ -342,7 +346,7 @@ def _run(result: Result) -> Iterator[RenderableType]:
         f" {context['seconds']:.0f} s in all."
     )
     if len(context.get("starts", ())) > 1:
-        yield "[yellow]Memory cannot be compared:[/] some processes were forked from one, others started afresh."
+        yield "[yellow]Memory cannot be compared:[/] some processes were forked from one, others started separately."
     if processes == 1:
         yield (
             "With one process per peer, process-to-process variation is unknown; intervals assume 10%. To measure it,"

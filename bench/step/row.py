@@ -21,7 +21,7 @@ CACHES = ("warm", "cold")
 
 @dataclass(frozen=True)
 class Row:
-    """One peer on one case. Times are in seconds, sizes in bytes; what was not measured is None.
+    """One peer on one case. Times are in seconds, sizes in bytes; a value that was not measured is None.
 
     Attributes:
       workload, optimizer, peer, mesh, layout, device, threads, seed: independent variables; `optimizer` as `-o` takes
@@ -31,24 +31,25 @@ class Row:
       status: "ok", "skipped", "failed" or "interrupted"; reason: why it is not "ok".
       parameters, tensors: of the workload; updated: elements updated, replicas on the mesh counted.
       bytes_per_parameter, bytes_per_step: least traffic of a step with dense gradients, and times `updated`.
-      touched_bytes: least traffic where only touched rows of the tables are updated; None with dense gradients.
-      working_set, regime: bytes of parameters, gradients and slots, and which memory they live in.
+      touched_bytes: least traffic if only touched rows of the tables are updated; None with dense gradients.
+      working_set, regime: bytes of parameters, gradients and slots, and the memory that holds them.
       samples: raw, in the order they were taken; median, mad: of their seconds per step; latency: median of theirs.
-      bytes_per_second, roof_fraction: bytes_per_step over the median, and that over the best roof of the
-        case.
+      bytes_per_second, roof_fraction: bytes_per_step over the median; and that over the highest memory bandwidth limit
+        of the case.
       ratio: to the baseline; agreement: with the float64 reference.
-      noise: "quiet", "unsteady" or "disturbed", from the spread of the samples; None where there are too few.
+      noise: "quiet", "unsteady" or "disturbed", from the spread of the samples; None if there are too few.
       step_share: with in_situ, the step's part of the time of forward, backward and step.
       prepare_seconds, first_step_seconds: imports and building; the step that traces or compiles.
       warm_up, peak_bytes, device_peak_bytes, versions: of the worker process.
-      note: how the peer works, in a word or two; warnings: what makes its times doubtful.
-      layout_notes: tensors on which the layout rule could not be kept.
-      beside: of our own peers, the ratio to each other peer.
-      waits: the library whose threads wait; spins: seconds of CPU time that they go on for after a step.
-      cpus: that the peer kept busy on average, others: that all else did.
+      note: how the peer works, in a word or two; warnings: why its times may be unreliable.
+      layout_notes: tensors that could not follow the layout rule.
+      beside: for our own peers, the ratio to each other peer.
+      waits: the library whose threads wait; spins: seconds of CPU time that they use after a step.
+      cpus: busy CPUs of the peer on average; others: busy CPUs of all other programs.
       host, device_seconds: medians of the samples'.
-      device_roof_fraction: bytes_per_step over device_seconds, as a part of the best roof of the case.
-      clock: what timed the steps, and why no events of the device did.
+      device_roof_fraction: bytes_per_step over device_seconds, as a fraction of the highest memory bandwidth limit of
+        the case.
+      clock: what timed the steps, and why device events did not.
       rerun: the command that measures this row again.
     """
 
@@ -112,11 +113,14 @@ class Row:
     clock: str = WALL_CLOCK
 
     def times(self) -> dict[Place, float]:
-        """Seconds per step by (group, round, process)."""
+        """Return the seconds per step by (group, round, process)."""
         return {sample.place: sample.seconds for sample in self.samples}
 
     def check(self) -> None:
-        """Raises: ResultsError where the members contradict each other."""
+        """Check that the members agree with each other.
+
+        Raises: ResultsError if the members contradict each other.
+        """
         where = f"row {self.peer!r} of {self.workload!r}"
         check_status(self.status, self.reason, where)
         check_word(self.regime, REGIMES, f"{where}: regime")

@@ -1,4 +1,4 @@
-"""Turns what a contest measured into the rows and roofs of the results."""
+"""Turn the measurements of a contest into the rows and memory bandwidth limits of the results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from bench.step.ratios import with_ratios
 from bench.step.row import Row
 
 LEAK_BYTES = 20 * 1024**2
-"""Growth from which a peer is said to leak, if it grows at every sample: allocators settle within the first."""
+"""Growth in bytes from which a peer is reported to leak, if it grows at every sample: allocators stabilize within the
+first.
+"""
 
 
 def make_roofs(contest: Contest) -> tuple[Roof, ...]:
-    """The roofs that gave a sample."""
+    """Return the memory bandwidth limits that have a sample."""
     case = contest.case
     found = []
     for contestant, (peer, per_element) in zip(contest.roofs, roofs(case), strict=True):
@@ -37,10 +39,10 @@ def make_roofs(contest: Contest) -> tuple[Roof, ...]:
 
 
 def make_rows(contest: Contest, baseline: str, roofs: tuple[Roof, ...], again: Sequence[str]) -> tuple[Row, ...]:
-    """One row per peer, with ratios to the baseline or, where it gave no sample, to the first peer that did.
+    """Return one row per peer, with ratios to the baseline or, if it gave no sample, to the first peer that did.
 
     Args:
-      again: the words of the command that say how it was measured, for `rerun`.
+      again: the words of the command that describe how it was measured, for `rerun`.
     """
     best = max((roof.bytes_per_second for roof in roofs), default=None)
     rows = [_row(contest.case, contestant, best, again) for contestant in contest.contestants]
@@ -123,7 +125,7 @@ def _with_summary(row: Row, roof: float | None) -> Row:
 
 
 def _noise(seconds: Sequence[float]) -> str | None:
-    """A verdict on the spread of the samples; None where they are too few to have one."""
+    """Judge the spread of the samples; None if there are too few."""
     if len(seconds) < stats.FEWEST_FOR_IQR:
         return None
     spread = stats.relative_iqr(seconds)
@@ -147,7 +149,8 @@ def _warnings(contestant: Contestant) -> tuple[str, ...]:
 
 
 def _growth(contestant: Contestant) -> tuple[int, int]:
-    """Bytes by which the process grew from its second sample to its last, and the steps between, if it never shrank."""
+    """Return the growth of the process in bytes from its second sample to its last, and the steps between, if it never
+    shrank."""
     samples = [sample for sample in contestant.samples if sample.resident_bytes is not None][1:]
     sizes = [sample.resident_bytes or 0 for sample in samples]
     if len(sizes) < 2 or any(later < earlier for earlier, later in pairwise(sizes)):
@@ -156,7 +159,7 @@ def _growth(contestant: Contestant) -> tuple[int, int]:
 
 
 def rerun_command(case: Case, peer: str, again: Sequence[str]) -> str:
-    """The command that measures one peer of a case again against the baseline, with the same numbers."""
+    """Return the command that measures one peer of a case again against the baseline, with the same numbers."""
     shapes = ["--shapes", case.shapes_from] if case.shapes_from else ["-w", case.workload]
     words = ["dtopt", "bench", "step", *shapes, "-o", case.algorithm.text, "-p", peer.partition("@")[0]]
     words += ["--mesh", str(case.mesh), "--layout", case.layout, "--device", case.device]

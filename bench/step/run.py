@@ -1,4 +1,4 @@
-"""Runs a plan, case by case, and gives its result. Ctrl-C keeps what was measured."""
+"""Run a plan, case by case, and return its result. Ctrl-C keeps the measurements so far."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ MODULE = "bench.step.worker"
 
 
 class Starts:
-    """How the workers of a run start: where the plan says so they are forked from one server, which has imported
-    TensorFlow, so that more rounds fit into a minute; and afresh from where that fails on.
+    """Starts the workers of a run.
+
+    If the plan allows it, workers are forked from one server that has imported TensorFlow, so that more rounds fit into
+    a minute. If forking fails, they start as new processes.
 
     Attributes: ways, "forked" and "fresh", in which peers' workers were started.
     """
@@ -61,7 +63,7 @@ def _hello(peer: Peer, case: Case) -> dict[str, Any]:
 
 
 def start(peer: Peer, case: Case) -> Worker:
-    """The worker of one peer, in a process of its own: `bench.step.worker` in a fresh interpreter."""
+    """Start the worker of one peer in its own process: `bench.step.worker` in a new interpreter."""
     environment = worker_environment(case.threads)
     if peer.home is None:
         return Child(MODULE, _hello(peer, case), fresh(environment))
@@ -76,7 +78,7 @@ def run(
     progress: Progress = lambda what, done, of: None,
     available_memory: Callable[[], int] = environment.available_memory,
 ) -> Result:
-    """Measures every peer on every case."""
+    """Measure every peer on every case."""
     device = plan.cases[0].device
     log = environment.Log(plan.command, plan.cases[0].threads, device)
     order = random.Random(plan.seed)
@@ -110,11 +112,11 @@ def run(
 
 
 def _room(device: str, available: int) -> int:
-    """Bytes that processes may take: of the machine's memory, and on a GPU no more than that has."""
+    """Return the bytes that processes may use: of the machine's memory, and on a GPU at most its memory."""
     on_gpu = accelerators.free_memory(accelerators.describe()) if device == "gpu" else None
     return available if on_gpu is None else min(available, on_gpu)
 
 
 def _processes(rows: Sequence[Row]) -> int:
-    """The most that a peer had."""
+    """Return the largest number of processes of a peer."""
     return max((len({sample.process for sample in row.samples}) for row in rows), default=0)

@@ -1,8 +1,8 @@
-"""What a worker does in a few steps, as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""Record what a worker does in a few steps, as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-The format is Chrome's ("Trace Event Format", Google, 2016): a JSON object whose `traceEvents` are complete events ("X")
-with `ts` and `dur` in microseconds, and metadata ("M") that names threads. What TensorFlow records as XPlanes is
-converted; of other frameworks the steps alone are seen.
+The format is Chrome's ("Trace Event Format", Google, 2016): a JSON object. Its `traceEvents` are complete events ("X")
+with `ts` and `dur` in microseconds, and metadata ("M") that names threads. TensorFlow records XPlanes, which are
+converted; for other frameworks only the steps are recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS_ROW = "steps"
 
 
 def record(session: Steps, steps: int) -> dict[str, Any]:
-    """The trace of so many steps, each waited for."""
+    """Return the trace of `steps` steps, waiting for each."""
     profile = _tensorflow if "tensorflow" in sys.modules else _nothing
     marks: list[tuple[int, int]] = []  # nanoseconds
 
@@ -65,7 +65,7 @@ def _tensorflow(work: Callable[[], None]) -> list[dict[str, Any]]:
 
 
 def _of_planes(folder: str) -> Iterator[dict[str, Any]]:
-    """XPlanes as events: a plane is a process, a line a thread (`xplane.proto` of OpenXLA)."""
+    """Convert XPlanes to events: a plane is a process, a line is a thread (`xplane.proto` of OpenXLA)."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     for file in glob.glob(f"{folder}/**/*.xplane.pb", recursive=True):
@@ -82,7 +82,8 @@ def _of_planes(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def _began(plane: Any) -> int:
-    """When the times of a space begin, in nanoseconds since 1970, as its plane of the environment says; else 0."""
+    """Return when the times of a space begin, in nanoseconds since 1970, from its environment plane; 0 if it is not
+    stored."""
     for stat in plane.stats:
         if plane.stat_metadata[stat.metadata_id].name == "profile_start_time":
             return int(stat.uint64_value or stat.int64_value)
@@ -90,7 +91,7 @@ def _began(plane: Any) -> int:
 
 
 def _complete(name: str, process: int, thread: int, start: int, duration: int) -> dict[str, Any]:
-    """Start and duration in picoseconds."""
+    """Return a complete event; start and duration are in picoseconds."""
     return {"name": name, "ph": "X", "pid": process, "tid": thread, "ts": start, "dur": duration}
 
 

@@ -1,7 +1,7 @@
-"""The child process of one peer: `python -m bench.step.worker FD`, driven as `bench.measuring.serving` says.
+"""The child process of one peer: `python -m bench.step.worker FD`, driven as `bench.measuring.serving` describes.
 
-`prepare` builds the session, `check` makes the first steps and compares
-with the reference, `warm` warms up and calibrates, `sample` times.
+`prepare` builds the session. `check` makes the first steps and compares with the reference. `warm` warms up and
+calibrates. `sample` times.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from bench.step.judges import Judges
 
 KIB = 1024
 SINGLE_STEPS = 2
-"""Steps that are waited for one by one ahead of each sample of several: the first wakes what slept while others had
-their turn, the last is the latency."""
+"""Steps waited for one by one before each sample of several steps. The first wakes threads that slept during the turns
+of others; the last measures the latency.
+"""
 
 SMALL = 2**16
-"""Elements of a tensor that is read in no time."""
+"""Elements of a tensor that can be read in negligible time."""
 
 IDLES, IDLE = 4, 0.1
-"""Times and seconds for which it is seen whether threads spin."""
+"""Number and seconds of the observations that show whether threads spin."""
 
 UNKNOWN_CACHE = 64 * 1024**2
 
 
 class Worker:
-    """Holds the one session of this process."""
+    """Owns the one session of this process."""
 
     def __init__(self, case: Case, peer: Peer, judges: Judges) -> None:
         self.case = case
@@ -71,7 +72,7 @@ class Worker:
         }
 
     def check(self) -> dict[str, Any]:
-        """First step (tracing and compilation included), the other steps of the check, and the comparison."""
+        """Make the first step (tracing and compilation included) and the other steps of the check, and compare."""
         session = self._prepared()
         agreement.give_gradients(self.case, session, 0)
         first_step = clock.sample(session, 1)
@@ -86,8 +87,10 @@ class Worker:
         return {**dataclasses.asdict(warm), "steps_per_sample": clock.steps_per_sample(warm.step_seconds)}
 
     def sample(self, steps: int) -> dict[str, Any]:
-        """Times a step that is waited for, and steps without a wait between them. From a cold cache there is only the
-        first kind: a step would find what the one before it left."""
+        """Time a step that is waited for, and steps without a wait between them.
+
+        With a cold cache only the first kind is timed: a step would find the data of the step before it in the cache.
+        """
         session = self._prepared()
         alone = _Returning(session)
         singles: list[float] = []
@@ -116,7 +119,8 @@ class Worker:
         }
 
     def _on_device(self, most: int, host_seconds: float) -> tuple[float | None, float]:
-        """Seconds per step by the device's events, None if it has none; seconds until they were taken."""
+        """Return the seconds per step by the device's events, None if it has no events; and the seconds that this
+        took."""
         session = self._prepared()
         if session.events is None:
             return None, 0.0
@@ -127,10 +131,11 @@ class Worker:
         return found, time.perf_counter() - start
 
     def _late(self) -> tuple[float, float]:
-        """Seconds until what a step writes last can be seen, beyond what a second look takes; seconds of both.
+        """Return the seconds until the last element of a step is visible, beyond those of a second look; and the
+        seconds of both.
 
-        Seen, and not read whole where that copies: to copy a table takes longer than to update some of its rows, and
-        not twice the same time.
+        Elements are viewed and not read whole if reading copies. Copying a table takes longer than updating some of its
+        rows, and two copies do not take the same time.
         """
         session, last = self._prepared(), self._last_written
         look = session.glance or session.read
@@ -142,8 +147,7 @@ class Worker:
         return max(0.0, 2 * middle - start - end), end - start
 
     def check_again(self, place: float = 0.0) -> dict[str, Any]:
-        """The comparison after as many steps as were made and the last ones; `place` says which elements, see
-        `reference.positions`."""
+        """Compare after all steps made and the last ones; `place` chooses the elements, see `reference.positions`."""
         session = self._prepared()
         spins = self._spins()
         given = self._give_anew()
@@ -167,8 +171,11 @@ class Worker:
         }
 
     def _spins(self) -> float:
-        """Seconds of CPU time that this process uses after a step, when there is nothing to do: threads that wait for
-        the next one may spin before they sleep. The most after a few: where the machine is busy, some do it earlier."""
+        """Return the seconds of CPU time that this process uses after a step, when there is nothing to do.
+
+        Threads that wait for the next step may spin before they sleep. The result is the maximum after a few steps: on
+        a busy machine some threads spin earlier.
+        """
         found = []
         for _ in range(IDLES):
             clock.sample(self._prepared(), 1)
@@ -179,10 +186,13 @@ class Worker:
         return max(found)
 
     def _give_anew(self) -> tuple[list[float], list[float]]:
-        """Seconds of steps with gradients that the peer has had, and of those between them, with other numbers in new
-        arrays: what is kept of a gradient would be no gain in training, where each is new. All are kept, so that
-        none has the identity or the place in memory of an earlier one. A step that is not timed comes between making
-        the arrays and either of them: they may have got the memory that the step had for its own."""
+        """Return the seconds of steps with known gradients, and of the steps between them, with other numbers in new
+        arrays.
+
+        A cache of gradients would be no gain in training, where each is new. All arrays are kept, so that no new one
+        has the identity or the address of an earlier one. An untimed step runs between making the arrays and each timed
+        step: the new arrays may occupy memory that the step used before.
+        """
         session = self._prepared()
         known = {index: gradient(self.case, index, 1) for index in sorted(giving.given_anew(self.case))}
         kept: list[Any] = []
@@ -199,8 +209,11 @@ class Worker:
         return found
 
     def _reads(self) -> float:
-        """Seconds to read every parameter, once as much memory as the largest and its copy take was asked for: what a
-        virtual machine has never used comes slowly."""
+        """Return the seconds to read every parameter.
+
+        First it allocates as much memory as the largest parameter and its copy need: a virtual machine is slow to
+        provide memory that it has never used.
+        """
         np.ones((2, max(tensor.elements for tensor in self.case.tensors)), np.float32)
         start = time.perf_counter()
         for index in range(len(self.case.tensors)):
@@ -208,7 +221,7 @@ class Worker:
         return time.perf_counter() - start
 
     def _changed(self, session: Session) -> str | None:
-        """The part of a session that is none of the peer's, where it is another than it was."""
+        """Name the part of a session outside the peer that has changed."""
         if session.made != self._asked:
             return f"the number of its steps ({session.made} of {self._asked})"
         if type(session) is not Session:
@@ -217,14 +230,14 @@ class Worker:
         return next((f"Session.{name}" for name in methods), None)
 
     def share(self, steps: int) -> dict[str, float]:
-        """The step's part of forward, backward and step."""
+        """Return the step's part of the time of forward, backward and step."""
         session = self._prepared()
         passes, trained = _Passes(session, step=False), _Passes(session, step=True)
         alone = clock.sample(passes, steps)
         return {"share": max(0.0, 1.0 - alone / clock.sample(trained, steps))}
 
     def trace(self, steps: int, path: str) -> dict[str, Any]:
-        """Writes what happens in so many steps to a file, see `bench.step.trace`."""
+        """Write a trace of `steps` steps to a file, see `bench.step.trace`."""
         from bench.step import trace
 
         document.write(json.dumps(trace.record(self._prepared(), steps)) + "\n", Path(path))
@@ -237,7 +250,7 @@ class Worker:
 
 
 class _Returning:
-    """Steps that are waited for, and the seconds after which the last call had returned."""
+    """Steps that are waited for, and the seconds after which the last call returned."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -253,7 +266,7 @@ class _Returning:
 
 
 class _Passes:
-    """Forward and backward pass as a step of the clock, with or without the optimizer's."""
+    """A forward and backward pass as a step of the clock, with or without the optimizer's step."""
 
     def __init__(self, session: Session, step: bool) -> None:
         self._session = session
@@ -271,7 +284,7 @@ class _Passes:
 
 
 def _cache_clearer() -> Callable[[], object]:
-    """Writes twice as much memory as the last-level cache holds."""
+    """Return a function that writes twice as much memory as the last-level cache holds."""
     import numpy as np
 
     scratch = np.ones(2 * (last_level_cache() or UNKNOWN_CACHE) // 8)
@@ -279,7 +292,7 @@ def _cache_clearer() -> Callable[[], object]:
 
 
 def _resident() -> int | None:
-    """Bytes of this process in memory now."""
+    """Return the resident bytes of this process."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:

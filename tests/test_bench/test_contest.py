@@ -307,7 +307,7 @@ def test_a_peer_that_does_not_fit_beside_the_baseline_is_skipped() -> None:
     rows = run((large, base), memory=just_one).rows
     assert rows[0].status == "skipped"
     assert rows[0].reason is not None
-    assert "not enough memory: large beside base needs" in rows[0].reason
+    assert "not enough memory: large next to base needs" in rows[0].reason
     assert rows[1].status == "ok"
 
 

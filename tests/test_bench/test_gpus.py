@@ -272,7 +272,7 @@ def test_rows_have_the_time_of_both_clocks(monkeypatch: pytest.MonkeyPatch) -> N
     assert first.device_roof_fraction == pytest.approx(2 * first.roof_fraction)
     assert report.on_device(result.rows) == (
         f"Time on the GPU: a 1.00 ms, {first.device_roof_fraction:.0%} of the memory bandwidth limit (CUDA events on"
-        " TensorFlow's stream). No time on the GPU alone: b (wall clock alone: it has no stream)."
+        " TensorFlow's stream). No GPU time available: b (wall clock alone: it has no stream)."
     )
     assert report.device_memory(result.rows) == "Device memory, at most: a 1.00 GB."
     shown = page.table(result.rows)

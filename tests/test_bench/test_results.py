@@ -182,15 +182,15 @@ def test_an_optimizer_without_a_reference_is_not_said_to_agree_with_one() -> Non
     own = replace(ROW, peer="mine:R", agreement=Agreement(57, 7_087_872, 0.0, "", 0.0))
     alone, beside = (printed(replace(RESULT, rows=rows)) for rows in ((own,), (OURS, own)))
     for text in (alone, beside):
-        assert "Not compared: what mine:R computes" in text
+        assert "Not compared, for lack of a reference: mine:R. Steps move every tensor." in text
     assert "Agreement:" not in alone
-    assert "Agreement: all others compute what a float64 reference does, within 8e-06" in beside
+    assert "Agreement: all other peers match the float64 reference within 8e-06" in beside
 
 
 def test_agreement_is_said_of_those_that_were_compared_alone() -> None:
     unknown, none = (replace(ROW, agreement=a) for a in (Agreement(3, 10, None, "w", 2e-4), None))
     text = printed(replace(RESULT, rows=(OURS, unknown, none)))
-    assert "Agreement: those that were compared compute what a float64 reference does, within 8e-06" in text
+    assert "Agreement: the compared peers match the float64 reference within 8e-06" in text
     assert "Agreement:" not in printed(replace(RESULT, rows=(unknown, none)))
 
 
@@ -202,8 +202,8 @@ def test_the_report_says_what_matters() -> None:
     assert "0.50 [0.49, 0.51]" in lines["optim-local"] or "0.50 [0.49, 0.51]" in text
     assert "optim-local takes 50% [49%, 51%] of the time of tf_keras-mesh." in text
     assert "Skipped torch-fused: torch not installed: pip install torch" in text
-    assert "Doubtful: optim-local (samples spread by 30%: disturbed)." in text
-    assert "Roof: 60.0 GB/s, moved in place in the same rounds (a += b)." in text
+    assert "Warnings: optim-local (samples spread by 30%: disturbed)." in text
+    assert "Memory bandwidth limit: 60.0 GB/s, moved in place in the same rounds (a += b)." in text
     assert "within 8e-06 of the movement after 3 steps (26,317 elements" in text
     assert "Other programs were running, so the times in ms are too high." in text
     assert "  dtopt bench step -w gpt2:layer -p tf_keras-mesh" in text
