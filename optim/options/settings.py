@@ -220,7 +220,8 @@ class Settings:
             cautious=self.caution.cautious,
             adaptive_grad_clip=self.adaptive_clipping.adaptive_grad_clip,
         )
-        self.slot_dtypes.check(self._algorithm.updating_rules, owner, has_lazy_rows=bool(self.lazy_rows.patterns))
+        if "slot_dtype" not in self._of_whole:  # a group without such slots is fine if another has them
+            self.slot_dtypes.check(self._algorithm.updating_rules, owner, has_lazy_rows=bool(self.lazy_rows.patterns))
         self.check_rounding(is_by_rule=rule is not None)
         self.repeated_rows.check(
             self.clipping.option,

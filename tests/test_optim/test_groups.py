@@ -444,3 +444,12 @@ def test_training_resumes_on_another_mesh(mode: str, mesh_2x2: Any, mesh_2: Any,
         resumed = optim.load_checkpoint(tmp_path / "c", other, mesh=mesh)
         train(resumed, other)
         assert_same(of, other)
+
+
+def test_slots_in_fewer_bits_are_those_of_the_groups_that_have_them() -> None:
+    kernel, bias = tf.Variable(tf.ones([64, 64]), name="kernel"), tf.Variable(tf.ones([64]), name="bias")
+    optimizer = optim.Groups([("bias", optim.SGD(0.1)), (None, optim.AdamW())], slot_dtype="bfloat16")
+    optimizer.apply_gradients([(tf.ones([64, 64]), kernel), (tf.ones([64]), bias)])
+    assert optimizer.get_slot(kernel, "m").dtype == tf.bfloat16
+    with pytest.raises(HyperparameterError, match="would have no effect"):
+        optim.Groups([("bias", optim.SGD(0.1)), (None, optim.SGD(0.2))], slot_dtype="bfloat16")
