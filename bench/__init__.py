@@ -1,1 +1,1 @@
-"""Benchmarks of optimizer steps: the same shapes and numbers given to every framework, timed side by side."""
+"""Benchmarks of optimizer steps: all frameworks get the same shapes and numbers, timed in the same rounds."""

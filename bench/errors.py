@@ -18,13 +18,13 @@ class OptionError(DtoptError, ValueError):
 
 
 class NoDeviceError(UnsupportedError):
-    """A device that this machine does not have: nothing can be measured."""
+    """A device that this machine lacks: nothing can be measured."""
 
     exit_code = 4
 
 
 class ResultsError(DtoptError, ValueError):
-    """A results file that is missing, damaged, or of a version that this dtopt does not know."""
+    """A results file is missing, damaged, or has a version that this dtopt does not know."""
 
 
 class IncomparableError(DtoptError, ValueError):

@@ -1,4 +1,4 @@
-"""Findings about runs and machines, in one form."""
+"""Findings about runs and machines, in one format."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Finding:
 
 
 def stable(findings: Iterable[Finding]) -> bool:
-    """Whether nothing found is "noisy"."""
+    """Whether no finding is "noisy"."""
     return all(finding.severity != "noisy" for finding in findings)
 
 
 def document(findings: Iterable[Finding], of: str) -> dict[str, Any]:
-    """What `dtopt bench check --json` prints; `of` is "run" or "machine"."""
+    """Return the output of `dtopt bench check --json`; `of` is "run" or "machine"."""
     found = tuple(findings)
     return {
         "kind": "dtopt bench check",

@@ -1,5 +1,6 @@
 """Check whether this machine is quiet: load, other processes by name, clock frequency, throttling, and how evenly a
-fixed piece of work runs. Only Linux reports all of these; others are left out."""
+fixed piece of work runs. Only Linux reports all of these; checks without data are left out.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,16 @@ from bench.measuring.environment import BUSY_LOAD
 from bench.measuring.stats import UNSTEADY_IQR, VERY_UNSTEADY_IQR
 
 SHARE_NAMED = 0.05
-"""Part of one CPU from which another process is named; SHARE_NOISY: from which all of them together make it noisy."""
+"""SHARE: fraction of one CPU from which another process is named. SHARE_NOISY: fraction from which all of them together
+make the machine noisy.
+"""
 
 SHARE_NOISY = 0.25
 SLOWEST_CLOCK = 0.8
-"""A core's clock is reported if it is below this part of its highest frequency."""
+"""A core's clock is reported if it is below this fraction of its highest frequency."""
 
 STOLEN = 0.02
-"""Part of the time that the hypervisor may give to others."""
+"""Fraction of the time that the hypervisor may give to others."""
 
 PIECES = 40
 MOST_NAMED = 5
@@ -32,8 +35,11 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Reading:
-    """What the kernel counts at one moment. Attributes: clock ticks of each process, {pid: (name, ticks)}; ticks of all
-    CPUs and those stolen by the hypervisor; times that cores or the control group were throttled."""
+    """The kernel's counters at one moment.
+
+    Attributes: clock ticks of each process, {pid: (name, ticks)}; ticks of all CPUs and those stolen by the hypervisor;
+      times that cores or the control group were throttled.
+    """
 
     processes: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     ticks: int = 0
@@ -48,7 +54,7 @@ def check(
     work: Callable[[], object] | None = None,
     load: Callable[[], float] = lambda: os.getloadavg()[0],
 ) -> tuple[Finding, ...]:
-    """Watches the machine for about `seconds`; `root` is where /proc and /sys are."""
+    """Watch the machine for about `seconds`; `root` is the parent folder of /proc and /sys."""
     before = read(root)
     pieces = even_work(seconds, clock, work or _work)
     after = read(root)
@@ -58,7 +64,7 @@ def check(
 
 
 def read(root: Path = Path("/")) -> Reading:
-    """The kernel's counters now."""
+    """Return the kernel's current counters."""
     ticks = (
         [int(word) for word in _text(root / "proc/stat").splitlines()[0].split()[1:]]
         if _text(root / "proc/stat")
@@ -86,7 +92,7 @@ def _processes_of(root: Path, own: int) -> Iterator[tuple[int, tuple[str, int]]]
 
 
 def even_work(seconds: float, clock: Clock, work: Callable[[], object]) -> list[float]:
-    """Seconds of equal pieces of work, one after the other for about `seconds`, PIECES of them."""
+    """Return the seconds of PIECES equal pieces of work, one after the other for about `seconds`."""
     start = clock()
     work()
     repeats = max(1, int(seconds / PIECES / max(clock() - start, 1e-6)))

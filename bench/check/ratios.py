@@ -1,9 +1,9 @@
 """Check the verdicts of a run: that one peer is faster than another, slower, or the same.
 
 A verdict depends on an interval, not on the spread of single samples: noise makes the interval wider, and a wide one
-means "unclear", which misleads no reader. These checks find what an interval from rounds cannot show: the ratio drifted
-during the run, processes of one peer differ, or there are two kinds of rounds, so that the usual round is not what a
-long run takes. And the samples must support the verdict.
+means "unclear", which misleads no reader. These checks find problems that an interval from rounds cannot show: the
+ratio drifted during the run, processes of one peer differ, or there are two kinds of rounds, so that the typical round
+is not typical of a long run. And the samples must support the verdict.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from bench.results.kind import Kind
 
 LIKELY, CERTAIN = 0.1, 0.01
 """p of Kendall's test, or of Kruskal and Wallis's, that an order or a difference is chance: if it would reverse the
-verdict, and if not. Several ratios share the p of an order."""
+verdict, and if not. Several ratios share the p of an order.
+"""
 
 FEWEST = 8
-"""Rounds below which no order among them is looked for."""
+"""Fewest rounds to look for an order among them."""
 
 ENOUGH = 5
-"""Processes from which what every second one has is seen in 19 of 20 runs."""
+"""Processes from which 19 of 20 runs show a property that every second process has."""
 
 Edges = tuple[float, float]
-"""Logarithms of the interval's."""
+"""Logarithms of an interval's edges."""
 
 
 def check(result: Result, kind: Kind) -> Iterator[Finding]:
-    """Findings against the verdicts of a result, and the ratios without a verdict."""
+    """Return findings against the verdicts of a result, and about the ratios without a verdict."""
     if kind.anew is None or kind.reading is None:
         return
     for rows in _cases(result.rows, [name for name in kind.reading.name if name != "peer"]):
@@ -61,18 +62,18 @@ def _cases(rows: Sequence[Any], names: Sequence[str]) -> Iterator[list[Any]]:
 def of_verdict(
     said: str, ratio: stats.Ratio | None, logs: Mapping[stats.Place, float], where: str, comparisons: int = 1
 ) -> Iterator[Finding]:
-    """Findings against one verdict.
+    """Return findings against one verdict.
 
     Args:
-      said: "faster", "slower" or "same"; ratio: from the samples; logs: `stats.log_ratios` of them; comparisons:
-        number of ratios in the result, which share what chance may refuse.
+      said: "faster", "slower" or "same"; ratio: from the samples; logs: `stats.log_ratios` of them; comparisons: number
+        of ratios in the result, which share the error probability.
     """
     if ratio is None or ratio.low is None or ratio.high is None or ratio.verdict != said:
-        now = "have no interval" if ratio is None or ratio.low is None else f"say {ratio.verdict}, {_of(ratio)}"
-        yield Finding("noisy", "verdict", where, f"it is called {said}, and its samples {now}")
+        now = "have no interval" if ratio is None or ratio.low is None else f"show {ratio.verdict}, {_of(ratio)}"
+        yield Finding("noisy", "verdict", where, f"it is called {said}, but its samples {now}")
         return
     edges = log(ratio.low), log(ratio.high)
-    if not logs:  # by way of the baseline
+    if not logs:  # through the baseline
         return
     yield from _drift([logs[place] for place in sorted(logs)], said, edges, where, _of(ratio), comparisons)
     yield from _processes(logs, said, where, _of(ratio))
@@ -86,19 +87,19 @@ def _of(ratio: stats.Ratio) -> str:
 def _drift(
     values: Sequence[float], said: str, edges: Edges, where: str, shown: str, comparisons: int
 ) -> Iterator[Finding]:
-    """The steepest line that Theil and Sen's slope allows, at both ends of the run, and the median of either half."""
+    """Check the steepest line within Theil and Sen's slope, at both ends of the run, and the median of either half."""
     from scipy.stats import kendalltau, theilslopes
 
     if len(values) < FEWEST:
         return
     chance, half = kendalltau(range(len(values)), values).pvalue, len(values) // 2
-    _, _, *slopes = theilslopes(values)  # both ends of what the slope may be
+    _, _, *slopes = theilslopes(values)  # both ends of the slope's interval
     ends = [median(values) + slope * side * (len(values) - 1) / 2 for slope in slopes for side in (-1, 1)]
     turned = any(_against(said, end) for end in ends)
     early, late = median(values[:half]), median(values[half:])
     outside = any(not edges[0] <= middle <= edges[1] for middle in (early, late))
     if chance < (LIKELY if turned else CERTAIN) / comparisons and (turned or outside):
-        text = f"{exp(early):.3g} in the first half of the run and {exp(late):.3g} in the second, and {shown} is said"
+        text = f"{exp(early):.3g} in the first half of the run, {exp(late):.3g} in the second, but it reports {shown}"
         yield Finding("noisy", "drift", where, text)
 
 
@@ -111,7 +112,7 @@ def _processes(logs: Mapping[stats.Place, float], said: str, where: str, shown: 
     middles = [median(values) for values in by_process.values()]
     turned = [exp(middle) for middle in middles if _against(said, middle)]
     if turned and max(middles) > min(middles) and kruskal(*by_process.values()).pvalue < CERTAIN:
-        text = f"not all of its processes are {said}: one has {turned[0]:.3g}, and {shown} is said"
+        text = f"not all of its processes are {said}: one has {turned[0]:.3g}, but it reports {shown}"
         yield Finding("doubtful", "processes", where, text)
 
 
@@ -128,7 +129,7 @@ def _against(said: str, value: float) -> bool:
 
 
 def _told(rows: Sequence[Any]) -> Iterator[Finding]:
-    """Ratios without a verdict, and ratios from a single process."""
+    """Report ratios without a verdict, and ratios from a single process."""
     ratios = [row.ratio for row in rows if row.status == "ok" and row.ratio and row.ratio.baseline != row.peer]
     where = f"{rows[0].workload} {rows[0].optimizer}"
     bare = [ratio for ratio in ratios if ratio.low is None]

@@ -1,6 +1,9 @@
-"""Check whether a recorded run can be trusted. `bench.check.ratios` judges its verdicts; this module judges its times,
-by the interval of their median, drift, outliers and two modes. In a run with ratios, unsteady times are only doubtful,
-because all peers of a round share the machine's phases."""
+"""Check whether a recorded run can be trusted.
+
+`bench.check.ratios` judges its verdicts. This module judges its times, by the interval of their median, drift, outliers
+and two modes. In a run with ratios, unsteady times are only doubtful, because all peers of a round share the machine's
+phases.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ from bench.measuring.stats import UNSTEADY_IQR, VERY_UNSTEADY_IQR
 from bench.results.document import Result
 
 FEWEST = 8
-"""Samples below which drift, outliers and modes are not looked for."""
+"""Fewest samples to look for drift, outliers and modes."""
 
 DRIFT = 0.10
-"""A change of the median from the first half of a run to its second is reported from this on."""
+"""Smallest reported change of the median from the first half of a run to its second."""
 
 CERTAIN = 0.01
 """p of Kendall's test that a drift's order came by chance."""
 
 OUTLIER = 10.0
-"""Standard deviations, taken from the median absolute deviation, beyond which hyperfine calls a sample an outlier."""
+"""Standard deviations, estimated by the median absolute deviation, beyond which hyperfine calls a sample an outlier."""
 
 MAD_TO_DEVIATION = 1.4826
 
@@ -39,11 +42,11 @@ APART = 4.0
 SMALLEST_GROUP = 0.2
 
 MORE_ON_DEVICE = 1.25
-"""Times the wall clock's time of a step that its time on the GPU alone may be: it is a part of that."""
+"""Largest ratio of a step's time on the GPU to its wall-clock time: the first is a part of the second."""
 
 
 def check(result: Result) -> tuple[Finding, ...]:
-    """Findings that question a run; empty for a quiet one."""
+    """Return findings that question a run; empty for a quiet one."""
     kind = KINDS[result.kind]
     found = [*_context(result), *ratios.check(result, kind)]
     if kind.reading is not None and kind.reading.unit == "s":
@@ -114,7 +117,7 @@ def _row(measurement: Measurement) -> Iterator[Finding]:
 
 
 def drift(times: Sequence[float]) -> float | None:
-    """Change of the median between the halves, as a part; None where it is small or may be chance."""
+    """Return the relative change of the median between the halves; None if it is small or may be chance."""
     from scipy.stats import kendalltau
 
     half = len(times) // 2
@@ -126,13 +129,13 @@ def drift(times: Sequence[float]) -> float | None:
 
 
 def outliers(times: Sequence[float]) -> list[int]:
-    """Which samples are further from the median than OUTLIER deviations."""
+    """Return which samples are further from the median than OUTLIER deviations."""
     middle, deviation = median(times), MAD_TO_DEVIATION * stats.median_absolute_deviation(times)
     return [i for i, value in enumerate(times) if deviation and abs(value - middle) > OUTLIER * deviation]
 
 
 def two_modes(times: Sequence[float]) -> tuple[float, float] | None:
-    """The means of two groups that Ashman's D (1994) and a tenth separate, or None."""
+    """Return the means of two groups that are separate by Ashman's D (1994) and by a tenth, or None."""
     ordered = sorted(times)
     least = max(3, round(SMALLEST_GROUP * len(ordered)))
     best, found = APART, None

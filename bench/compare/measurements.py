@@ -1,4 +1,4 @@
-"""What the rows of each kind of results measured, under names by which two results are paired."""
+"""Read the measurements of each kind of results, under names by which two results are paired."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Measurement:
     """One quantity of one row.
 
     Attributes:
-      name: the independent variables, (member, value) each, and what was measured.
-      values: in the order they were taken; seconds, or steps if `unit` is that. Infinite for a missed target.
-      roofs: times of the roofs in the same rounds, by name; empty without roofs.
+      name: the independent variables, (member, value) each, and the name of the quantity.
+      values: in the order of measurement; seconds, or steps if `unit` is "steps". Infinite for a missed target.
+      roofs: times of the memory bandwidth limits in the same rounds, by name; empty without limits.
       unit: "s" or "steps".
       status, reason: of the row; rerun: its command.
-      version: what must not differ under the same name: sizes of the workload, version of the problem.
+      version: values that must agree under the same name: sizes of the workload, version of the problem.
     """
 
     name: Name
@@ -50,13 +50,13 @@ class Measurement:
 
     @property
     def median(self) -> float | None:
-        """None without values, and where half of them or more are misses."""
+        """Median; None without values, and if half of them or more are misses."""
         middle = median(self.values) if self.values else inf
         return None if isinf(middle) else middle
 
 
 def measurements(result: Result, apart_from: Collection[str] = ()) -> dict[Name, Measurement]:
-    """What a result measured, by name; some members of names may be left out.
+    """Return the measurements of a result by name, optionally without some members of the names.
 
     Raises: IncomparableError for plans, which measure nothing.
     """
@@ -84,8 +84,10 @@ def _members(row: Any, names: Sequence[str]) -> Name:
 
 
 def _beside_roofs(result: Result, row: Any) -> tuple[tuple[float, ...], Roofs]:
-    """The times of a row of steps, and of the roofs of its case in the same rounds: code that no version of a peer
-    changes. All times and no roofs if they share no round."""
+    """Return the times of a row of steps, and of its case's memory bandwidth limits in the same rounds.
+
+    No version of a peer changes the code of the limits. If they share no round, return all times and no limits.
+    """
     of_case = [roof for roof in result.roofs if _is_of(roof, row)]
     by_round = [{(s.group, s.round): s.seconds for s in roof.samples} for roof in of_case]
     own = {(s.group, s.round): s.seconds for s in row.samples}

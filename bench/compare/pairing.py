@@ -1,4 +1,4 @@
-"""Pair the rows of two results and report what changed, or why they must not be compared."""
+"""Pair the rows of two results and report changes, or why they must not be compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from bench.results.document import Result
 
 MACHINE = ("identity", "machine", "cpu", "cpus", "cpus_allowed", "threads")
 """Members of the context that must agree, if both results have them. The name of a host is ignored, because containers
-get a new one each time."""
+get a new one each time.
+"""
 
 SETTINGS = ("system", "governor", "memory_bytes", "huge_pages", "python", "packages", "variables")
 """Members of the context whose differences are shown with the numbers."""
@@ -54,10 +55,10 @@ class Comparison:
     """Two results of one kind.
 
     Attributes:
-      kind: of both; changes: what both hold; only_first, only_second: names that the other lacks.
+      kind: of both; changes: rows that both contain; only_first, only_second: names that the other lacks.
       forced: why they should not be compared, under `force`; else empty.
-      notes: what else differs between the runs, and what questions them.
-      fail_above: the gate, as a part, or None.
+      notes: other differences between the runs, and reasons to question them.
+      fail_above: the gate, as a fraction, or None.
     """
 
     kind: str
@@ -70,8 +71,9 @@ class Comparison:
 
     @property
     def outcome(self) -> str:
-        """One word: "broken" where a row failed that had not, "nothing" where no pair has a ratio, "regression",
-        "noisy" where the gate cannot be judged, "ok"."""
+        """One word: "broken" if a row failed that did not fail before, "nothing" if no pair has a ratio, "regression",
+        "noisy" if the gate cannot be judged, "ok".
+        """
         if any(change.broken for change in self.changes):
             return "broken"
         if not any(change.ratio for change in self.changes):
@@ -81,13 +83,13 @@ class Comparison:
 
 
 def compare(first: Result, second: Result, *, fail_above: float | None = None, force: bool = False) -> Comparison:
-    """Compares the second result with the first.
+    """Compare the second result with the first.
 
     Args:
-      fail_above: a part, such as 0.05: a time that is longer by more than it is a regression.
+      fail_above: a fraction, such as 0.05: a time that is longer by more than it is a regression.
       force: compare although the machines, threads, workload versions or kinds differ, and list why not in `forced`.
 
-    Raises: IncomparableError, which names all that differs.
+    Raises: IncomparableError, which names all differences.
     """
     obstacles = _obstacles(first, second)
     if first.kind != second.kind and force:
@@ -136,7 +138,7 @@ def _said(name: Name) -> str:
 
 
 def label(name: Name, leave_out: Collection[str] = ()) -> str:
-    """A name in words: the values of the first two members, then the others that are set."""
+    """Format a name in words: the values of the first two members, then the others that are set."""
     first = [str(value) for _, value in name[:2]]
     rest = [f"{member}={value}" for member, value in name[2:] if value not in (None, False) and member not in leave_out]
     return " ".join([*first, *rest])
@@ -147,7 +149,7 @@ NAMED = ("workload", "optimizer", "peer", "mesh")
 
 
 def short(names: Sequence[Name]) -> list[str]:
-    """Names as far as they differ; a single name is whole."""
+    """Return the parts of names that differ; a single name is whole."""
     differ = [key for key, _ in names[0] if len({dict(name).get(key) for name in names}) > 1] if names else []
     if not differ:
         return [label(name, USUAL) for name in names]
@@ -156,7 +158,7 @@ def short(names: Sequence[Name]) -> list[str]:
 
 
 def common(names: Sequence[Name]) -> str:
-    """What `short` leaves out of several names."""
+    """Return the parts that `short` leaves out of several names."""
     if len(names) < 2:
         return ""
     same = tuple(pair for pair in names[0] if all(pair in name for name in names))
@@ -199,7 +201,7 @@ def _ratio(one: Measurement, two: Measurement) -> Ratio:
 
 
 def _paired_steps(one: Measurement, two: Measurement) -> list[tuple[float, float]]:
-    """Steps to the target by seed: a seed gives the same numbers in both runs, so that they can be paired."""
+    """Pair steps to the target by seed: a seed gives the same numbers in both runs."""
     pairs = zip(one.values, two.values, strict=False)
     return [(a, b) for a, b in pairs if one.unit == "steps" and not isinf(a) and not isinf(b)]
 
@@ -217,7 +219,7 @@ def _notes(first: Result, second: Result) -> list[str]:
 
 
 def threshold(text: str) -> float:
-    """`5%` or `0.05` as 0.05. Raises: OptionError."""
+    """Parse `5%` or `0.05` as 0.05. Raises: OptionError."""
     try:
         value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:

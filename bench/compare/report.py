@@ -1,4 +1,4 @@
-"""A comparison as a table for people."""
+"""Show a comparison as a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 8
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """What `dtopt bench compare --json` prints."""
+    """Return the output of `dtopt bench compare --json`."""
     members = plain(comparison)
     members["changes"] = [{**change, "name": dict(change["name"])} for change in members["changes"]]
     for which in ("only_first", "only_second"):
@@ -36,7 +36,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def render(comparison: Comparison) -> list[RenderableType]:
-    """What to print, from top to bottom, on a rich console."""
+    """Return what to print on a rich console, from top to bottom."""
     parts: list[RenderableType] = []
     if comparison.forced:
         parts.append(
@@ -56,7 +56,7 @@ def render(comparison: Comparison) -> list[RenderableType]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The same for a comment on a pull request."""
+    """Return the same as Markdown, for a comment on a pull request."""
     from rich.text import Text
 
     headings = ("", *_headings(comparison), "")
@@ -100,13 +100,13 @@ def _numbers(change: Change) -> tuple[str, str, str, str]:
 def _remark(change: Change) -> str:
     if change.ratio is None:
         return _plain(change.reason or "")
-    unit = "in units of the roofs" if change.ratio.in_roofs else ""
+    unit = "in units of the memory bandwidth limit" if change.ratio.in_roofs else ""
     gate = {"above": "[bold red]regression[/]", "unclear": "[yellow]too noisy to judge[/]"}.get(change.gate or "", "")
     return ", ".join(word for word in (change.ratio.verdict, gate, unit) if word)
 
 
 def _common(comparison: Comparison) -> Iterator[str]:
-    """What is the same in all rows."""
+    """Yield the members that are the same in all rows."""
     if said := common([change.name for change in comparison.changes]):
         yield f"Of each: {_plain(said)}."
 
@@ -117,8 +117,8 @@ def _machine(comparison: Comparison) -> Iterator[str]:
     if roofs:
         furthest = max(roofs, key=lambda value: max(value, 1 / value))
         yield (
-            f"The machine itself (roofs, timed in the same rounds) took {furthest:.2f} times as long in the second run;"
-            " the intervals allow for that."
+            f"The machine itself (memory bandwidth limits of the same rounds) took {furthest:.2f} times as long in the"
+            " second run; the intervals allow for that."
         )
     unclear = sum(ratio.verdict == "unclear" for ratio in ratios)
     if unclear:

@@ -1,11 +1,12 @@
-"""The ratio of two medians from runs at different times, with an interval that covers what differs between runs.
+"""The ratio of two medians from runs at different times, with an interval that covers the variation between runs.
 
 The two runs share no round that could be paired, and between them the machine itself may have become faster or slower.
-The roofs show it: fixed code that ran in the same rounds. A row is measured in units of them if that makes its times
-within the runs less spread, as for a step that memory bandwidth limits; if not, in seconds. What is true between rounds
-need not be true between runs, so the interval is widened to contain the ratio in both units; and on both sides by the
-largest of: how much the roofs disagree about the machine, FOLLOWS_WITHIN of what they agree on, half
-of the drift from the first half of a run to its second, and LEAST_BETWEEN_RUNS.
+The memory bandwidth limits show it: fixed code that ran in the same rounds. A row is measured in units of them if that
+reduces the spread of its times within the runs, as for a step that memory bandwidth limits; if not, in seconds.
+
+A relation between rounds need not hold between runs, so the interval is widened to contain the ratio in both units. It
+is also widened on both sides by the largest of: how much the limits disagree about the machine, FOLLOWS_WITHIN of what
+they agree on, half of the drift from the first half of a run to its second, and LEAST_BETWEEN_RUNS.
 
 Within each run the interval is the one of `bench.measuring.stats`. Background: Kalibera and Jones,
 "Rigorous benchmarking in reasonable time" (ISMM 2013), doi 10.1145/2464157.2464160, on variation at several levels.
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
 LEAST_BETWEEN_RUNS = 0.01
 """Runs of the same program on an idle machine still differ by about this, through the layout of memory."""
 FOLLOWS_WITHIN = 0.5
-"""If the whole machine is faster or slower, a row may follow the roofs by at most this part of it."""
+"""If the whole machine is faster or slower, a row may follow the memory bandwidth limits by at most this part of it."""
 
 FEWEST_BETWEEN_RUNS = 9
-"""With fewer rounds, correlated neighbours leave too little to distinguish two runs."""
+"""With fewer rounds, correlated neighbours leave too little information to distinguish two runs."""
 
 OF_A_RANGE = 1.7
-"""1.96 standard deviations, of which the range of two values is 1.13 on average."""
+"""1.96 standard deviations, over 1.13, the mean range of two values in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ class Ratio:
     """The second run's time over the first's.
 
     Attributes: median, in the unit that spreads less; low, high: 95% interval; plain: of the medians in seconds; roofs:
-      the second run's roofs over the first's, in time, None without them; in_roofs: whether the unit is the roofs;
-      rounds: of the run that has fewer; verdict: of the second run, "faster", "slower", "same" or "unclear".
+      the second run's memory bandwidth limits over the first's, in time, None without them; in_roofs: whether the unit
+      is the limits; rounds: of the run that has fewer; verdict: of the second run, "faster", "slower", "same" or
+        "unclear".
     """
 
     median: float
@@ -57,14 +59,15 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Series:
-    """Times of one row in the order they were taken, and for each roof its times in the same rounds."""
+    """Times of one row in the order of measurement, and for each memory bandwidth limit its times in the same
+    rounds."""
 
     times: Sequence[float]
     roofs: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def ratio(first: Series, second: Series) -> Ratio:
-    """The ratio of two series; both have values."""
+    """Return the ratio of two series; both have values."""
     import numpy as np
 
     pairs = [(np.log(first.times), np.log(second.times))]
@@ -106,21 +109,23 @@ def _spread(values: np.ndarray) -> float:
 
 
 def _between_runs(shifts: Sequence[float]) -> float:
-    """By how much, as a logarithm, the roofs let two runs of the same thing differ; `shifts` are theirs."""
+    """Return the expected difference between two runs of the same program, as a logarithm; `shifts`: of the limits."""
     disagreement = OF_A_RANGE * (max(shifts, default=0.0) - min(shifts, default=0.0))
     most = max([abs(value) for value in shifts], default=0.0)
     return max(disagreement, FOLLOWS_WITHIN * most, log(1 + LEAST_BETWEEN_RUNS))
 
 
 def _drift(series: np.ndarray) -> float:
-    """Half of what a run's second half differs by from its first, in the middle; 0 for too few rounds."""
+    """Return half the mean drift between the halves of a run; 0 for too few rounds."""
     half = len(series) // 2
     return _difference(series[:half], series[half:]) / 2 if half >= stats.FEWEST_FOR_IQR else 0.0
 
 
 def _interval(one: np.ndarray, two: np.ndarray) -> tuple[float, float] | None:
-    """Interval of the difference of two medians, from those of each (Donner and Zou's MOVER, 2012); None where one has
-    too few rounds."""
+    """Return the interval of the difference of two medians, from those of each (Donner and Zou's MOVER, 2012).
+
+    None if one has too few rounds.
+    """
     first, second = stats.interval(one.tolist()), stats.interval(two.tolist())
     if first is None or second is None or min(len(one), len(two)) < FEWEST_BETWEEN_RUNS:
         return None

@@ -1,1 +1,1 @@
-"""What a model and its optimizer occupy and send on a mesh of any size: arithmetic only, no TensorFlow."""
+"""Predict the memory and traffic of a model and its optimizer on a mesh of any size: arithmetic only, no TensorFlow."""

@@ -1,11 +1,11 @@
-"""What forward and backward passes of a transformer keep, and what tensor parallelism sends for them.
+"""Predict what forward and backward passes of a transformer keep, and what tensor parallelism sends for them.
 
 From Korthikanti et al., "Reducing activation recomputation in large transformer models" (2022, arXiv 2205.05198), in
-units of 16-bit numbers: a layer keeps s·b·h·(34 + 5·a·s/h) bytes (equation 2), of which tensor parallelism over t
-devices divides all but 10 s·b·h (equation 3). With fused attention or selective recomputation the part with a is not
-kept (section 5); recomputing whole layers keeps their inputs, 2·s·b·h each, and the inside of one layer at a time. Each
+units of 16-bit numbers. A layer keeps s·b·h·(34 + 5·a·s/h) bytes (equation 2). Tensor parallelism over t devices
+divides all of these but 10 s·b·h (equation 3). With fused attention or selective recomputation the part with a is not
+kept (section 5). Recomputing whole layers keeps their inputs, 2·s·b·h each, and the inside of one layer at a time. Each
 layer reduces s·b·h numbers over the t devices twice forward and twice backward (Shoeybi et al. 2019, section 3), and
-twice more where it is recomputed.
+twice more if it is recomputed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ HALF = 2
 
 
 def kept(model: Architecture, sequence: int, examples: int, split: int, checkpointing: str, itemsize: int) -> int:
-    """Bytes on one device.
+    """Return the bytes on one device.
 
     Args:
-      sequence: tokens of an example; examples: processed at once on a device; split: devices of the axis `model`.
+      sequence: tokens of an example; examples: processed together on a device; split: devices of the axis `model`.
       checkpointing: what is computed again: "none", "selective" (attention), "full" (whole layers).
       itemsize: bytes of an activation.
     """
@@ -37,10 +37,11 @@ def kept(model: Architecture, sequence: int, examples: int, split: int, checkpoi
 
 
 def reduced(model: Architecture, sequence: int, examples: int, checkpointing: str, itemsize: int) -> int:
-    """Bytes of activations that the model axis reduces in a step, `examples` being all that a device processes."""
+    """Return the bytes of activations that the model axis reduces in a step; `examples`: all that a device
+    processes."""
     return REDUCTIONS[checkpointing] * model.layers * sequence * examples * model.hidden * itemsize
 
 
 def flops(parameters: int, tokens: int, checkpointing: str) -> float:
-    """Products of a step: 6 per parameter and token (Kaplan et al. 2020), 8 where layers are computed again."""
+    """Return the products of a step: 6 per parameter and token (Kaplan et al. 2020), 8 if layers are computed again."""
     return (8 if checkpointing == "full" else 6) * float(parameters) * tokens

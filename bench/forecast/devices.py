@@ -1,4 +1,4 @@
-"""Accelerators by name: what plans need to know of them, from their makers' data sheets. Speeds are per device."""
+"""Accelerators by name: the facts that plans need, from their makers' data sheets. Speeds are per device."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ GB, GIB = 10**9, 2**30
 
 @dataclass(frozen=True)
 class Device:
-    """Attributes: name; memory in bytes; flops: dense bfloat16 products per second; bandwidth of memory, bytes per
-    second; near: bytes per second that a device sends within its node; far: to other nodes; node: devices of one, or of
-    one pod of TPUs; source of all these; reached: the part of the bandwidth that dtopt's kernel reaches, by a table of
-    docs/benchmarks.md, None if not measured."""
+    """One accelerator.
+
+    Attributes: name; memory in bytes; flops: dense bfloat16 products per second; bandwidth of memory, bytes per second;
+      near: bytes per second that a device sends within its node; far: to other nodes; node: devices of one, or of one
+        pod of TPUs;
+      source of all these; reached: the fraction of the bandwidth that dtopt's kernel reaches, by a table of
+      docs/benchmarks.md, None if not measured.
+    """
 
     name: str
     memory: int
@@ -46,7 +50,7 @@ NAMES = tuple(device.name for device in DEVICES)
 
 
 def device(name: str) -> Device:
-    """The device of that name, with or without `tpu-`. Raises: UnknownNameError."""
+    """Return the device of that name, with or without `tpu-`. Raises: UnknownNameError."""
     for known in DEVICES:
         if name.lower() in (known.name, known.name.removeprefix("tpu-")):
             return known

@@ -1,4 +1,4 @@
-"""Bytes that one device holds. All devices of a mesh hold the same: DTensor shards evenly or not at all."""
+"""Predict the bytes on one device. All devices of a mesh hold the same: DTensor shards evenly or not at all."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from optim import slot_layout
 from optim.layouts.sharding import UNSHARDED, local_shape, zero1_specs
 
 PLACEMENTS = ("like_variable", "zero1", "zero2", "zero3")
-"""Nothing sharded further over the data axis; slots; gradients too; parameters too (ZeRO, Rajbhandari et al. 2020)."""
+"""ZeRO's stages (Rajbhandari et al. 2020): what is sharded further over the data axis. Nothing; slots; gradients too;
+parameters too.
+"""
 
 OF_OPTIM = PLACEMENTS[:2]
-"""What `optim` can do on a real mesh today."""
+"""The placements that `optim` supports on a real mesh."""
 
 DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 """Bytes per number."""
 
 _MARK_BYTES = {"int64": 8}[slot_layout.GATHERED_DTYPE]
-"""Of each variable's mark that some call brought a gradient for it."""
+"""Bytes of each variable's flag that a call brought a gradient for it."""
 
 CLIPS = ("none", "clipvalue", "clipnorm", "global_clipnorm")
 AVERAGE, ACCUMULATED, MASTER = slot_layout.AVERAGE, slot_layout.ACCUMULATED_GRADIENT, "master copy"
@@ -35,12 +37,13 @@ class Training:
     """How a model is trained, as far as its size depends on it.
 
     Attributes:
-      optimizer: a name in `bench.cases.algorithms`, with arguments where it has some.
+      optimizer: a name in `bench.cases.algorithms`, optionally with arguments.
       dtype: of parameters and gradients, and of slots without master copies.
       ema: whether an average of every parameter is kept; accumulate: whether gradients are gathered over calls.
       clip: "none", "clipvalue", "clipnorm" or "global_clipnorm".
-      master_copies: of parameters, in float32, with slots in float32: what trains 16-bit parameters.
-      batch: examples of a step, on all devices; micro_batch: that a device processes at once; sequence: tokens of one.
+      master_copies: of parameters, in float32, with slots in float32, to train 16-bit parameters.
+      batch: examples of a step, on all devices; micro_batch: examples that a device processes together; sequence:
+        tokens of one.
       checkpointing: what is computed again, see `bench.forecast.activations`.
 
     Raises: UnknownNameError.
@@ -76,7 +79,7 @@ class Training:
 
     @property
     def wide_itemsize(self) -> int:
-        """Of what is computed in float32 at least: accumulated gradients, norms."""
+        """Bytes of a number that is computed at least in float32: accumulated gradients, norms."""
         return max(4, self.itemsize)
 
 
@@ -89,14 +92,14 @@ class Placed:
     specs: tuple[str, ...]
     slots: tuple[tuple[SlotShape, tuple[str, ...]], ...]
     options: tuple[tuple[str, tuple[str, ...]], ...]
-    """Averages and accumulated gradients, where asked for, with their specs."""
+    """Averages and accumulated gradients, if requested, with their specs."""
     note: str | None
     at_rest: tuple[str, ...] = ()
     gradient: tuple[str, ...] = ()
 
 
 def place(tensors: Sequence[Tensor], mesh: MeshShape, layout: str, placement: str, training: Training) -> list[Placed]:
-    """Every tensor as `optim` lays it and its slots out. Raises: UnknownNameError."""
+    """Place every tensor and its slots as `optim` does. Raises: UnknownNameError."""
     if placement not in PLACEMENTS:
         raise UnknownNameError(f"no placement is called {placement!r}; there are: {', '.join(PLACEMENTS)}")
     axes = dict(mesh.axes)
@@ -119,14 +122,17 @@ def place(tensors: Sequence[Tensor], mesh: MeshShape, layout: str, placement: st
 
 
 def local_elements(shape: Sequence[int], specs: Sequence[str], mesh: MeshShape) -> int:
-    """Elements of a tensor on one device."""
+    """Return the elements of a tensor on one device."""
     return prod(local_shape(shape, specs, dict(mesh.axes)))
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on one device: parameters, gradients, and slots by name, averages, accumulated gradients and master copies
-    included; activations, None where unknown; temporaries: what is gathered or reduced at one time."""
+    """Bytes on one device.
+
+    Attributes: parameters, gradients, and slots by name, averages, accumulated gradients and master copies included;
+      activations, None if unknown; temporaries: the most that is gathered or reduced together.
+    """
 
     parameters: int
     gradients: int
@@ -144,7 +150,7 @@ class Footprint:
 
 
 def footprint(placed: Sequence[Placed], mesh: MeshShape, training: Training) -> Footprint:
-    """What one device holds when `apply_gradients` is called; gradients are laid out like their variables."""
+    """Return what one device holds when `apply_gradients` is called; gradients are laid out like their variables."""
     parameters = sum(local_elements(p.tensor.shape, p.at_rest, mesh) for p in placed) * training.itemsize
     gradients = sum(local_elements(p.tensor.shape, p.gradient, mesh) for p in placed) * training.itemsize
     sizes: dict[str, int] = {}
@@ -166,7 +172,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def parse_bytes(text: str) -> int:
-    """Reads `16GB` (10⁹), `16GiB` (2³⁰), `800MB/s` or `1e9`, a positive number of bytes. Raises: OptionError."""
+    """Read `16GB` (10⁹), `16GiB` (2³⁰), `800MB/s` or `1e9`, a positive number of bytes. Raises: OptionError."""
     body = text.strip().removesuffix("/s").strip()
     binary = body.upper().endswith("IB")
     number = body[: -len("iB")] if binary else body.removesuffix("B").removesuffix("b")

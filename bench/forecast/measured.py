@@ -1,4 +1,4 @@
-"""How fast memory is, by a result: what plans count updates with."""
+"""Read how fast memory is from a result; plans compute updates with it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bench.results.document import Result
 class Measured:
     """Attributes:
     speed: bytes per second.
-    of_each: whether each device has so much, and not all devices of a mesh together.
-    text: what reached it, for people.
+    of_each: whether each device has this speed, and not all devices of a mesh together.
+    text: what reached it, in words.
     """
 
     speed: float
@@ -24,11 +24,11 @@ class Measured:
 
 
 def read(result: Result, name: str) -> Measured:
-    """Return what dtopt's kernel reached on a GPU if a result has that, or the best of its copies.
+    """Return the speed that dtopt's kernel reached on a GPU if a result has it, or the best of its copies.
 
     Args:
       result: of `dtopt bench step` or `dtopt bench roof`.
-      name: of its file, for people.
+      name: of its file, for messages.
 
     Raises:
       ResultsError: it has neither.

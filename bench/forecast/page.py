@@ -1,4 +1,4 @@
-"""The section of `dtopt bench plan`."""
+"""Build the page section of `dtopt bench plan`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_PLANS = 20
 
 
 def sections(result: Result) -> Iterator[Section]:
-    """What fits, and what it costs."""
+    """Show what fits, and its costs."""
     rows: Sequence[Row] = result.rows[:MOST_PLANS]
     if not rows:
         return

@@ -1,4 +1,4 @@
-"""Plans: what each mesh, layout and placement costs, and which of them fit into a device's memory."""
+"""Plans: the costs of each mesh, layout and placement, and which of them fit into a device's memory."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from bench.forecast.traffic import ACTIVATIONS, ALL_REDUCE, FORWARD, GRADIENTS, 
 
 @dataclass(frozen=True)
 class Speeds:
-    """Bytes per second, or None where unknown.
+    """Bytes per second, or None if unknown.
 
     Attributes:
       memory: of `sharing` devices together.
-      links: what one device sends at the same time as all others, by mesh axis; link: over any other axis.
+      links: bytes that one device sends at the same time as all others, by mesh axis; link: over any other axis.
       sharing: how many devices share `memory`: 1 for accelerators, which have separate memory, all of the mesh for
         logical devices of one machine (None means that).
-      flops: products per second of a device; device: its nodes show how fast axes without a link are.
+      flops: products per second of a device; device: its nodes determine the speed of axes without a link.
     """
 
     memory: float | None = None
@@ -46,7 +46,10 @@ class Speeds:
     device: Device | None = None
 
     def of(self, axes: Sequence[str], mesh: MeshShape) -> float | None:
-        """Of the slowest of these axes. An axis of a mesh stays within nodes where it and all axes further in do."""
+        """Return the speed of the slowest of these axes.
+
+        An axis of a mesh stays within nodes if it and all axes further in do.
+        """
         found = [self._of_axis(axis, mesh) for axis in axes]
         return None if None in found else min(speed for speed in found if speed is not None)
 
@@ -61,8 +64,9 @@ class Speeds:
 
 
 USED = 0.5
-"""Part of its products per second that a device reaches in training: Megatron-LM's table 1 (Narayanan et al. 2021) has
-44 to 52% on A100, PaLM (Chowdhery et al. 2022) 46% on TPU v4."""
+"""Fraction of its products per second that a device reaches in training: Megatron-LM's table 1 (Narayanan et al. 2021)
+has 44 to 52% on A100, PaLM (Chowdhery et al. 2022) 46% on TPU v4.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,15 @@ class Plan:
     """One way to place a model and its optimizer.
 
     Attributes:
-      mesh, layout, placement: where parameters and slots are.
+      mesh, layout, placement: of parameters and slots.
       held: bytes on each device.
       collectives: what a step exchanges.
       update_bytes: least memory traffic of the update on each device, every array read or written once.
-      update_seconds, exchange_seconds, compute_seconds: at the speeds given, one after the other; None where a speed,
-        or what is computed, is unknown.
-      notes: tensors on which the layout rule could not be kept, and what else argues against the plan.
-      fits: whether `held` and what else needs memory stay within the limit; None without a limit.
-      possible: whether the batch can be divided over its data axes; batch: examples of a step, None where unknown.
+      update_seconds, exchange_seconds, compute_seconds: at the known speeds, one after the other; None if a speed, or
+        the amount of computation, is unknown.
+      notes: tensors that could not follow the layout rule, and other arguments against the plan.
+      fits: whether `held` and everything else that needs memory stay within the limit; None without a limit.
+      possible: whether the batch can be divided over its data axes; batch: examples of a step, None if unknown.
     """
 
     mesh: MeshShape
@@ -102,19 +106,19 @@ class Plan:
 
     @property
     def sent_in_step(self) -> int:
-        """Of those, what the gradients' reduction and the optimizer send."""
+        """Those of `sent` for the gradients' reduction and the optimizer."""
         return sum(c.sent for c in self.collectives if c.in_step)
 
     @property
     def seconds(self) -> float | None:
-        """Of a step as far as it is known: None where the update or the exchange is not."""
+        """Seconds of a step as far as they are known: None if the update or the exchange is unknown."""
         if self.update_seconds is None or self.exchange_seconds is None:
             return None
         return self.update_seconds + self.exchange_seconds + (self.compute_seconds or 0.0)
 
     @property
     def split(self) -> int:
-        """Devices over which single tensors are computed: all but the data axes."""
+        """Devices that share the computation of single tensors: all but the data axes."""
         data = data_axes(self.mesh, self.layout)
         return prod(size for name, size in self.mesh.axes if name not in data)
 
@@ -128,7 +132,7 @@ def plan(
     speeds: Speeds | None = None,
     limit: int | None = None,
 ) -> Plan:
-    """The plan of one combination; `limit`: bytes that a device has for it. Raises: UnknownNameError."""
+    """Return the plan of one combination; `limit`: bytes that a device has for it. Raises: UnknownNameError."""
     speeds = speeds or Speeds()
     placed = place(workload.tensors, mesh, layout, placement, training)
     tables = [tensor for tensor in workload.tensors if tensor.table and not workload.architecture]
@@ -164,17 +168,19 @@ def plan(
 
 
 def _repeated(one: Collective, placement: str, passes: _Passes | None) -> Collective:
-    """What is exchanged for each micro-batch: parameters that are gathered, and gradients that are not kept whole."""
+    """Repeat what is exchanged for each micro-batch: gathered parameters, and gradients that are not kept whole."""
     each = one.purpose == FORWARD or (one.purpose == GRADIENTS and placement in ("zero2", "zero3"))
     return replace(one, payload=one.payload * passes.micro_batches) if passes and each else one
 
 
 @dataclass(frozen=True)
 class _Passes:
-    """Forward and backward passes on one device. Attributes: kept, activations in bytes; reduced, bytes that the axes
-    reduce for them, in so many tensors (count); split, devices of those axes; flops of the whole step; possible:
-    whether the batch can be divided; batch: examples of a step; micro_batches that each device processes one after the
-    other."""
+    """Forward and backward passes on one device.
+
+    Attributes: kept, activations in bytes; reduced, bytes that the axes reduce for them, in this many tensors (count);
+      split, devices of those axes; flops of the whole step; possible: whether the batch can be divided; batch: examples
+      of a step; micro_batches that each device processes one after the other.
+    """
 
     kept: int
     reduced: int
@@ -188,7 +194,7 @@ class _Passes:
 
 
 def _passes(workload: Workload, mesh: MeshShape, layout: str, training: Training) -> _Passes | None:
-    """None where the model's architecture is not known."""
+    """Return the passes; None if the model's architecture is unknown."""
     model = workload.architecture
     if model is None:
         return None
@@ -214,19 +220,21 @@ def _passes(workload: Workload, mesh: MeshShape, layout: str, training: Training
 
 
 def _batch(model: Architecture, mesh: MeshShape, training: Training) -> int:
-    """Examples of a step: the same on every mesh of so many devices, or their times could not be compared. If not asked
-    for, what the model was trained with, and a micro-batch of each device at least."""
+    """Return the examples of a step: the same on every mesh with equally many devices, or times could not be compared.
+
+    The default is the batch that the model was trained with, and at least a micro-batch of each device.
+    """
     each = max(training.micro_batch, -(-(model.batch or 1) // mesh.devices))
     return training.batch or each * mesh.devices
 
 
 def prod_of(mesh: MeshShape, axes: Sequence[str]) -> int:
-    """Devices of some axes."""
+    """Return the number of devices of some axes."""
     return prod(size for name, size in mesh.axes if name in axes)
 
 
 def update_bytes(placed: Sequence[Placed], mesh: MeshShape, training: Training) -> int:
-    """Bytes that one device reads and writes at least: gradient read, parameter and slots read and written.
+    """Return the least bytes that one device reads and writes: gradient read, parameter and slots read and written.
 
     With slots sharded further, the update is computed on the slots' shard and the new parameter written whole.
     """
@@ -256,7 +264,7 @@ def plans(
     speeds: Speeds | None = None,
     limit: int | None = None,
 ) -> list[Plan]:
-    """Every combination; equal ones of a mesh are listed once, under their first names."""
+    """Return every combination; equal ones of a mesh are listed once, under their first names."""
     found: dict[tuple[object, ...], Plan] = {}
     for mesh in meshes:
         for layout in layouts:
@@ -268,7 +276,7 @@ def plans(
 
 
 def meshes_of(devices: int) -> list[MeshShape]:
-    """Every (batch, model) mesh of so many devices, most data parallel first. Raises: OptionError."""
+    """Return every (batch, model) mesh with this many devices, most data parallel first. Raises: OptionError."""
     if devices < 1:
         raise OptionError(f"{devices} devices: there must be 1 or more")
     return [MeshShape((("batch", devices // n), ("model", n))) for n in _divisors(devices)]
@@ -279,10 +287,12 @@ def _divisors(number: int) -> Iterator[int]:
 
 
 def ranked(found: Sequence[Plan]) -> list[Plan]:
-    """Those that can be made and fit first, and of these the one whose step is the shortest; where speeds are not
-    known, the one that sends least; then the simpler one, with less sharded. Where it is not known what forward and
-    backward passes of a split model send, those that split least come first. Of those that do not fit, or with no
-    limit, the one that holds least."""
+    """Rank plans: first those that are possible and fit.
+
+    Of these the one with the shortest step comes first; if speeds are unknown, the one that sends least; then the
+    simpler one, with less sharded. If the traffic of a split model's forward and backward passes is unknown, those that
+    split least come first. Of plans that do not fit, or with no limit, the one that holds least comes first.
+    """
     return sorted(found, key=_rank)
 
 
@@ -291,7 +301,7 @@ def _rank(one: Plan) -> tuple[float, ...]:
     if one.fits and one.possible:
         seconds = one.seconds
         split = one.split if one.held.activations is None else 1
-        # Times within a hundredth are alike, and then the simpler plan is better.
+        # Times within a hundredth count as equal, and then the simpler plan is better.
         first = float(one.sent) if seconds is None else round(log(max(seconds, 1e-12)) * 100)
         return (0.0, split, first, simple, one.held.total)
     return (1.0 + (not one.possible), float(one.held.total), simple, 0.0)

@@ -1,4 +1,4 @@
-"""What `dtopt bench plan` asks, as strings and numbers, and its answer as a result."""
+"""Check the options of `dtopt bench plan`, given as strings and numbers, and return its result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bench.results.document import Result
 WORKLOAD = "gpt2"
 MESH = "2x2"
 SEARCHED = ("megatron",)
-"""With ZeRO's stages over its data axis: what people train on many devices with."""
+"""Placements with ZeRO's stages over the data axis, the common way to train on many devices."""
 
 
 def answer(
@@ -46,13 +46,13 @@ def answer(
     read_speed: Callable[[Path], Measured] | None = None,
     command: str = "",
 ) -> Result:
-    """Plans from the options of `dtopt bench plan`, ranked; without a mesh or devices it is a mesh of 2x2.
+    """Return ranked plans from the options of `dtopt bench plan`; without a mesh or devices, for a mesh of 2x2.
 
     Args:
-      device: an accelerator of `bench.forecast.devices`, for what `memory`, `bandwidth` and `link` leave out.
-      roof: a result that `read_speed` reads the speed of memory from, see `bench.forecast.measured`.
+      device: an accelerator of `bench.forecast.devices`, with defaults of `memory`, `bandwidth` and `link`.
+      roof: a result from which `read_speed` reads the speed of memory, see `bench.forecast.measured`.
 
-    Raises: UnknownNameError; OptionError for values that cannot be used or exclude each other.
+    Raises: UnknownNameError; OptionError for invalid values and for options that exclude each other.
     """
     if workload is not None and shapes is not None:
         raise OptionError("--workload and --shapes exclude each other; give one")
@@ -67,7 +67,7 @@ def answer(
     limit = _limit(memory or (f"{preset.memory}" if preset else None), other)
     meshes = _meshes(mesh, devices)
     if bandwidth is not None and roof is not None:
-        raise OptionError("--bandwidth and --roof exclude each other; pass one")
+        raise OptionError("--bandwidth and --roof exclude each other: use only one")
     measured = read_speed(roof) if roof is not None and read_speed is not None else None
     speeds = _speeds(bandwidth, link, measured, preset)
     chosen = tuple(placement) or (PLACEMENTS if devices is not None or preset else OF_OPTIM)
@@ -84,7 +84,9 @@ def _context(command: str) -> dict[str, object]:
 
 
 def _layouts(wanted: Sequence[str], searching: bool) -> Sequence[str]:
-    """Those asked for; where meshes are searched, the one whose forward pass is written down; else every rule."""
+    """Return the requested layouts. By default these are all rules, or in a search over meshes the one whose forward
+    pass is known.
+    """
     for name in wanted:
         if name not in RULES:
             raise UnknownNameError(f"no layout rule is called {name!r}; there are: {', '.join(RULES)}")

@@ -1,4 +1,4 @@
-"""Plans as a table for people: the answer in a sentence, the runners-up and why, and what is not known."""
+"""Show plans as a table: the answer in a sentence, the runners-up and why, and what is unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_LAYOUT_NOTES = 3
 
 
 def render(rows: Sequence[Row]) -> list[RenderableType]:
-    """What to print, from top to bottom, on a rich console; `rows` are ranked."""
+    """Return what to print on a rich console, from top to bottom; `rows` are ranked."""
     from rich.text import Text
 
     first = rows[0]
@@ -62,13 +62,13 @@ def _table(rows: Sequence[Row]) -> RenderableType:
 
 
 def name(row: Row) -> str:
-    """`batch=8,model=1 zero1`, with the layout where it is not megatron."""
+    """Format `batch=8,model=1 zero1`, with the layout if it is not megatron."""
     words = [row.mesh, *([row.layout] if row.layout != "megatron" else [])]
     return " ".join([*words, *([row.placement] if row.placement != "like_variable" else [])])
 
 
 def _short(row: Row) -> str:
-    """The same with the mesh as `--mesh` takes it, too: 8x1."""
+    """Return the same with the short form of the mesh, which `--mesh` accepts, too: 8x1."""
     return name(replace(row, mesh=short_mesh(row.mesh)))
 
 
@@ -102,7 +102,7 @@ def _answer(rows: Sequence[Row]) -> Iterator[RenderableType]:
 
 
 def _why(chosen: Row, rows: Sequence[Row]) -> str:
-    """What it is best in, among those that fit."""
+    """Explain in what the plan is the best of those that fit."""
     best = "takes the shortest step" if chosen.step_seconds is not None else "sends least"
     if len(rows) == 1:
         return "A step takes" if chosen.step_seconds is not None else "It is the only plan"
@@ -156,7 +156,7 @@ def _notes(row: Row) -> Iterator[RenderableType]:
 
 
 def _bandwidth(row: Row) -> str | None:
-    """At which speed of memory updates are counted, and where it is from."""
+    """State the speed of memory for updates, and its source."""
     if row.measured and row.update_seconds:
         speed = row.update_bytes / row.update_seconds / 1e9
         return f"Updates are counted at {speed:,.0f} GB/s a device ({row.measured})."

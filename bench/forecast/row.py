@@ -1,4 +1,4 @@
-"""One row of `dtopt bench plan`: a way to place a model and its optimizer, and what that costs."""
+"""One row of `dtopt bench plan`: a way to place a model and its optimizer, and its costs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.forecast.traffic import Collective
 
 @dataclass(frozen=True)
 class Exchange:
-    """What the devices exchange for one purpose, see `bench.forecast.traffic.Collective`; sizes in bytes."""
+    """The devices' exchange for one purpose, see `bench.forecast.traffic.Collective`; sizes in bytes."""
 
     purpose: str
     operation: str
@@ -34,23 +34,23 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Row:
-    """One plan. Sizes are bytes on one device (all hold the same), times seconds; what is unknown is None.
+    """One plan. Sizes are bytes on one device (all hold the same), times seconds; unknown values are None.
 
     Attributes:
       workload, optimizer, dtype, ema, accumulate, clip, mesh, devices, layout, placement: the independent variables.
       parameters, tensors: of the workload.
       parameter_bytes, gradient_bytes, slot_bytes (by slot), device_bytes: held, and their sum.
-      exchanges: the collectives; sent_bytes: what a device sends for all of them, step_sent_bytes: for the gradients'
-        reduction and the optimizer alone, cpu_sent_bytes: the latter as DTensor does it on CPU.
+      exchanges: the collectives; sent_bytes: bytes that a device sends for all of them, step_sent_bytes: only for the
+        gradients' reduction and the optimizer, cpu_sent_bytes: the latter as DTensor does it on CPU.
       update_bytes: least memory traffic of the update.
-      update_seconds, exchange_seconds: at the speeds given.
-      limit_bytes: what a device has for all this; fits: whether it does.
+      update_seconds, exchange_seconds: at the known speeds.
+      limit_bytes: bytes that a device has for all this; fits: whether they are enough.
       recommended: whether this is the best of the plans that fit.
-      layout_notes: tensors on which the layout rule could not be kept.
-      activation_bytes: None where the architecture is not known; temporary_bytes: gathered or reduced at one time.
+      layout_notes: tensors that could not follow the layout rule.
+      activation_bytes: None if the architecture is unknown; temporary_bytes: gathered or reduced together.
       compute_seconds: of forward and backward; master_copies, batch, micro_batch, sequence, checkpointing, device: as
-        asked for, or as the model was trained; possible: whether the batch and the heads can be divided over the mesh.
-      measured: what reached the speed of memory, where a result was given for it.
+        requested, or as the model was trained; possible: whether the batch and the heads can be divided over the mesh.
+      measured: what reached the speed of memory, if it comes from a result.
       status, reason: always "ok" and None: every plan can be made. rerun: the command that makes this row again.
     """
 
@@ -97,7 +97,10 @@ class Row:
     reason: str | None = None
 
     def check(self) -> None:
-        """Raises: ResultsError where the members contradict each other."""
+        """Check that the members agree with each other.
+
+        Raises: ResultsError if the members contradict each other.
+        """
         held = self.parameter_bytes + self.gradient_bytes + sum(self.slot_bytes.values())
         held += (self.activation_bytes or 0) + self.temporary_bytes
         if held != self.device_bytes:
@@ -105,7 +108,7 @@ class Row:
 
     @property
     def step_seconds(self) -> float | None:
-        """Forward and backward as far as they are known, update and exchange, one after the other."""
+        """Seconds of forward and backward as far as they are known, update and exchange, one after the other."""
         if self.update_seconds is None or self.exchange_seconds is None:
             return None
         return self.update_seconds + self.exchange_seconds + (self.compute_seconds or 0.0)
@@ -121,7 +124,7 @@ def make_row(
     device: str | None = None,
     measured: str = "",
 ) -> Row:
-    """The row of a plan; `again`: the words of `rerun` that name the workload, the limit and the speeds."""
+    """Return the row of a plan; `again`: the words of `rerun` that name the workload, the limit and the speeds."""
     return Row(
         workload=workload.name,
         optimizer=training.optimizer,

@@ -1,4 +1,4 @@
-"""Which slots each optimizer of `optim` keeps for a variable, read from its own rule."""
+"""The slots that each optimizer of `optim` keeps for a variable, read from its own rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.cases.workloads import Tensor
 
 @cache
 def algorithm(optimizer: str) -> Algorithm:
-    """The optimizer that `-o` names, such as `adam:amsgrad=true`. Raises: UnknownNameError, OptionError."""
+    """Return the optimizer that `-o` names, such as `adam:amsgrad=true`. Raises: UnknownNameError, OptionError."""
     return parse(optimizer)
 
 
@@ -28,5 +28,5 @@ class SlotShape:
 
 
 def slots(optimizer: str, tensor: Tensor) -> list[SlotShape]:
-    """The slots that the optimizer keeps for a variable."""
+    """Return the slots that the optimizer keeps for a variable."""
     return [SlotShape(name, dims) for name, dims in algorithm(optimizer).slots_of(tensor).items()]

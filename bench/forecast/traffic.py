@@ -1,13 +1,13 @@
-"""Bytes that one step sends between devices, by the formulas of ring collectives.
+"""Predict the bytes that one step sends between devices, by the formulas of ring collectives.
 
-With n devices and S bytes a ring all-reduce sends 2·(n−1)/n·S from every device, a reduce-scatter or an all-gather
-half of that (Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009; the
-`busbw` factors in NVIDIA/nccl-tests `doc/PERFORMANCE.md`). S is what a device holds before a reduction or after a
-gathering. Which collectives a step needs follows from the layouts, and for `zero1` and the rules that look at whole
-variables from `optim/executors/portable.py`.
+With n devices and S bytes a ring all-reduce sends 2·(n−1)/n·S from every device, a reduce-scatter or an all-gather half
+of that (Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009; the `busbw`
+factors in NVIDIA/nccl-tests `doc/PERFORMANCE.md`). S is the size on a device before a reduction or after a gathering.
+The collectives of a step follow from the layouts. For `zero1` and for rules that use whole variables, they follow from
+`optim/executors/portable.py`.
 
-On CPU meshes DTensor (TensorFlow 2.21) has no reduce-scatter and no all-gather: it runs both as all-reduces
-of the whole tensor, which doubles their bytes (measured, see docs/planning.md).
+On CPU meshes DTensor (TensorFlow 2.21) has no reduce-scatter and no all-gather. It runs both as all-reduces of the
+whole tensor, which doubles their bytes (measured, see docs/planning.md).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORWARD = "forward and backward: parameters"
 ACTIVATIONS = "forward and backward: activations"
 
 DATA_AXES = ("batch", "data")
-"""Names of mesh axes that the examples of a batch are divided over."""
+"""Names of mesh axes that divide the examples of a batch."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Collective:
     """One kind of collective of a step.
 
     Attributes:
-      purpose: what it is for.
+      purpose: in words.
       operation: "all-reduce", "reduce-scatter" or "all-gather".
-      axes: the mesh axes whose devices exchange; devices: how many those are.
-      payload: S above, in bytes, all tensors together; tensors: how many there are.
-      in_step: whether it is part of the gradients' reduction and the optimizer's step; the parameters that forward
-        and backward passes gather are not.
+      axes: the mesh axes whose devices exchange; devices: their number.
+      payload: S above, in bytes, all tensors together; tensors: their number.
+      in_step: whether it is part of the gradients' reduction and the optimizer's step; gathering parameters for forward
+        and backward passes is not.
     """
 
     purpose: str
@@ -74,7 +74,7 @@ class Collective:
 def collectives(
     placed: Sequence[Placed], mesh: MeshShape, layout: str, training: Training, *, forward: bool = True
 ) -> list[Collective]:
-    """What one step exchanges, equal kinds together. `forward`: also what fsdp gathers before the step."""
+    """Return the exchanges of one step, equal kinds together. `forward`: include what fsdp gathers before the step."""
     data = data_axes(mesh, layout)
     total: dict[tuple[str, str, tuple[str, ...]], tuple[int, int]] = {}
     for one in placed:
@@ -102,7 +102,8 @@ def collectives(
 
 
 def data_axes(mesh: MeshShape, layout: str) -> tuple[str, ...]:
-    """The axes that examples are divided over: those called batch or data; under fsdp at least the one it uses."""
+    """Return the axes that examples are divided over: those called batch or data; under fsdp at least the one it
+    uses."""
     named = tuple(name for name, _ in mesh.axes if name in DATA_AXES)
     return named or ((mesh.axes[0][0],) if layout == "fsdp" else ())
 
@@ -115,7 +116,9 @@ def _used(specs: Iterable[str]) -> list[str]:
 
 
 def _gradients(one: Placed, mesh: MeshShape, data: Sequence[str], training: Training) -> Iterator[_Need]:
-    """Every device of a data axis has the gradient of its examples; the sum ends where the variable is."""
+    """Yield the reductions of gradients. Every device of a data axis has the gradient of its examples; the sum goes to
+    the devices of the variable.
+    """
     mine = local_elements(one.tensor.shape, one.gradient or one.specs, mesh) * training.itemsize
     scattered = [axis for axis in data if axis in (one.gradient or one.specs)]
     reduced = [axis for axis in data if axis not in (one.gradient or one.specs)]
@@ -125,7 +128,7 @@ def _gradients(one: Placed, mesh: MeshShape, data: Sequence[str], training: Trai
 
 
 def _forward(one: Placed, mesh: MeshShape, data: Sequence[str], training: Training) -> Iterator[_Need]:
-    """Parameters sharded over a data axis are gathered twice, as in ZeRO's third stage."""
+    """Yield the gathering of parameters sharded over a data axis: twice, as in ZeRO's third stage."""
     at_rest = one.at_rest or one.specs
     gathered = [axis for axis in data if axis in at_rest]
     sizes = dict(mesh.axes)
@@ -165,7 +168,7 @@ def _beyond(specs: Sequence[str], coarse: Sequence[str]) -> list[str]:
 
 
 def _reductions(one: Placed, mesh: MeshShape, training: Training) -> Iterator[_Need]:
-    """Norms and means over a sharded variable, for LAMB and Adafactor."""
+    """Yield the reductions for norms and means over a sharded variable, for LAMB and Adafactor."""
     scalar, axes = training.wide_itemsize, _used(one.specs)
     name = algorithm(training.optimizer).name
     if name in ("lamb", "adafactor"):

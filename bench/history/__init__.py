@@ -1,1 +1,1 @@
-"""Many results of one measurement: where they are kept by name, and when what they measure changed."""
+"""Many results of one measurement, stored by name, and when the measured values changed."""

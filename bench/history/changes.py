@@ -1,8 +1,8 @@
-"""Where a series changed for good: change points of its level.
+"""Find permanent changes of a series: change points of its level.
 
-The series is split where the two sides differ most, as the likelihood of a normal mean has it (Hawkins, JASA 72, 1977);
-the split counts if shuffled series seldom have one as good; each side is then searched again (Vostrikova, 1981). A
-shuffle assumes only that noise does not depend on time, so no deviation has to be guessed, and a single outlier is no
+The series is split where the two sides differ most, by the likelihood of a normal mean (Hawkins, JASA 72, 1977). The
+split counts if shuffled series rarely have one as good. Each side is then searched again (Vostrikova, 1981). A shuffle
+assumes only that noise does not depend on time. So no deviation has to be guessed, and a single outlier is not a
 change. The price: a few runs show nothing, see `FEWEST`.
 """
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 SHUFFLES = 999
 CHANCE = 0.02
-"""How often a series without a change may show one."""
+"""Probability that a series without a change shows one."""
 
 SIDE = 2
-"""Values on either side of a change at the least: one alone is an outlier."""
+"""Least number of values on either side of a change: a single one is an outlier."""
 
 FEWEST = 10
-"""Values below which no shuffle is rare enough: of ten, a split into fives is the best in 2 of 252."""
+"""With fewer values no shuffle is rare enough: of ten, a split into fives is the best in 2 of 252."""
 
 
 @dataclass(frozen=True)
 class Change:
     """Attributes: at, the first value of the new level; factor: the new level over the old; chance: how often shuffled
-    series split as well."""
+    series split as well.
+    """
 
     at: int
     factor: float
@@ -40,7 +41,7 @@ class Change:
 
 
 def changes(values: Sequence[float]) -> list[Change]:
-    """The changes of a series of positive numbers, in order, without those below SAME."""
+    """Return the changes of a series of positive numbers, in order, without those below SAME."""
     import numpy as np
 
     logs = np.log(np.asarray(values, np.float64))
@@ -55,7 +56,7 @@ def changes(values: Sequence[float]) -> list[Change]:
 
 
 def _search(logs: np.ndarray, start: int, random: np.random.Generator) -> list[tuple[int, float]]:
-    """(place, chance) of the changes in a part that begins at `start`."""
+    """Yield (place, chance) of the changes in a part that begins at `start`."""
     if len(logs) < FEWEST:
         return []
     import numpy as np
@@ -71,7 +72,7 @@ def _search(logs: np.ndarray, start: int, random: np.random.Generator) -> list[t
 
 
 def _gains(series: np.ndarray) -> np.ndarray:
-    """For each row and each place of a split: the squares that two levels explain beyond one."""
+    """Return for each row and each place of a split the squares that two levels explain beyond one."""
     import numpy as np
 
     count = series.shape[1]

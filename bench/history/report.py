@@ -1,4 +1,4 @@
-"""A history for people: each row's trend in a table, and its changes in words; also as the section of a page."""
+"""Show a history: each row's trend in a table, and its changes in words; also as the section of a page."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from bench.results.records import plain
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-UNITS = {"roofs": "times the roofs", "s": "ms", "steps": "steps"}
+UNITS = {"roofs": "times the memory bandwidth limit", "s": "ms", "steps": "steps"}
 HEADINGS = ("row", "runs", "first", "last", "unit", "changes")
 
 
 def document(trends: Sequence[Trend]) -> dict[str, Any]:
-    """What `dtopt bench history --json` prints."""
+    """Return the output of `dtopt bench history --json`."""
     found = [{**plain(trend), "name": dict(trend.name)} for trend in trends]
     return {"kind": "dtopt bench history", "schema_version": SCHEMA_VERSION, "trends": found}
 
 
 def render(trends: Sequence[Trend]) -> list[RenderableType]:
-    """What to print, from top to bottom, on a rich console."""
+    """Return what to print on a rich console, from top to bottom."""
     from rich.markup import escape
 
     table = terminal.table(HEADINGS[:-1], lambda number: number not in (1, 2, 3))
@@ -40,7 +40,7 @@ def render(trends: Sequence[Trend]) -> list[RenderableType]:
 
 
 def said(trends: Sequence[Trend]) -> Iterator[str]:
-    """The changes, one a line, and what is unclear."""
+    """Yield the changes, one a line, and the unclear rows."""
     for trend, name in zip(trends, _names(trends), strict=True):
         for change in trend.changes:
             yield f"{name}: {words(trend, change)}"
@@ -52,7 +52,8 @@ def said(trends: Sequence[Trend]) -> Iterator[str]:
 
 
 def words(trend: Trend, change: Change) -> str:
-    """`12% slower since 0123456789 (run 7, 2026-01-01)`; the last run before it is named too."""
+    """Describe a change, such as `12% slower since 0123456789 (run 7, 2026-01-01)`; also name the last run before
+    it."""
     first, before = trend.points[change.at], trend.points[change.at - 1]
     more = change.factor - 1
     how = (
@@ -64,7 +65,7 @@ def words(trend: Trend, change: Change) -> str:
 
 
 def sections(trends: Sequence[Trend]) -> Iterator[Section]:
-    """The page: what changed, a curve for each row relative to its first run, and every value."""
+    """Build the page: the changes, a curve for each row relative to its first run, and every value."""
     names = _names(trends)
     machines = list(dict.fromkeys(trend.machine for trend in trends))
     for number, machine in enumerate(machines, 1):
@@ -79,7 +80,7 @@ def sections(trends: Sequence[Trend]) -> Iterator[Section]:
 
 
 def _runs(trends: Sequence[Trend]) -> Table:
-    """Which commit each run was."""
+    """List the commit of each run."""
     points: dict[int, Point] = {point.run: point for trend in trends for point in trend.points}
     lines = tuple((str(n), p.commit, p.started[:16].replace("T", " "), p.file) for n, p in sorted(points.items()))
     return Table("Runs", ("run", "commit", "started", "file"), lines, text=4)
@@ -99,6 +100,6 @@ def _value(trend: Trend, point: Point) -> str:
 
 
 def _names(trends: Sequence[Trend]) -> list[str]:
-    """Short names, with the machine where there are several."""
+    """Return short names, with the machine if there are several."""
     names, machines = short([trend.name for trend in trends]), {trend.machine for trend in trends}
     return names if len(machines) == 1 else [f"{n} on {t.machine}" for n, t in zip(names, trends, strict=True)]

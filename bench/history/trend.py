@@ -1,7 +1,8 @@
-"""The runs of a history as one series for each row and machine, and what changed in it.
+"""The runs of a history as one series for each row and machine, and the changes in it.
 
-Values are ratios within a run wherever the run has a measure that no version of dtopt changes: a row of steps is taken
-in units of the roofs, numpy code timed in the same rounds, as `compare` does. Others are seconds, or steps.
+Values are ratios within a run if the run has a measure that no version of dtopt changes. So a row of steps is measured
+in units of the memory bandwidth limits, numpy code timed in the same rounds, as in `compare`. Others are in seconds, or
+steps.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from bench.measuring import stats
 from bench.results.document import Result
 
 Named = Sequence[tuple[str, Result]]
-"""(name of the file, what it holds)."""
+"""(name of the file, its contents)."""
 
 
 @dataclass(frozen=True)
 class Point:
     """One run's value of a row.
 
-    Attributes: run, its number from 1; file; commit that was measured, or the version; started; value, median, with
-      the 95% interval low to high, None with too few rounds.
+    Attributes: run, its number from 1; file; commit that was measured, or the version; started; value, median, with the
+      95% interval low to high, None with too few rounds.
     """
 
     run: int
@@ -55,8 +56,10 @@ class Trend:
 
 
 def trends(results: Named) -> list[Trend]:
-    """The trends of some results, of whatever kinds and machines. Raises: IncomparableError where nothing in them was
-    measured."""
+    """Return the trends of results of any kinds and machines.
+
+    Raises: IncomparableError if they contain no measurement.
+    """
     ordered = sorted(results, key=lambda pair: str(pair[1].context.get("started", "")))
     rows: dict[tuple[str, str, Name], list[tuple[int, str, Result, Measurement]]] = {}
     for number, (file, result) in enumerate(ordered, 1):
@@ -86,12 +89,12 @@ def _point(number: int, file: str, result: Result, row: Measurement, roofs: Iter
 
 
 def commit(result: Result) -> str:
-    """The commit of dtopt that was measured, else its version."""
+    """Return the commit of dtopt that was measured, or its version."""
     context = result.context
     return str(context.get("source", {}).get("commit") or context.get("packages", {}).get("dtopt") or "unknown")
 
 
 def _machine(result: Result) -> str:
-    """What must agree for times to be compared; older results record less."""
+    """Return the members that must agree to compare times; older results record fewer."""
     context = result.context
     return str(context.get("identity") or f"{context.get('cpu')}, {context.get('cpus')} CPUs")

@@ -1,4 +1,4 @@
-"""The kinds of results. A new one is a folder with its row and its page, and a line here."""
+"""The kinds of results. To add one, add a folder with its row and its page, and a line here."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 
 
 def load(path: Path) -> Result:
-    """Reads a results file of any kind. Raises: ResultsError."""
+    """Read a results file of any kind. Raises: ResultsError."""
     return document.load(path, KINDS)
 
 
 def from_json(value: Any) -> Result:
-    """Reads a document of any kind. Raises: ResultsError."""
+    """Read a document of any kind. Raises: ResultsError."""
     return document.from_json(value, KINDS)

@@ -1,4 +1,4 @@
-"""Makes the page, the Markdown and the CSV of results files."""
+"""Make the page, the Markdown and the CSV of results files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bench.results.document import KIND_PREFIX, Result
 from bench.results.records import plain
 
 Named = Sequence[tuple[str, Result]]
-"""(name of the file, what it holds)."""
+"""(name of the file, its contents)."""
 
 TITLE = "dtopt bench"
 
 
 def html(results: Named) -> str:
-    """One HTML document that asks for nothing besides itself. Raises: UnsupportedError without matplotlib."""
+    """Return one self-contained HTML document. Raises: UnsupportedError without matplotlib."""
     parts: list[tuple[Section, str] | str] = []
     for name, result in results:
         parts += [(section, name) for section in KINDS[result.kind].sections(result)]
@@ -32,12 +32,12 @@ def html(results: Named) -> str:
 
 
 def html_of(what: str, sections: Sequence[Section]) -> str:
-    """The same of sections that are no result's. Raises: UnsupportedError without matplotlib."""
+    """Return the same for sections that do not come from a result. Raises: UnsupportedError without matplotlib."""
     return _document(f"{TITLE}: {what}", [(section, "") for section in sections])
 
 
 def _document(title: str, parts: Sequence[tuple[Section, str] | str]) -> str:
-    """Sections, each with the file it is from, and ready HTML."""
+    """Return a document of sections, each with its file, and ready HTML."""
     from bench.page import drawing
 
     drawing.require()
@@ -71,14 +71,14 @@ def _document(title: str, parts: Sequence[tuple[Section, str] | str]) -> str:
 
 
 def _contents(links: Sequence[str]) -> str:
-    """Links to the sections, of more than one."""
+    """Return links to the sections; empty for a single section."""
     if len(links) < 2:
         return ""
     return f'<nav aria-label="Sections"><ul>\n{chr(10).join(links)}\n</ul></nav>'
 
 
 def _title(results: Named) -> str:
-    """What the page is about, for the browser's tab."""
+    """Return the title for the browser's tab."""
     kinds = ", ".join(dict.fromkeys(result.kind for _, result in results))
     return f"{TITLE}: {kinds}" if kinds else TITLE
 
@@ -108,7 +108,7 @@ def _context(name: str, result: Result) -> str:
 
 
 def _said(result: Result) -> Iterator[tuple[str, str]]:
-    """The context in words."""
+    """Yield the context in words."""
     for key, value in result.context.items():
         if value not in (None, "", [], {}):
             yield LABELS.get(key, key.removesuffix("_bytes").replace("_", " ")), _fact(key, value)
@@ -136,11 +136,11 @@ LABELS = {
     "order_seed": "seed of the order",
     "source": "dtopt's sources",
 }
-"""Members of a result's context whose names do not say enough."""
+"""Members of a result's context whose names need an explanation."""
 
 
 def _fact(key: str, value: Any) -> str:
-    """A value of the context in words."""
+    """Format a value of the context in words."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_fact('', item)}" for name, item in value.items())
     if isinstance(value, list):
@@ -155,7 +155,7 @@ def _fact(key: str, value: Any) -> str:
 
 
 def markdown(results: Named) -> str:
-    """The same without figures."""
+    """Return the same without figures."""
     parts = [f"# {TITLE}"]
     for name, result in results:
         for section in KINDS[result.kind].sections(result):
@@ -167,7 +167,7 @@ def markdown(results: Named) -> str:
 
 
 def markdown_of(what: str, sections: Sequence[Section]) -> str:
-    """The same of sections that are no result's."""
+    """Return the same for sections that do not come from a result."""
     parts = [f"# {TITLE}: {what}", *(part for section in sections for part in _section_markdown(section))]
     return "\n\n".join(parts) + "\n"
 
@@ -184,7 +184,7 @@ def _section_markdown(section: Section, *source: str) -> Iterator[str]:
 
 
 def csv_text(results: Named) -> str:
-    """The rows, one a line: members that are single values, those of objects as `ratio.median`, no samples."""
+    """Return the rows, one a line: members that are single values, those of objects as `ratio.median`, no samples."""
     lines = [
         {"file": name, "kind": KIND_PREFIX + result.kind, **_flat(plain(row))}
         for name, result in results

@@ -1,11 +1,12 @@
-"""A page of prose with tables made from results files, and every measured number of its text checked against them.
+"""A page of prose with tables made from results files; every measured number of its text is checked against them.
 
-A table stands between `<!-- table: FILE.json -->` and `<!-- end -->`; results lie in the folder that has the page's
-name (`docs/benchmarks/`). A number in the text names its source right behind it, `1.9 ms <!-- FILE.json PATH -->`,
-where PATH leads from the document to the number: `rows[peer=optim-local].median`, `context.cpus`, or two of them with
-`/` between, for a quotient. It must be the number of the file, rounded to the digits shown; `ms`, `%`, `GB/s`, `MB` and
+A table is placed between `<!-- table: FILE.json -->` and `<!-- end -->`. Results are in the folder that has the page's
+name (`docs/benchmarks/`). A number in the text names its source directly after it, `1.9 ms <!-- FILE.json PATH -->`.
+PATH leads from the document to the number: `rows[peer=optim-local].median`, `context.cpus`, or two of them with `/`
+between, for a quotient. The number must be that of the file, rounded to the digits shown; `ms`, `%`, `GB/s`, `MB` and
 `GB` scale it.
-Text in backticks, links and headings may contain other numbers, and so may names such as GPT-2; nothing else may.
+
+Text in backticks, links and headings may contain other numbers, and so may names such as GPT-2; other text may not.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ def folder_of(page: Path) -> Path:
 
 
 def table(result: Result) -> str:
-    """A Markdown table of the rows of steps, with the skipped and failed ones and their reasons, how their threads
-    wait, and how long steps take on a GPU."""
+    """Return a Markdown table of the rows of steps.
+
+    It shows the skipped and failed rows with their reasons, how their threads wait, and how long steps take on a GPU.
+    """
     sentences = (report.waiting(result.rows), report.on_device(result.rows))
     return "\n\n".join(filter(None, [tables.markdown(steps.table(result.rows)), *sentences]))
 
 
 def filled(page: Path) -> str:
-    """The text of the page with its tables made anew. Raises: ResultsError."""
+    """Return the text of the page with its tables generated again. Raises: ResultsError."""
 
     def make(match: re.Match[str]) -> str:
         return f"<!-- table: {match[1]} -->\n{table(load(folder_of(page) / match[1]))}\n<!-- end -->"
@@ -51,7 +54,8 @@ def filled(page: Path) -> str:
 
 
 def find(document: Any, path: str) -> Any:
-    """What a path leads to in a JSON document. Raises: LookupError, naming the step that leads nowhere."""
+    """Return the value that a path leads to in a JSON document. Raises: LookupError, which names the step that
+    fails."""
     if "/" in path:
         above, below = (find(document, part.strip()) for part in path.split("/"))
         return above / below
@@ -71,7 +75,8 @@ def find(document: Any, path: str) -> Any:
 
 
 def _fits(shown: str, unit: str | None, value: Any) -> bool:
-    """Whether a number is the value rounded to the digits shown. Versions are strings and are shown whole or begun."""
+    """Whether a number is the value rounded to the digits shown. Versions are strings, shown whole or by their
+    beginning."""
     if isinstance(value, str):
         return value == shown or value.startswith(shown + ".")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -82,11 +87,9 @@ def _fits(shown: str, unit: str | None, value: Any) -> bool:
 
 
 def problems(page: Path) -> list[str]:
-    """What is wrong with the numbers of a page: none where it is empty."""
+    """Return the problems of the numbers of a page; empty if there are no problems."""
     text = page.read_text(encoding="utf-8")
-    found = (
-        [] if filled(page) == text else ["a table is not what its results file says: run `dtopt bench report --into`"]
-    )
+    found = [] if filled(page) == text else ["a table differs from its results file: run `dtopt bench report --into`"]
     prose = TABLE.sub("", text)
     for match in CLAIM.finditer(prose):
         shown = match["number"] + (match["unit"] or "")
@@ -104,5 +107,5 @@ def problems(page: Path) -> list[str]:
 
 
 def fill(page: Path) -> None:
-    """Writes the tables of a page anew. Raises: ResultsError."""
+    """Write the tables of a page again. Raises: ResultsError."""
     page.write_text(filled(page), encoding="utf-8")

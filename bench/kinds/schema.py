@@ -1,4 +1,4 @@
-"""The JSON schema of results (JSON Schema 2020-12), made from the records themselves."""
+"""Make the JSON schema of results (JSON Schema 2020-12) from the records themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.results.records import Roof
 
 
 def schema() -> dict[str, Any]:
-    """Of a document of any kind that this dtopt writes; members that it does not name may be there."""
+    """Return the schema for a document of any kind that this dtopt writes; other members are allowed."""
     import msgspec
 
     rows = [kind.row for kind in KINDS.values()]

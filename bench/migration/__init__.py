@@ -1,1 +1,1 @@
-"""How fast checkpoints are migrated, compared with `cp` of the same files."""
+"""Measure how fast checkpoints are migrated, compared with `cp` of the same files."""

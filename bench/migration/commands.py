@@ -1,4 +1,4 @@
-"""Runs commands and looks at what they take: time, and memory at most."""
+"""Run commands and measure their time and their peak memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ TAIL = 300
 
 
 class CommandError(DtoptError):
-    """A command that is measured failed; the message becomes the reason of the row."""
+    """A measured command failed; the message becomes the reason of the row."""
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """So that Python finds what this process finds, keeps its byte code even where it is told not to, and is quiet."""
+    """Return an environment in which Python imports from the same path as this process, caches byte code, and is quiet.
+
+    Byte code is cached even if this process has caching disabled.
+    """
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
@@ -33,8 +36,10 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def run(command: Sequence[str], env: Mapping[str, str], folder: Path, timeout: float) -> tuple[float, int]:
-    """Seconds and most resident bytes of a command run in `folder`. Raises: CommandError if it fails or takes longer
-    than `timeout` seconds."""
+    """Return the seconds and peak resident bytes of a command run in `folder`.
+
+    Raises: CommandError if it fails or takes longer than `timeout` seconds.
+    """
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=dict(env), cwd=folder)
@@ -57,7 +62,7 @@ def run(command: Sequence[str], env: Mapping[str, str], folder: Path, timeout: f
 
 
 def _wait(process: subprocess.Popen[bytes]) -> tuple[int, resource.struct_rusage]:
-    """Exit code and usage of a process; ended if this one is interrupted."""
+    """Return the exit code and usage of a process; end it if this process is interrupted."""
     try:
         _, status, usage = os.wait4(process.pid, 0)
     except BaseException:
@@ -73,7 +78,7 @@ def _shown(command: Sequence[str]) -> str:
 
 
 def copy(files: Sequence[Path], dest: Path) -> float:
-    """Seconds of `cp`, and of writing the copy through to the disk."""
+    """Return the seconds of `cp` and of syncing the copy to the disk."""
     dest.mkdir()
     start = time.perf_counter()
     subprocess.run(["cp", *map(str, files), str(dest)], check=True)
@@ -84,7 +89,7 @@ def copy(files: Sequence[Path], dest: Path) -> float:
 
 
 def drop_from_cache(files: Sequence[Path]) -> None:
-    """Out of the page cache; the disk below may cache for itself."""
+    """Drop files from the page cache; the disk may have its own cache."""
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)

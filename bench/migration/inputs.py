@@ -1,4 +1,4 @@
-"""Inputs of any size: a tf.keras `.h5`, a TensorFlow checkpoint and a `.keras`, as their frameworks write them.
+"""Make inputs of any size: a tf.keras `.h5`, a TensorFlow checkpoint and a `.keras`, as their frameworks write them.
 
 `python -m bench.migration.inputs FORMAT PATH ROWS` makes one. TensorFlow writes its checkpoint itself; the other two
 are HDF5 files written here. One tensor at a time is in memory.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WIDTH = 4096
 LAYERS = 8
-"""A dense layer of each input, with its kernel, its bias and two slots of both."""
+"""Size of the dense layer of each input, with its kernel, its bias and two slots of both."""
 ITERATIONS = 10
 ADAM: dict[str, Any] = {
     "class_name": "Adam",
@@ -29,12 +29,12 @@ ADAM: dict[str, Any] = {
 
 
 def rows_for(size: int) -> int:
-    """Rows of a kernel in an input of about `size` bytes."""
+    """Return the rows of a kernel in an input of about `size` bytes."""
     return max(1, size // (3 * LAYERS * WIDTH * 4))
 
 
 def tensors(rows: int) -> Iterator[tuple[str, str, np.ndarray]]:
-    """(slot or "", variable, values), one at a time."""
+    """Yield (slot or "", variable, values), one at a time."""
     import numpy as np
 
     block = np.random.default_rng(0).standard_normal((rows, WIDTH), np.float32)
@@ -55,7 +55,7 @@ def sequential(**more: Any) -> dict[str, Any]:
 
 
 def make_h5(path: Path, rows: int) -> None:
-    """As tf.keras 2.4 writes it."""
+    """Write the file as tf.keras 2.4 does."""
     import h5py
     import numpy as np
 
@@ -81,8 +81,10 @@ def make_h5(path: Path, rows: int) -> None:
 
 
 def make_checkpoint(prefix: Path, rows: int) -> None:
-    """As tf.train.Checkpoint(model=..., optimizer=tf.keras.optimizers.Adam) of TF 2.4 writes it: the tensors one by one
-    through TensorFlow's own operation, then merged."""
+    """Write the checkpoint as tf.train.Checkpoint(model=..., optimizer=tf.keras.optimizers.Adam) of TF 2.4 does.
+
+    The tensors are written one by one through TensorFlow's own operation, then merged.
+    """
     import numpy as np
     import tensorflow as tf
 
@@ -104,7 +106,7 @@ def make_checkpoint(prefix: Path, rows: int) -> None:
 
 
 class _Graph:
-    """The object graph of such a checkpoint; each method adds a value and gives the key it is stored under."""
+    """The object graph of such a checkpoint; each method adds a value and returns its key."""
 
     def __init__(self) -> None:
         from tensorflow.core.protobuf import trackable_object_graph_pb2
@@ -143,7 +145,7 @@ class _Graph:
 
 
 def make_keras(path: Path, rows: int) -> None:
-    """As Keras 3.8 writes it."""
+    """Write the file as Keras 3.8 does."""
     import h5py
     import numpy as np
 
@@ -170,8 +172,9 @@ def make_keras(path: Path, rows: int) -> None:
 
 @dataclass(frozen=True)
 class Input:
-    """Attributes: name, as `--format` takes it; file; make; needs_config: whether the optimizer's config must be given
-    to whoever reads it."""
+    """Attributes: name, as `--format` takes it; file; make; needs_config: whether a reader needs the optimizer's config
+    separately.
+    """
 
     name: str
     file: str

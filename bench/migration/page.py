@@ -1,4 +1,4 @@
-"""The sections of `dtopt bench migrate`."""
+"""Build the page sections of `dtopt bench migrate`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bench.results.document import Result
 
 
 def sections(result: Result) -> Iterator[Section]:
-    """Throughput and memory of each format."""
+    """Show throughput and memory of each format."""
     rows = [row for row in result.rows if row.status == "ok"]
     text = (
-        "cp is followed by sync, as a migration syncs what it writes. Each command is a process of its own, its start"
+        "cp is followed by sync, as a migration syncs what it writes. Each command runs in its own process, start"
         " included. Dropped: the input is not in the page cache.",
     )
     reruns = tuple(row.rerun for row in result.rows)

@@ -1,4 +1,4 @@
-"""Migration against `cp` as a table for people, with what is aimed at."""
+"""Show migration against `cp` as a table, with the goals."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ MOST_OF_MIGRATION = 2.5
 MOST_INSPECTING = 1.0
 MEMORY = 500_000_000
 LEAST_JUDGED = 1_000_000_000
-"""Aims, for the input in the page cache, where the disk hides least: half of `cp`'s throughput; `verify` in two and a
-half times the time of the migration; `inspect` in a second; this memory and two of the largest tensor."""
+"""Goals for an input in the page cache, which depend least on the disk: half of `cp`'s throughput; `verify` in two and
+a half times the time of the migration; `inspect` in a second; memory of this many bytes plus two of the largest tensor.
+"""
 
 
 def render(result: Result) -> list[RenderableType]:
-    """What to print, from top to bottom, on a rich console."""
+    """Return what to print on a rich console, from top to bottom."""
     found = of_migration.table(result)
     shown = terminal.table(found.headings, found.is_text)
     for line in found.rows:

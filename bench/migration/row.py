@@ -16,8 +16,8 @@ COMMANDS = ("cp", "migrate", "verify", "inspect", "cp, dropped", "migrate, dropp
 class Command:
     """One command in every round.
 
-    Attributes: name, one of COMMANDS ("dropped": the input is not in the page cache); seconds of each round, start of
-      the process included; peak_bytes: most resident memory of any round, None for `cp`; bytes_per_second: of the
+    Attributes: name, one of COMMANDS ("dropped": the input is not in the page cache); seconds of each round, including
+      the start of the process; peak_bytes: most resident memory of any round, None for `cp`; bytes_per_second: of the
       input, by the median.
     """
 
@@ -30,7 +30,10 @@ class Command:
 
 @dataclass(frozen=True)
 class OfCopy:
-    """Throughput over that of `cp` and `sync` in the same rounds: median; low, high: 95% interval or None; rounds."""
+    """Throughput over that of `cp` and `sync` in the same rounds.
+
+    Attributes: median; low, high: 95% interval or None; rounds.
+    """
 
     median: float
     low: float | None
@@ -43,7 +46,7 @@ class Row:
     """One input. Sizes are bytes, times seconds.
 
     Attributes:
-      format, tensor_bytes (asked for): the independent variables.
+      format, tensor_bytes (the requested size): the independent variables.
       bytes: of the files; largest_tensor_bytes.
       commands: in the order of COMMANDS; of_copy, of_copy_dropped: see OfCopy.
       rerun: the command that measures this row again.
@@ -61,7 +64,10 @@ class Row:
     of_copy_dropped: OfCopy | None = None
 
     def check(self) -> None:
-        """Raises: ResultsError where the members contradict each other."""
+        """Check that the members agree with each other.
+
+        Raises: ResultsError if the members contradict each other.
+        """
         where = f"migration of {self.format}"
         check_status(self.status, self.reason, where)
         if self.status == "ok" and not self.commands:

@@ -1,9 +1,9 @@
-"""Measures migration against `cp`, on inputs made for it.
+"""Measure migration against `cp`, on inputs made for it.
 
 Each round measures both with the input dropped from the page cache, then both with it there, then `verify` and
-`inspect`, so that a slow moment of the machine meets all of them. Every command is a process of its own, its start
-included; byte code is compiled before, as for an installed program. `cp` is followed by `sync` of the copy, as a
-migration syncs what it writes.
+`inspect`. So a slow moment of the machine affects all of them. Every command runs in its own process, and its time
+includes the start. Byte code is compiled before, as for an installed program. `cp` is followed by `sync` of the copy,
+as a migration syncs its output.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from bench.migration.row import COMMANDS, Command, OfCopy, Row
 from bench.results.document import Result
 
 ROOM = 4.0
-"""Free space that is needed, as a multiple of an input: it, its copy or its migration, and temporary files."""
+"""Required free space, as a multiple of an input: the input, its copy or its migration, and temporary files."""
 
 
 @dataclass
 class _Measured:
-    """What one input gave so far: seconds and most bytes by command."""
+    """Measurements of one input so far: seconds and peak bytes by command."""
 
     input: Input
     bytes: int = 0
@@ -54,15 +54,15 @@ def run(
     command: str = "",
     progress: Callable[[str, int, int], None] = lambda what, done, of: None,
 ) -> Result:
-    """Measures each format.
+    """Measure each format.
 
     Args:
       migrate: the words that run `dtopt migrate`; its commands `checkpoint`, `verify` and `inspect` are appended.
       size: bytes of tensors in each input.
-      folder: where inputs and results are put, and removed again; None for the system's temporary folder.
-      timeout: seconds that one command may take.
+      folder: parent of inputs and results, which are removed again; None for the system's temporary folder.
+      timeout: most seconds of one command.
 
-    Raises: UnknownNameError, OptionError (no such folder, too little space).
+    Raises: UnknownNameError, OptionError (the folder does not exist or has too little space).
     """
     chosen = _chosen(formats)
     _require_room(folder, size)
@@ -111,13 +111,13 @@ def _measure(
     env, rows = commands.environment(place), rows_for(size)
     told(0)
     try:
-        # In a process of its own: what a child of this one needs at most would else begin at what making it took.
+        # In its own process: peak memory of a child starts at that of its parent, which making an input would raise.
         maker = [sys.executable, "-m", "bench.migration.inputs", one.input.name, str(source), str(rows)]
         commands.run(maker, env, place, timeout)
         files = sorted(place.glob(one.input.file + "*"))
         one.bytes, one.largest = sum(path.stat().st_size for path in files), rows * WIDTH * 4
         words = _words(one.input, migrate, source, dest)
-        commands.run([sys.executable, "-c", "import tensorflow"], env, place, timeout)  # compiles the byte code
+        commands.run([sys.executable, "-c", "import tensorflow"], env, place, timeout)  # compile the byte code
         commands.run(words["inspect"], env, place, timeout)
         for number in range(rounds):
             told(number + 1)
@@ -147,7 +147,7 @@ def _round(
     copy: Path,
     run: Callable[[list[str]], tuple[float, int]],
 ) -> None:
-    """One sample of everything; kept only when all of it is there."""
+    """Take one sample of everything; keep it only if it is complete."""
     seconds: dict[str, float] = {}
 
     def sample(name: str, command: str) -> None:

@@ -1,1 +1,1 @@
-"""Results as one page for a browser, as Markdown and as CSV."""
+"""Render results as one page for a browser, as Markdown and as CSV."""

@@ -1,6 +1,6 @@
-"""Draws figures as SVG to stand in a page, with matplotlib: text stays text, its colour is the page's.
+"""Draw figures as SVG for a page, with matplotlib: text stays text and has the page's colour.
 
-matplotlib comes with `pip install 'dtopt[report]'` and is imported here only.
+matplotlib comes with `pip install 'dtopt[report]'` and is imported only here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bench.page.words import plain_number, speed
 from optim.errors import UnsupportedError
 
 INK = "#010203"
-"""Stands for the colour of the page's text until the SVG is written."""
+"""Placeholder for the colour of the page's text until the SVG is written."""
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")
-"""Okabe and Ito's colours (2008), told apart by colour-blind readers, on white and on black."""
+"""Okabe and Ito's colours (2008), distinguishable by colour-blind readers, on white and on black."""
 
 VERDICTS = {
     "faster": ("#0072b2", "<"),
@@ -31,21 +31,21 @@ VERDICTS = {
     "not judged": ("#7f7f7f", "D"),
     "baseline": (INK, "|"),
 }
-"""Colour and sign of each: the sign points to where the peer lies, so that the colour is not needed."""
+"""Colour and marker of each verdict: the marker points to the side of the peer, so that colour is not needed."""
 
 MARKERS = "os^Dvpx+"
 WIDTH = 4.6
 BELOW_AXIS = 0.6
 """Inches from an axis to the legend under its name."""
 TEXT, SMALL_TEXT = 13, 12.5
-"""Points; `_for_a_page` lets no screen make them smaller than 11 pixels."""
+"""Font size in points; `_for_a_page` keeps text at 11 pixels or more on every screen."""
 
 LOGARITHMIC = 10.0
-"""Times the smallest value that the largest of some bars must be for a logarithmic axis."""
+"""Ratio of the largest to the smallest of some bars from which the axis is logarithmic."""
 
 
 class Colours:
-    """One colour for each name through a page."""
+    """One colour for each name throughout a page."""
 
     def __init__(self, names: Sequence[str] = ("parameters", "gradients", "slots", "activations", "median")) -> None:
         self._of = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
@@ -55,7 +55,7 @@ class Colours:
 
 
 def require() -> None:
-    """Raises: UnsupportedError where matplotlib is missing."""
+    """Raise UnsupportedError if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UnsupportedError(
             "matplotlib draws the plots of a page and is not installed: pip install matplotlib,"
@@ -64,7 +64,7 @@ def require() -> None:
 
 
 def svg(figure: Figure, number: int, colours: Colours) -> str:
-    """One figure; `number` keeps its ids apart from those of the others on the page."""
+    """Return one figure as SVG; `number` keeps its ids different from those of other figures on the page."""
     with _axes(figure) as (drawn, axes):
         if isinstance(figure, Ratios):
             _ratios(axes, figure)
@@ -96,7 +96,7 @@ def _axes(figure: Figure) -> Iterator[tuple[Any, Any]]:
         "axes.spines.right": False,
         "legend.frameon": False,
     }
-    # The name of the page's font is not one of this machine: matplotlib measures with its own and need not say so.
+    # This machine may lack the page's font: matplotlib then measures with its own, without a warning.
     logger = __import__("logging").getLogger("matplotlib.font_manager")
     level = logger.level
     logger.setLevel("ERROR")
@@ -130,20 +130,20 @@ def _ratios(axes: Any, figure: Ratios) -> None:
     axes.set_ylim(len(figure.labels) - 0.4, -0.6)
     edges = [edge for value in figure.values for edge in value if edge is not None]
     axes.set_xscale("log")
-    axes.set_xlim(min(edges) / 1.3, max(edges) * 3.6)  # room for the words behind the longest interval
+    axes.set_xlim(min(edges) / 1.3, max(edges) * 3.6)  # room for the words after the longest interval
     _plain_ticks(axes, min(edges) / 1.3, max(edges) * 1.3)
     axes.set_xlabel(f"time compared with {figure.baseline} (left is faster)")
 
 
 def _judgement(ratio: float, verdict: str) -> str:
-    """What stands next to an interval: the ratio alone where it says which is faster."""
+    """Return the label of an interval: the ratio alone if it shows which is faster."""
     if verdict == "baseline":
         return verdict
     return speed(ratio) if verdict in ("faster", "slower") else f"{speed(ratio)}, {verdict}"
 
 
 def _plain_ticks(axes: Any, low: float, high: float) -> None:
-    """Few numbers as people write them on a logarithmic axis."""
+    """Put a few numbers in plain notation on a logarithmic axis."""
     from matplotlib.ticker import NullFormatter
 
     steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
@@ -190,7 +190,7 @@ def _bars(axes: Any, figure: Bars, colours: Colours) -> None:
 
 
 def _write_values(axes: Any, places: list[float], values: Sequence[float | None], spans: Sequence[Any]) -> None:
-    """Each value behind its bar, or behind its span where that is longer."""
+    """Write each value after its bar, or after its span if that is longer."""
     for number, (place, value) in enumerate(zip(places, values, strict=True)):
         if value is not None:
             end = max(value, spans[number][1]) if spans and spans[number] else value
@@ -217,7 +217,7 @@ def _lines(axes: Any, figure: Lines, colours: Colours) -> None:
 
 
 def _for_a_page(text: str, number: int, words: str) -> str:
-    """The svg element alone: as wide as its place, with words instead of the picture, its ids its own."""
+    """Return only the svg element: as wide as its container, with alternative text and unique ids."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     head, _, rest = text.partition(">")
@@ -227,7 +227,7 @@ def _for_a_page(text: str, number: int, words: str) -> str:
     rest = rest.replace(INK, "currentColor")
     for place, colour in enumerate(PALETTE):  # the page's style makes them lighter in dark mode
         rest = rest.replace(colour, f"var(--c{place}, {colour})")
-    # No narrower than that its text has 11 pixels: the figure scrolls instead.
+    # Wide enough for text of 11 pixels: on narrower screens the figure scrolls.
     width = float(box[0].split()[2]) if box else 0.0
     least = f'style="min-width:{width * 11 / SMALL_TEXT:.0f}px"'
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'

@@ -1,4 +1,4 @@
-"""What a page is made of: sections with tables and figures. A figure is data until it is drawn."""
+"""The parts of a page: sections with tables and figures. A figure is data until it is drawn."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bench.page.words import plain_number, speed
 class Bars:
     """Horizontal bars.
 
-    Attributes: title; labels from top to bottom; series, name -> a value for each label, None where there is none;
-      stacked on each other, or side by side; unit; spans: (low, high) of the first series' values; line:
-      (value, name) to draw across.
+    Attributes: title; labels from top to bottom; series, name -> a value for each label, None for a missing one;
+      stacked on each other, or side by side; unit; spans: (low, high) of the first series' values; line: (value, name)
+        to draw across.
     """
 
     title: str
@@ -29,7 +29,10 @@ class Bars:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves. Attributes: title; series, name -> [(x, y)]; what x and y are; whether each is logarithmic."""
+    """Curves.
+
+    Attributes: title; series, name -> [(x, y)]; labels of x and y; whether each is logarithmic.
+    """
 
     title: str
     series: Mapping[str, Sequence[tuple[float, float]]]
@@ -43,9 +46,9 @@ class Lines:
 class Ratios:
     """Ratios to a baseline with their intervals, on a logarithmic axis.
 
-    Attributes: title; baseline; labels from top to bottom; values, (ratio, low, high) of each, the edges None where
-      there is no interval; verdicts: "faster", "slower", "same", "unclear", "not judged" or "baseline"; ours: which
-      labels stand out.
+    Attributes: title; baseline; labels from top to bottom; values, (ratio, low, high) of each, the edges None if there
+      is no interval; verdicts: "faster", "slower", "same", "unclear", "not judged" or "baseline"; ours: labels to
+        emphasize.
     """
 
     title: str
@@ -61,8 +64,9 @@ Figure = Bars | Lines | Ratios
 
 @dataclass(frozen=True)
 class Section:
-    """Attributes: title; answer: what people came for, in a sentence, and first: its picture; text, a paragraph each;
-    tables; figures; reruns: commands that measure its rows again."""
+    """Attributes: title; answer: the main result in a sentence, and first: its picture; text, a paragraph each; tables;
+    figures; reruns: commands that measure its rows again.
+    """
 
     title: str
     text: tuple[str, ...] = ()
@@ -74,7 +78,7 @@ class Section:
 
 
 def alternative(figure: Figure) -> str:
-    """The figure in words, for readers who do not see it; the tables next to it hold all its numbers."""
+    """Describe the figure in words, for readers who cannot see it; the tables next to it contain all its numbers."""
     if isinstance(figure, Lines):
         return f"{figure.title}. Curves of {figure.y} over {figure.x}: {', '.join(figure.series)}."
     if isinstance(figure, Ratios):

@@ -1,4 +1,4 @@
-"""A table once, as HTML and as Markdown."""
+"""One table, as HTML and as Markdown."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from html import escape
 
 WIDE = 5
-"""Columns from which a table scrolls on a phone, and says so."""
+"""Columns from which a table scrolls on a phone, and shows a hint."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Attributes: caption; headings; rows of cells, plain text; text: how many columns from the left hold text and not
-    numbers; the last one holds remarks and is text as well."""
+    """Attributes: caption; headings; rows of cells, plain text; text: how many columns from the left contain text and
+    not numbers; the last one contains remarks and is text as well.
+    """
 
     caption: str
     headings: tuple[str, ...]
@@ -25,7 +26,7 @@ class Table:
 
 
 def markdown(table: Table) -> str:
-    """GitHub's Markdown, without the caption."""
+    """Return GitHub's Markdown, without the caption."""
     lines = [table.headings, tuple("---" if table.is_text(i) else "---:" for i in range(len(table.headings)))]
     rule = f"|{'|'.join(lines[1])}|"
     return "\n".join([_line(lines[0]), rule, *(_line(row) for row in table.rows)])
@@ -37,7 +38,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def html(table: Table) -> str:
-    """A table in a box of its own that scrolls sideways on narrow screens, also by keyboard."""
+    """Return a table in its own box that scrolls sideways on narrow screens, also by keyboard."""
     named = (cell or "remarks" for cell in table.headings)
     head = "".join(f'<th scope="col"{_kind(table, i)}>{escape(cell)}</th>' for i, cell in enumerate(named))
     body = "\n".join(f"<tr>{_cells(table, row)}</tr>" for row in table.rows)

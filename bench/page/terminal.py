@@ -1,4 +1,4 @@
-"""Tables for a terminal: nothing is ever cut, where it is narrow cells go on in the next line."""
+"""Tables for a terminal. Text is never cut: in a narrow terminal, cells continue on the next line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ VERDICTS = {"faster": "green", "slower": "red", "same": "cyan", "unclear": "yell
 def table(
     headings: Sequence[str], is_text: Callable[[int], bool] | None = None, whole: int = 0, rather: Sequence[int] = ()
 ) -> Table:
-    """A table without lines; rows are added by `add_row`, in rich's markup. Words are broken only where a terminal is
-    too narrow for the longest of each column.
+    """Return a table without lines; add rows by `add_row`, in rich's markup.
+
+    Words are broken only if a terminal is too narrow for the longest of each column.
 
     Args:
-      is_text: which columns hold text, not numbers; the first and one without a heading if left out.
-      whole: how many columns from the left, such as names that people copy, are never broken.
-      rather: columns, such as those of intervals, that are not broken while others can be.
+      is_text: which columns contain text, not numbers; by default the first and one without a heading.
+      whole: how many columns from the left, such as names that users copy, are never broken.
+      rather: columns, such as intervals, that are broken last.
     """
     found = _kind()(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for number, heading in enumerate(headings):
@@ -35,7 +36,8 @@ def table(
 
 @cache
 def _kind() -> Any:
-    """rich takes the width of columns from each other by their size, whatever words they hold."""
+    """Return a table class with other column widths: rich shrinks columns by their size, whatever words they
+    contain."""
     from rich.table import Table
 
     class Whole(Table):
@@ -47,7 +49,8 @@ def _kind() -> Any:
             return super().__rich_console__(console, options)
 
         def _fit(self, most: int, no_wrap: bool) -> bool:
-            """Give each column what it needs, and then what it wants where that is left. Returns: whether it fits."""
+            """Give each column its required width, and then its preferred width if space is left. Returns: whether it
+            fits."""
             for number in self.rather:
                 self.columns[number].no_wrap = no_wrap
             least = [_longest(column, column.no_wrap) for column in self.columns]
@@ -63,7 +66,7 @@ def _kind() -> Any:
 
 
 def _longest(column: Column, whole: bool) -> int:
-    """Letters of the longest word in a column, or of its longest cell."""
+    """Return the letters of the longest word in a column, or of its longest cell."""
     from rich.text import Text
 
     cells = (Text.from_markup(cell) if isinstance(cell, str) else cell for cell in (column.header, *column.cells))

@@ -1,4 +1,4 @@
-"""What a peer's optimizers can do, as data; what a case asks for beyond it is the reason why the peer has no row."""
+"""Abilities of a peer's optimizers, as data. If a case needs more, that is the reason why the peer has no row."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ USUAL_ALGORITHMS = ALL_ALGORITHMS - {
     "adan",
     "schedule-free-adamw",
 }
-"""Those that Keras has, too; of the others, frameworks have variants that differ in their formulas."""
+"""Optimizers that Keras has, too; for the others, frameworks have variants with different formulas."""
 
 
 @dataclass(frozen=True)
 class Abilities:
     """Attributes:
-    modules: what must be installed, with what `pip install` takes.
+    modules: what must be installed, with the argument of `pip install`.
     algorithms: names in `bench.cases.algorithms`.
-    only: arguments that have one value here and can be chosen elsewhere, by algorithm.
+    only: arguments that have one value here and several elsewhere, by algorithm.
     clips: kinds of `--clip`. ema, accumulate: whether it has them.
-    decays: whether it decays the weights of a case by themselves, and not through the gradient.
+    decays: whether it decays the weights of a case separately, and not through the gradient.
     placements: of slots.
     tables: how it updates a table whose gradient is a set of rows: EVERY_ROW, TOUCHED_ROWS, both or neither.
-    ways: how it can be called: "eager", "function", "fit". The first is used where `--in` is not given.
+    ways: how it can be called: "eager", "function", "fit". The first is the default of `--in`.
     devices: kinds that it runs on.
-    but: a reason that none of these can say.
+    but: a reason that none of the others can express.
     """
 
     modules: tuple[str, ...]
@@ -63,7 +63,7 @@ class Abilities:
 
 
 def lacking(case: Case, has: Abilities) -> str | None:
-    """The first thing that a case asks for and a peer does not have, as the reason shown in its row, or None."""
+    """Return the first requirement of a case that a peer lacks, as the reason in its row, or None."""
     options, found = case.options, case.algorithm
     missing = [module for module in has.modules if not installed(module)]
     if missing:
@@ -83,7 +83,7 @@ def lacking(case: Case, has: Abilities) -> str | None:
     if options.accumulate > 1 and not has.accumulate:
         return "accumulates no gradients"
     if options.weight_decay and not has.decays(case):
-        return "its weight decay goes through the gradient, or there is none"
+        return "it has no weight decay, or only through the gradient"
     if options.placement not in has.placements:
         return "its slots are always placed like their variables"
     if options.where is not None and options.where not in has.ways:
@@ -110,6 +110,6 @@ def installed(module: str) -> bool:
 
 
 def same_either_way(case: Case) -> bool:
-    """Whether a row without a gradient stays as it is even when it is updated."""
+    """Whether a row without a gradient stays unchanged even if it is updated."""
     name = case.algorithm.name
     return name == "adagrad" or (name == "sgd" and not case.algorithm.hyperparameters["momentum"])

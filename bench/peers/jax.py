@@ -1,4 +1,4 @@
-"""What the JAX peers share: values on a device, donated to one jitted update. Runs in workers only."""
+"""Shared code of the JAX peers: values on a device, donated to one jitted update. Runs only in workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 JAX_FOR = {"gpu": "cuda12", "tpu": "tpu"}
-"""What pip installs for a device."""
+"""Argument of `pip install` for a device."""
 
 
 def device(case: Case) -> Any:
@@ -31,7 +31,7 @@ def device(case: Case) -> Any:
 
 
 def put(case: Case, array: Any) -> Any:
-    """An array on the device, in the dtype of the case."""
+    """Return an array on the device, in the dtype of the case."""
     import jax
 
     return jax.device_put(array.astype(case.options.dtype), device(case))
@@ -48,8 +48,10 @@ def session(
     update: Callable[[Any, Any, Any], Any],
     averages: Callable[[Any], list[Any]] | None = None,
 ) -> Session:
-    """A session of `update(parameters, state, gradients) -> (parameters, state)`, jitted, both donated so that they
-    are updated in place; `averages(state)` are the moving averages."""
+    """Return a session of `update(parameters, state, gradients) -> (parameters, state)`, jitted.
+
+    Parameters and state are donated so that they are updated in place; `averages(state)` are the moving averages.
+    """
     import jax
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the Keras-style optimizers share: tf_keras, its legacy ones, Keras 3 and optim."""
+"""Shared code of the Keras-style optimizers: tf_keras, its legacy ones, Keras 3 and optim."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from bench.cases.sparse import Rows
 
 OURS_ONLY = ("epsilon_inside", "schedule_decay")
-"""Arguments that Keras does not have: its optimizers keep to one value of each."""
+"""Arguments that Keras lacks: its optimizers have one fixed value of each."""
 
 KERAS_ONLY_HAS: Mapping[str, Mapping[str, Any]] = {
     "rmsprop": {"epsilon_inside": True},
     "adagrad": {"epsilon_inside": True},
     "nadam": {"schedule_decay": 1.0},
 }
-"""The values of those in tf_keras and Keras 3."""
+"""The fixed values in tf_keras and Keras 3."""
 
 
 def make(optimizers: Any, case: Case, *, ours: bool = False, **options: Any) -> Any:
-    """An optimizer of the case from a module that names its classes and arguments as Keras does."""
+    """Return an optimizer of the case from a module that names its classes and arguments as Keras does."""
     arguments = {name: value for name, value in case.algorithm.hyperparameters.items() if ours or name not in OURS_ONLY}
     chosen = case.options.keras
     if case.algorithm.weight_decay is not None:
@@ -39,15 +39,15 @@ def make(optimizers: Any, case: Case, *, ours: bool = False, **options: Any) -> 
 
 
 def averages(optimizer: Any) -> list[Any]:
-    """The moving averages of tf_keras' and Keras 3's optimizers, in the order of the variables."""
+    """Return the moving averages of tf_keras' and Keras 3's optimizers, in the order of the variables."""
     return optimizer._model_variables_moving_average
 
 
 def fit_session(case: Case, keras: Any, optimizer: Any) -> Session:
-    """A session whose steps are batches of `model.fit`.
+    """Return a session whose steps are batches of `model.fit`.
 
-    The model holds the tensors of the case, and its loss is the sum of each times its gradient, so that the gradient of
-    the loss is what the case gives: reading both and writing gradients is part of every batch, and the same for all.
+    The model contains the tensors of the case. Its loss is the sum of each tensor times its gradient, so that the
+    gradient of the loss is that of the case. Every batch reads both and writes gradients, the same for all peers.
     """
     import tensorflow as tf
 
@@ -96,7 +96,7 @@ def fit_session(case: Case, keras: Any, optimizer: Any) -> Session:
 
 
 def _model(case: Case, keras: Any, weigh: Callable[[list[Any]], Any]) -> Any:
-    """A Keras model of one layer that holds every tensor of the case."""
+    """Return a Keras model of one layer that contains every tensor of the case."""
     import tensorflow as tf
 
     class Tensors(keras.layers.Layer):

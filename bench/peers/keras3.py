@@ -27,7 +27,7 @@ def _differs(case: Case) -> str | None:
 
 
 def _has_module(module: str) -> bool:
-    """Whether the installed Keras 3 has an optimizer's file. Asking for the module would import Keras."""
+    """Whether the installed Keras 3 has an optimizer's file. Looking for the module would import Keras."""
     spec = importlib.util.find_spec("keras")
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
     return folder is None or (folder / "src" / "optimizers" / f"{module}.py").is_file()
@@ -53,7 +53,7 @@ def _on_tensorflow(case: Case) -> Session:
         optimizer.apply(gradients, variables)
 
     called = tf.function(apply) if way == "function" else apply
-    # Keras' variables are no TensorFlow type, so they are captured and not passed.
+    # Keras' variables are not a TensorFlow type, so they are captured and not passed.
     averages = (lambda: keras.averages(optimizer)) if case.options.ema is not None else None
     return tensorflow.whole_session(case, lambda gradients, _: called(gradients), variables, averages)
 
@@ -77,7 +77,7 @@ def on_jax(case: Case, make: Callable[[Any], Any]) -> Session:
     def update(parameters: Any, state: Any, gradients: Any) -> Any:
         return optimizer.stateless_apply(state, gradients, parameters)
 
-    # Copies, because what is donated is gone, and Keras' variables keep theirs.
+    # Copies, because donated arrays are deleted, and Keras' variables keep theirs.
     state = [value.copy() for value in (variable.value for variable in optimizer.variables)]
     averages = (lambda state: [state[place] for place in places]) if case.options.ema is not None else None
     return jax.session(case, [value.copy() for value in start], state, update, averages)

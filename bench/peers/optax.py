@@ -37,7 +37,7 @@ def _differs(case: Case) -> str | None:
 
 
 def _largest_dims(shape: tuple[int, ...]) -> bool:
-    """Whether the two largest dims are others than the last two."""
+    """Whether the two largest dims are not the last two."""
     return len(shape) > 2 and sorted(shape)[-2:] != sorted(shape[-2:])
 
 
@@ -118,7 +118,7 @@ def _schedule_free(optax: Any, case: Case) -> Any:
 
 
 _WHOLE: dict[str, Callable[[Any, Case], Any]] = {"muon": _muon, "schedule-free-adamw": _schedule_free}
-"""Those that place learning rate and weight decay themselves."""
+"""Steps that contain learning rate and weight decay themselves."""
 
 
 def _rate(optax: Any, case: Case) -> Any:
@@ -169,7 +169,9 @@ def _prepare(case: Case) -> Session:
             averages = [jnp.where(stepped, after, before) for after, before in zip(new, averages, strict=True)]
         return parameters, (inner, averages)
 
-    inner = tree_map(jnp.array, transformation.init(start))  # COCOB's shares arrays, and each can be donated once
+    inner = tree_map(
+        jnp.array, transformation.init(start)
+    )  # COCOB's state shares arrays, and each can be donated only once
     state = (inner, averages)
     return jax.session(case, start, state, update, (lambda state: state[1]) if mix is not None else None)
 

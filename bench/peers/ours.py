@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bench.cases.case import Case
 
 KERNEL = "dtopt's kernel"
-"""The remark of steps on a GPU that it makes."""
+"""The note of steps on a GPU with dtopt's own kernel."""
 COMPILERS = ("g++", "c++", "clang++")
 
 
@@ -46,14 +46,14 @@ def _averages(case: Case, optimizer: Any) -> Callable[[list[Any]], list[Any]] | 
 
 
 def _require_kernel(optimizer: Any) -> None:
-    """Raises: UnsupportedError where a row of dtopt's own kernel would be one of TensorFlow's."""
+    """Raise UnsupportedError if a row of dtopt's own kernel would use one of TensorFlow's."""
     reason = optimizer.executor_report().why_not_native
     if reason:
         raise UnsupportedError(f"dtopt's own kernel does not update it: {reason}")
 
 
 def _on_mesh(case: Case, *, executor: str, kernel: str = "off", placement: str | None = None) -> Session:
-    """A step on a mesh; `kernel` is what DTOPT_KERNELS says."""
+    """Return a step on a mesh; `kernel` is the value of DTOPT_KERNELS."""
     os.environ["DTOPT_KERNELS"] = kernel
     tf = tensorflow.start(case)
     mesh = tensorflow.make_mesh(case)
@@ -75,7 +75,7 @@ def _on_mesh(case: Case, *, executor: str, kernel: str = "off", placement: str |
 
 
 def _plain(case: Case, **options: Any) -> Session:
-    """A step of plain variables; the kernel is used wherever optim can use it."""
+    """Return a step of plain variables; the kernel is used wherever optim can use it."""
     os.environ["DTOPT_KERNELS"] = "auto" if _compiler_is_missing(case) else "build"
     way = case.options.where or "function"
     if way == "fit":
@@ -116,7 +116,7 @@ def _not_twice(case: Case) -> str | None:
 
 
 def _mesh_peers(name: str, summary: str, has: Abilities, **options: Any) -> tuple[Peer, Peer]:
-    """The peer with slots placed as the case says, and the one with slots sharded further."""
+    """Return the peer with the case's slot placement, and the one with slots sharded further."""
 
     def further(case: Case) -> str | None:
         return _not_twice(case) or has.but(case)

@@ -1,9 +1,8 @@
-"""An optimizer or rule of one's own as a peer: `--peer module:NAME`.
+"""A custom optimizer or rule as a peer: `--peer module:NAME`.
 
-NAME is a Peer of `bench.peers.peer`, a subclass of `optim.Rule`, or anything that gives an optimizer when it is called
-without arguments: a class or a function. The optimizer has `apply_gradients`, as those of optim and Keras do, and steps
-plain variables. It need not compute what the reference does: its row says by how much it differs, and it must move
-every tensor to the last.
+NAME is a Peer of `bench.peers.peer`, a subclass of `optim.Rule`, or a class or function that returns an optimizer when
+it is called without arguments. The optimizer has `apply_gradients`, as those of optim and Keras do, and steps plain
+variables. It need not match the reference: its row shows the difference, and it must move every tensor until the end.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _HAS = Abilities(
 
 
 def peer(text: str) -> Peer:
-    """The peer that `module:NAME` stands for; its module is imported in the worker. Raises: UnknownNameError."""
+    """Return the peer of `module:NAME`; its module is imported in the worker. Raises: UnknownNameError."""
     module, _, name = text.partition(":")
     if not module or not name:
         raise UnknownNameError(f"cannot read --peer {text!r}; write module:NAME, such as mypackage.optimizers:make")

@@ -1,6 +1,6 @@
-"""What the TensorFlow peers share: threads, devices, variables and gradients, whole or on a DTensor mesh.
+"""Shared code of the TensorFlow peers: threads, devices, variables and gradients, whole or on a DTensor mesh.
 
-Runs in workers only; TensorFlow is imported inside the functions.
+Runs only in workers; TensorFlow is imported inside the functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def start(case: Case) -> Any:
-    """TensorFlow with the case's threads and, on CPU, one logical device per mesh device; TPUs are initialised."""
+    """Start TensorFlow with the case's threads and, on CPU, one logical device per mesh device; initialise TPUs."""
     tf = imported_tensorflow()
     tf.config.threading.set_intra_op_parallelism_threads(case.threads)
     tf.config.threading.set_inter_op_parallelism_threads(case.threads)
@@ -46,21 +46,21 @@ def place_on(case: Case) -> str:
 
 
 def constant(case: Case, array: np.ndarray) -> Any:
-    """A tensor in the dtype of the case, on the current device."""
+    """Return a tensor in the dtype of the case, on the current device."""
     import tensorflow as tf
 
     return tf.cast(tf.constant(array), case.options.dtype)
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """float32 whatever the dtype."""
+    """Return float32 numbers, whatever the dtype."""
     import tensorflow as tf
 
     return tf.cast(tensor, tf.float32).numpy()
 
 
 def first_row(tensor: Any) -> np.ndarray:
-    """Of a tensor or variable, which is not copied for it; of a scalar all."""
+    """Return the first row of a tensor or variable without copying all of it; a scalar is returned whole."""
     import tensorflow as tf
 
     variable = getattr(tensor, "_value", tensor)  # Keras 3 wraps TensorFlow's
@@ -68,7 +68,7 @@ def first_row(tensor: Any) -> np.ndarray:
 
 
 def device_memory(case: Case) -> Callable[[], int | None] | None:
-    """Peak bytes of the fullest device, where TensorFlow counts them."""
+    """Return the peak bytes of the fullest device, if TensorFlow counts them."""
     import tensorflow as tf
 
     if case.device == "cpu":
@@ -78,7 +78,7 @@ def device_memory(case: Case) -> Callable[[], int | None] | None:
 
 
 def timing(case: Case) -> dict[str, Any]:
-    """The events of TensorFlow's stream on a GPU, or why it has no events, as arguments of a Session."""
+    """Return the events of TensorFlow's stream on a GPU, or why it has no events, as arguments of a Session."""
     if case.device != "gpu":
         return {}
     os.environ.setdefault("DTOPT_KERNELS", "build")
@@ -97,7 +97,7 @@ def whole_session(
     variables: list[Any],
     averages: Callable[[], list[Any]] | None = None,
 ) -> Session:
-    """A session of variables on one device; `apply(gradients, variables)` takes the gradients of one call."""
+    """Return a session of variables on one device; `apply(gradients, variables)` gets the gradients of one call."""
     import tensorflow as tf
 
     def place(index: int, gradient: np.ndarray | Rows) -> Any:
@@ -147,8 +147,10 @@ def mesh_session(
     make_apply: Callable[[list[Any]], Callable[[list[Any]], Any]],
     averages: Callable[[list[Any]], list[Any]] | None = None,
 ) -> Session:
-    """A session of DVariables laid out by the case; `make_apply(variables)` gives the function of one call, and
-    `averages(variables)` their moving averages."""
+    """Return a session of DVariables laid out by the case.
+
+    `make_apply(variables)` returns the function of one call, and `averages(variables)` their moving averages.
+    """
     import tensorflow as tf
     from tensorflow.experimental import dtensor
 
@@ -175,7 +177,7 @@ def mesh_session(
 
     def read_average(index: int) -> np.ndarray:
         assert averages is not None
-        average = averages(variables)[index].read_value()  # may be sharded otherwise than its variable
+        average = averages(variables)[index].read_value()  # may be sharded differently from its variable
         return to_numpy(dtensor.unpack(dtensor.relayout(average, replicated_layout(average.shape.rank)))[0])
 
     def replicated_layout(rank: int) -> Any:
@@ -195,10 +197,10 @@ def mesh_session(
 
 
 def _parts(case: Case, mesh: Any, index: int, array: np.ndarray) -> list[Any]:
-    """Each device's shard, in the order of the mesh.
+    """Return each device's shard, in the order of the mesh.
 
-    From shards: a relayout would hold the whole tensor on every device. Copied: TensorFlow may keep using numpy's
-    memory, and two devices must not update the same one.
+    From shards, because a relayout would hold the whole tensor on every device. Copied, because TensorFlow may keep
+    using numpy's memory, and two devices must not update the same one.
     """
     import numpy as np
     import tensorflow as tf
@@ -211,7 +213,7 @@ def _parts(case: Case, mesh: Any, index: int, array: np.ndarray) -> list[Any]:
 
 
 def _compute(case: Case, variables: list[Any], batch: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:
-    """Forward and backward pass in a tf.function, if the case wants one."""
+    """Return a forward and backward pass in a tf.function, if the case wants one."""
     import tensorflow as tf
 
     if not case.options.in_situ:
@@ -230,7 +232,7 @@ def _compute(case: Case, variables: list[Any], batch: Callable[[np.ndarray], Any
 
 
 def shards(case: Case, index: int) -> list[tuple[slice, ...]]:
-    """The part of tensor number `index` that each device holds, in the order of the mesh."""
+    """Return the part of tensor number `index` on each device, in the order of the mesh."""
     import numpy as np
 
     tensor, layout = case.tensors[index], case.shardings[index]
@@ -250,7 +252,7 @@ def shards(case: Case, index: int) -> list[tuple[slice, ...]]:
 
 
 def assemble(case: Case, index: int, parts: list[np.ndarray]) -> np.ndarray:
-    """The whole tensor from the devices' parts; NaN where replicas differ, which no check lets pass."""
+    """Return the whole tensor from the devices' parts; NaN if replicas differ, which fails every check."""
     import numpy as np
 
     whole = np.full(case.tensors[index].shape, np.nan, dtype=np.float32)
@@ -263,11 +265,10 @@ def assemble(case: Case, index: int, parts: list[np.ndarray]) -> np.ndarray:
 
 
 def barrier(mesh: Any) -> Callable[[], None]:
-    """Waits for every device of a mesh.
+    """Wait for every device of a mesh.
 
-    DTensor runs asynchronously, on CPUs too, each device through a queue in order. A read of one replicated
-    scalar joins every queue, so its values arrive when all earlier work is done. A read of a local handle
-    would not wait.
+    DTensor runs asynchronously, on CPUs too, each device through a queue in order. A read of one replicated scalar
+    joins every queue, so its values arrive when all earlier work is done. A read of a local handle would not wait.
     """
     import tensorflow as tf
     from tensorflow.experimental import dtensor

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bench.cases.case import Case
 
 FUSED = ("adam", "adamw", "sgd", "adagrad")
-"""Those that torch has fused kernels for on CPU."""
+"""Optimizers that have fused kernels on CPU in torch."""
 
 
 def _bfloat16_muon(case: Case) -> str | None:
@@ -32,7 +32,8 @@ def _bfloat16_muon(case: Case) -> str | None:
 
 
 def _overwrites_gradients(case: Case) -> str | None:
-    """Torch's multi-tensor Nesterov writes into the gradients (`_multi_tensor_sgd`), which the steps here share."""
+    """Whether torch's multi-tensor Nesterov writes into the gradients (`_multi_tensor_sgd`), which the steps here
+    share."""
     nesterov = case.algorithm.name == "sgd" and case.algorithm.hyperparameters["nesterov"]
     return "its multi-tensor Nesterov overwrites the gradients, which the steps here share" if nesterov else None
 
@@ -56,8 +57,10 @@ def _only_sparse(case: Case) -> str | None:
 
 
 def _decays(case: Case) -> bool:
-    """Whether weights decay by themselves: always in these, and without momentum decay through the gradient of SGD is
-    the same."""
+    """Whether weights decay separately.
+
+    They always do in these optimizers; without momentum, decay through the gradient of SGD is the same.
+    """
     h, name = case.algorithm.hyperparameters, case.algorithm.name
     return name in ("adam", "adamw", "nadam", "radam", "adafactor") or (name == "sgd" and not h["momentum"])
 
@@ -95,7 +98,7 @@ def _optimizer(torch: Any, case: Case, parameters: list[Any], **variant: Any) ->
 
 
 def _clipping(torch: Any, case: Case, parameters: list[Any], foreach: bool) -> Callable[[], object]:
-    """Clips the gradients in place, as torch does; once clipped they stay so, at the same cost."""
+    """Clip the gradients in place, as torch does; clipped gradients stay clipped, at the same cost."""
     if case.options.clip is None:
         return lambda: None
     kind, limit = clip_of(case.options.clip)
@@ -104,7 +107,7 @@ def _clipping(torch: Any, case: Case, parameters: list[Any], foreach: bool) -> C
 
 
 def _for_tables(torch: Any, case: Case, parameters: list[Any]) -> list[Any]:
-    """The optimizers of a case with sparse gradients: one for the tables, one for all else."""
+    """Return the optimizers of a case with sparse gradients: one for the tables, one for all other tensors."""
     sparse = [case.is_sparse(tensor) for tensor in case.tensors]
     tables = [p for p, is_table in zip(parameters, sparse, strict=True) if is_table]
     others = [p for p, is_table in zip(parameters, sparse, strict=True) if not is_table]
@@ -118,7 +121,7 @@ def _for_tables(torch: Any, case: Case, parameters: list[Any]) -> list[Any]:
 
 
 def _rows(torch: Any, rows: Rows, put: Callable[[np.ndarray], Any]) -> Any:
-    """Rows of a table as torch's sparse gradient."""
+    """Return rows of a table as torch's sparse gradient."""
     indices = torch.from_numpy(rows.indices)[None]
     return torch.sparse_coo_tensor(indices, put(rows.values), rows.shape, is_coalesced=True, check_invariants=False)
 
@@ -142,7 +145,7 @@ def device(case: Case) -> Device:
     torch.set_num_threads(case.threads)
     if case.device == "gpu" and not torch.cuda.is_available():
         raise UnsupportedError(
-            f"torch {torch.__version__} finds no GPU: pip install torch, as pytorch.org says for CUDA"
+            f"torch {torch.__version__} finds no GPU: install torch as pytorch.org describes for CUDA"
         )
     dtype = getattr(torch, case.options.dtype)
     if case.device == "gpu":
@@ -172,7 +175,11 @@ def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **vari
         place=lambda index, array: _rows(torch, array, put) if isinstance(array, Rows) else put(array),
         hand=lambda index, gradient: setattr(parameters[index], "grad", gradient),
         apply=lambda gradients: act(),
+<<<<<<< HEAD
         wait=where.wait,
+=======
+        wait=torch.cuda.synchronize if device == "cuda" else (lambda: None),  # on CPU a step is complete on return
+>>>>>>> bwords
         read=lambda index: parameters[index].detach().float().cpu().numpy(),
         compute=computing(case, parameters, put),
         device_memory=where.memory,
@@ -181,7 +188,7 @@ def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **vari
 
 
 class _Events:
-    """Torch's own events on its current stream, which `bench.measuring.events` keeps at work."""
+    """Torch's own events on its current stream, which `bench.measuring.events` keeps busy."""
 
     name = "torch.cuda.Event"
 
@@ -198,8 +205,13 @@ class _Events:
         return self._first.elapsed_time(self._last) / 1e3  # from milliseconds
 
 
+<<<<<<< HEAD
 def computing(case: Case, parameters: list[Any], put: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:
     """Forward and backward pass; the gradients go where the optimizer finds them."""
+=======
+def _compute(case: Case, parameters: list[Any], put: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:
+    """Return a forward and backward pass that leaves the gradients where the optimizer finds them."""
+>>>>>>> bwords
     if not case.options.in_situ:
         return None
     batches = [None if array is None else put(array) for array in in_situ.inputs(case)]

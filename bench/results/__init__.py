@@ -1,1 +1,1 @@
-"""The document of a run, whatever kind of rows it holds."""
+"""The document of a run, for rows of any kind."""

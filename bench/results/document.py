@@ -1,10 +1,11 @@
-"""Results of a run: a context, roofs and rows, and their JSON (`docs/formats/bench-results.md`).
+"""Results of a run: a context, memory bandwidth limits and rows, and their JSON (`docs/formats/bench-results.md`).
 
-All kinds of results share this document and differ in their rows; `bench.kinds` lists them, and nothing here knows one.
+All kinds of results share this document and differ in their rows. `bench.kinds` lists the kinds; this module knows none
+of them.
 
 History of SCHEMA_VERSION:
-  1  first, of the kind "dtopt bench step" only.
-  2  other kinds; rows of steps say their options, without which an old reader would take a clipped step for a plain
+  1  first, only of the kind "dtopt bench step".
+  2  other kinds; rows of steps store their options. Without these an old reader would treat a clipped step as a plain
      one. Version 1 is still read: its rows are steps with the options' defaults.
 """
 
@@ -26,7 +27,7 @@ KIND_PREFIX = "dtopt bench "
 
 
 class AnyRow(Protocol):
-    """What the rows of every kind have in common; the rest is theirs."""
+    """The common members of rows of every kind."""
 
     @property
     def status(self) -> str: ...
@@ -38,11 +39,14 @@ class AnyRow(Protocol):
     def rerun(self) -> str: ...
 
     def check(self) -> None:
-        """Raises: ResultsError where the members contradict each other."""
+        """Check that the members agree with each other.
+
+        Raises: ResultsError if the members contradict each other.
+        """
 
 
 class RowKind(Protocol):
-    """What reading a document needs to know of a kind: see `bench.kinds.Kind`."""
+    """The parts of a kind that reading a document needs: see `bench.kinds.Kind`."""
 
     @property
     def row(self) -> type[Any]: ...
@@ -75,19 +79,19 @@ class Result:
             check_samples(roof.samples, f"roof {roof.name!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """A document of plain values."""
+        """Return a document of plain values."""
         members = {name: plain(getattr(self, name)) for name in ("context", "roofs", "rows", "interrupted")}
         return {"kind": KIND_PREFIX + self.kind, "schema_version": SCHEMA_VERSION, **members}
 
 
 def from_json(document: Any, kinds: Mapping[str, RowKind]) -> Result:
-    """Checks a document of one of these kinds and reads it; unknown members are ignored. Raises: ResultsError."""
+    """Check and read a document of one of these kinds; ignore unknown members. Raises: ResultsError."""
     if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
-        raise ResultsError("this is no result of `dtopt bench`: it has no kind")
+        raise ResultsError("this is not a result of `dtopt bench`: it has no kind")
     name = document["kind"].removeprefix(KIND_PREFIX)
     if name not in kinds:
         names = ", ".join(repr(KIND_PREFIX + known) for known in kinds)
-        raise ResultsError(f"this is no result that this dtopt knows: its kind is none of {names}")
+        raise ResultsError(f"this dtopt does not know the kind of this result; it knows {names}")
     version, since = document.get("schema_version"), kinds[name].since
     if version not in range(since, SCHEMA_VERSION + 1):
         known = " and ".join(str(number) for number in range(since, SCHEMA_VERSION + 1))
@@ -106,7 +110,7 @@ def from_json(document: Any, kinds: Mapping[str, RowKind]) -> Result:
 
 
 def load(path: Path, kinds: Mapping[str, RowKind]) -> Result:
-    """Reads a results file, or the newest result of a name. Raises: ResultsError."""
+    """Read a results file, or the newest result of a name. Raises: ResultsError."""
     path = store.newest(path) if store.is_name(path) else path
     try:
         return from_json(json.loads(path.read_text(encoding="utf-8")), kinds)
@@ -119,14 +123,16 @@ def load(path: Path, kinds: Mapping[str, RowKind]) -> Result:
 
 
 def save(result: Result, path: Path) -> None:
-    """Writes a results file, or another one under a name, through a temporary sibling, so that no half of one is ever
-    seen. Raises: ResultsError."""
+    """Write a results file, or another one under a name, through a temporary file next to it.
+
+    So no reader ever sees half a file. Raises: ResultsError.
+    """
     path = store.place(path, result.context) if store.is_name(path) else path
     write(json.dumps(result.to_json(), indent=1, allow_nan=False) + "\n", path)
 
 
 def write(text: str, path: Path) -> None:
-    """Writes any file that way, with the permissions that new files have. Raises: ResultsError."""
+    """Write any file that way, with the permissions of a new file. Raises: ResultsError."""
     temporary = _sibling(path)
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -138,7 +144,7 @@ def write(text: str, path: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Raises: ResultsError for a path that no result could be written to."""
+    """Raise ResultsError for a path that cannot be written."""
     if store.is_name(path):
         store.require_writable(path)
         return

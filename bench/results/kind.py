@@ -1,4 +1,4 @@
-"""What a kind of results says of itself, so that reading, comparing and showing it need no list of their own."""
+"""The description of a kind of results, so that code to read, compare and show results needs no list of kinds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from bench.page.section import Section
 
 Values = Mapping[str, tuple[float, ...]]
-"""What was measured, by name, in the order it was taken."""
+"""Measured values by name, in the order of measurement."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What two results of a kind can be compared by.
+    """How to compare two results of a kind.
 
     Attributes:
       name: members that name a row; version: members that must agree under one name.
@@ -32,7 +32,7 @@ class Reading:
 
 
 def of_samples(row: Any) -> Values:
-    """The seconds of a row's samples."""
+    """Return the seconds of a row's samples."""
     return {"step": tuple(sample.seconds for sample in row.samples)}
 
 
@@ -43,10 +43,11 @@ class Kind:
     Attributes:
       name: the command that writes it, such as "step".
       row: the dataclass of its rows, an AnyRow.
-      sections: a result as the sections of a page.
-      reading: how results are compared; None where nothing is measured.
-      since: the schema version that brought it.
-      anew: the rows of one case with the ratios that their samples give; None where rows have no ratios with verdicts.
+      sections: converts a result to the sections of a page.
+      reading: how to compare results; None if the kind measures nothing.
+      since: the schema version that introduced it.
+      anew: returns the rows of one case with ratios computed from their samples by the current code; None if rows have
+        no ratios with verdicts.
     """
 
     name: str

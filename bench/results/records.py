@@ -16,14 +16,16 @@ STATUSES = ("ok", "skipped", "failed", "interrupted")
 
 @dataclass(frozen=True)
 class Sample:
-    """Attributes: group and round it was taken in, from 0; place within the round, from 0; steps; seconds per
-    step; process, from 0.
+    """One sample.
 
-    Further, None where not measured: `latency`, seconds of a single step that is waited for; `step_share`, the
-      step's part of forward, backward and step (in older results); `resident_bytes` of the process after the sample;
-      `cpus` that the peer's processes kept busy in the round for each second of the sample, `others` that all else on
-      the same CPUs did; `late`, seconds after the wait until the last element had arrived; `host`, seconds until the
-      call of the step that is waited for had returned, and the device was left to work; `device_seconds` per step
+    Attributes: group and round of the sample, from 0; place within the round, from 0; steps; seconds per step; process,
+      from 0.
+
+    Further, None if not measured: `latency`, seconds of a single step that is waited for; `step_share`, the step's part
+      of forward, backward and step (in older results); `resident_bytes` of the process after the sample; `cpus`, CPUs
+      that the peer's processes kept busy in the round for each second of the sample, `others`, the same for all other
+      programs on these CPUs; `late`, seconds after the wait until the last element had arrived; `host`, seconds until
+      the call of the step that is waited for had returned and left the work to the device; `device_seconds` per step
       between two events of the device, see `bench.measuring.events`.
     """
 
@@ -61,20 +63,20 @@ class Roof:
 
 
 def check_status(status: str, reason: str | None, where: str) -> None:
-    """Raises: ResultsError for an unknown status, or one that is not "ok" without a reason."""
+    """Raise ResultsError for an unknown status, or one that is not "ok" without a reason."""
     check_word(status, STATUSES, f"{where}: status")
     if status != "ok" and not reason:
         raise ResultsError(f"{where}: it is {status!r} without a reason")
 
 
 def check_word(word: str, allowed: tuple[str, ...], what: str) -> None:
-    """Raises: ResultsError where a word is none of those allowed."""
+    """Raise ResultsError if a word is not allowed."""
     if word not in allowed:
-        raise ResultsError(f"{what} {word!r} is none of {', '.join(allowed)}")
+        raise ResultsError(f"{what} {word!r} is not one of {', '.join(allowed)}")
 
 
 def check_samples(samples: tuple[Sample, ...], where: str) -> None:
-    """Raises: ResultsError for times and steps that cannot be."""
+    """Raise ResultsError for impossible times and steps."""
     for sample in samples:
         latency = sample.seconds if sample.latency is None else sample.latency
         if not (all(math.isfinite(t) and t > 0 for t in (sample.seconds, latency)) and sample.steps > 0):
@@ -82,13 +84,13 @@ def check_samples(samples: tuple[Sample, ...], where: str) -> None:
 
 
 def check_summary(what: str, said: float | None, found: float, where: str) -> None:
-    """Raises: ResultsError for a number that its own samples contradict."""
+    """Raise ResultsError for a number that its own samples contradict."""
     if said is not None and not math.isclose(said, found, rel_tol=1e-6, abs_tol=1e-12):
-        raise ResultsError(f"{where}: its {what} is {said:.6g}, and its samples say {found:.6g}: it was changed")
+        raise ResultsError(f"{where}: its {what} is {said:.6g}, but its samples give {found:.6g}: the file was changed")
 
 
 def plain(value: Any) -> Any:
-    """Records, mappings and tuples as JSON values; what is not finite as None."""
+    """Convert records, mappings and tuples to JSON values; numbers that are not finite become None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -99,11 +101,12 @@ def plain(value: Any) -> Any:
 
 
 def read(kind: Any, members: Any, where: str) -> Any:
-    """JSON values as a record, or a tuple of them. Members that a record does not know are dropped, missing ones take
-    their defaults.
+    """Convert JSON values to a record, or a tuple of them.
+
+    Members that a record does not know are dropped; missing ones get their defaults.
 
     Args:
-      kind: a dataclass whose hints say what its members may be, or `tuple[X, ...]` of one.
+      kind: a dataclass whose hints give the types of its members, or `tuple[X, ...]` of one.
       where: for messages, such as `rows`.
 
     Raises: ResultsError, which names the member.

@@ -1,8 +1,7 @@
-"""Results under a name: `@NAME` stands for a file wherever a result is read or written.
+"""Results under a name: `@NAME` names a file wherever a result is read or written.
 
-Each name is a folder that grows by one file for each result written to it, so that it is a baseline (the newest) and a
-history (all of them) at once. The folders lie in `.dtopt-bench` of the current folder, or where DTOPT_BENCH_HISTORY
-says.
+Each name is a folder that gets a new file for each result. So it is both a baseline (the newest) and a history (all of
+them). The folders are in `.dtopt-bench` of the current folder, or in the folder DTOPT_BENCH_HISTORY.
 """
 
 from __future__ import annotations
@@ -29,38 +28,40 @@ def home() -> Path:
 
 
 def names() -> list[str]:
-    """Those that hold a result."""
+    """Return the names that have a result."""
     return sorted(folder.name for folder in home().glob("*") if any(folder.glob("*.json")))
 
 
 def files(name: Path) -> list[Path]:
-    """The results of `@NAME`, oldest first. Raises: ResultsError for a name that holds none."""
+    """Return the results of `@NAME`, oldest first. Raises: ResultsError for a name without results."""
     found = sorted(_folder(name).glob("*.json"))
     if not found:
-        known = ", ".join(MARK + each for each in names()) or f"none in {home()}"
-        raise ResultsError(f"nothing is kept as {name} (kept are: {known}); keep a result with --output {name}")
+        known = ", ".join(MARK + each for each in names()) or f"no names in {home()}"
+        raise ResultsError(f"no result is stored as {name} (stored names: {known}). To store one, use --output {name}")
     return found
 
 
 def newest(name: Path) -> Path:
-    """The file that `@NAME` stands for, or `@NAME:COMMIT`: the newest of a commit. Raises: ResultsError."""
+    """Return the file of `@NAME`, the newest, or of `@NAME:COMMIT`, the newest of a commit. Raises: ResultsError."""
     plain, _, commit = str(name).partition(":")
     of_commit = [file for file in files(Path(plain)) if file.stem.rpartition("-")[2].startswith(commit[:10])]
     if not of_commit:
-        raise ResultsError(f"{plain} holds no result of commit {commit}; `dtopt bench history {plain}` lists them")
+        raise ResultsError(f"{plain} contains no result of commit {commit}; `dtopt bench history {plain}` lists them")
     return of_commit[-1]
 
 
 def require_writable(name: Path) -> None:
-    """Raises: ResultsError where no result can be kept as `@NAME`."""
+    """Raise ResultsError if no result can be stored as `@NAME`."""
     if not os.access(_made(name), os.W_OK):
         raise ResultsError(f"cannot write {_folder(name)}: permission denied")
 
 
 def place(name: Path, context: Mapping[str, Any]) -> Path:
-    """A new file for a result of `@NAME`: the time that it began, and the commit or the version that was measured.
+    """Return a new file for a result of `@NAME`, named by its start time and by the commit or version that was
+    measured.
 
-    Raises: ResultsError."""
+    Raises: ResultsError.
+    """
     began = re.sub(r"[-:]|\+.*", "", str(context.get("started", "")))
     version = context.get("source", {}).get("commit") or context.get("packages", {}).get("dtopt") or "unknown"
     found = _made(name) / f"{began}-{version}.json"

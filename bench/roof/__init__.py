@@ -1,1 +1,1 @@
-"""How fast this machine moves memory in place."""
+"""Measure how fast this machine moves memory in place."""

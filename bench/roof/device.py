@@ -1,4 +1,4 @@
-"""How fast a GPU copies its memory: what its kernels are held against, measured in the same rounds.
+"""Measure how fast a GPU copies its memory: the limit for its kernels, measured in the same rounds.
 
 CUDA's driver copies one array to another, each larger than any cache: 4 bytes are read and 4 written per element.
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from bench.cases.case import Case
 
 ELEMENTS = 64 * 1024 * 1024
-"""Of each array: 256 MiB, five times the cache of an H100."""
+"""Bytes of each array: 256 MiB, five times the cache of an H100."""
 FLOAT32 = 4
 EVENTS = "CUDA events"
 
 
 @cache
 def gpu(path: str = DRIVER) -> tuple[Stream, Facts]:
-    """Return the default stream of the first GPU, and what its driver knows of it. Raises UnsupportedError."""
+    """Return the default stream of the first GPU, and its driver's facts about it. Raises UnsupportedError."""
     try:
         driver = Driver(path)
         first = driver.first()
@@ -35,7 +35,7 @@ def gpu(path: str = DRIVER) -> tuple[Stream, Facts]:
 
 
 def session(stream: Stream, elements: int = ELEMENTS) -> Session:
-    """A session whose step is one copy. Raises UnsupportedError: there is no room."""
+    """Return a session whose step is one copy. Raises UnsupportedError if memory is short."""
     size = elements * FLOAT32
     try:
         source, target = stream.allocate(size), stream.allocate(size)

@@ -1,4 +1,4 @@
-"""The section of `dtopt bench roof`."""
+"""Build the page section of `dtopt bench roof`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.roof import report
 
 
 def sections(result: Result) -> Iterator[Section]:
-    """How fast memory moves."""
+    """Show how fast memory moves."""
     headings = ("pattern", "threads", "working set", "GB/s", "")
     lines = tuple(
         (row.pattern, str(row.threads), size(row.working_set), f"{row.bytes_per_second / 1e9:.1f}", row.regime)

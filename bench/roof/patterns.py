@@ -1,10 +1,12 @@
-"""How fast this machine can move memory in place, measured like a peer and in the same rounds.
+"""Measure how fast this machine can move memory in place, like a peer and in the same rounds.
 
-An optimizer writes the lines it has just read, so it pays no read for its writes as a STREAM copy does; fair
-roofs are in place too. Two of them: `a += b` (2 reads, 1 write, SGD's mix) and `p += g; m += g; v += g` by
-blocks that stay in cache (4 reads, 3 writes, Adam's mix). The roof is the better one's best sample. They use
-numpy on plain arrays, split over the same threads, and as many elements as the case updates, or 4 x 128 MiB
-where that is less. On a GPU the roof is a copy, `bench.roof.device`.
+An optimizer writes the lines it has just read, so it pays no read for its writes as a STREAM copy does. A fair memory
+bandwidth limit is measured in place too. There are two patterns: `a += b` (2 reads, 1 write, SGD's mix) and
+`p += g; m += g; v += g` by blocks that stay in cache (4 reads, 3 writes, Adam's mix). The limit is the best sample of
+the faster pattern.
+
+The patterns use numpy on plain arrays, split over the same threads. They have as many elements as the case updates, or
+4 x 128 MiB if that is less. On a GPU the limit is a copy, `bench.roof.device`.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ if TYPE_CHECKING:
     from bench.cases.case import Case
 
 BLOCK = 32 * 1024
-"""Elements per block: four float32 blocks of 128 KiB fit into the L2 cache of today's cores."""
+"""Elements per block: four float32 blocks of 128 KiB fit into the L2 cache of current cores."""
 
 MOST_ELEMENTS = 32 * 1024 * 1024
 FLOAT32 = 4
 
 
 def elements(case: Case) -> int:
-    """Elements per array."""
+    """Return the elements per array."""
     return device.ELEMENTS if case.device == "gpu" else min(case.mesh_elements, MOST_ELEMENTS)
 
 
@@ -41,7 +43,7 @@ def _spans(total: int, parts: int) -> list[slice]:
 
 
 def _threaded(case: Case, arrays: list[np.ndarray], work: Callable[[list[np.ndarray]], None]) -> Session:
-    """A session whose step runs `work` on equal parts of the arrays, one thread each (numpy drops the
+    """Return a session whose step runs `work` on equal parts of the arrays, one thread each (numpy releases the
     GIL)."""
     pool = ThreadPoolExecutor(case.threads)
     parts = [[array[span] for array in arrays] for span in _spans(len(arrays[0]), case.threads)]
@@ -92,10 +94,10 @@ ADAM_MIX = Peer(
     prepare=lambda case: _threaded(case, _arrays(case, 4), _adam_mix),
 )
 ROOFS: tuple[tuple[Peer, int], ...] = ((ADD, 12), (ADAM_MIX, 28))
-"""Each roof with the bytes per element that it moves."""
+"""Each pattern with the bytes per element that it moves."""
 ON_GPUS = ((device.COPY, 8),)
 
 
 def roofs(case: Case) -> tuple[tuple[Peer, int], ...]:
-    """Those of the device of a case; none on TPUs."""
+    """Return the patterns for the device of a case; empty on TPUs."""
     return {"cpu": ROOFS, "gpu": ON_GPUS}.get(case.device, ())

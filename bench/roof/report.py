@@ -1,4 +1,4 @@
-"""Measured roofs as a table for people."""
+"""Show measured memory bandwidth limits as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def render(result: Result) -> list[RenderableType]:
-    """What to print, from top to bottom, on a rich console."""
+    """Return what to print on a rich console, from top to bottom."""
     return [_table(result), "", *_conclusions(result)]
 
 
@@ -35,14 +35,15 @@ def _cells(row: Row, with_events: bool) -> tuple[str, ...]:
 
 
 def device(facts: Mapping[str, Any]) -> str:
-    """The name of a GPU, its memory and its clocks. `facts` as `optim.native.driver.Facts`."""
+    """Describe the name of a GPU, its memory and its clocks. `facts` as `optim.native.driver.Facts`."""
     clocks = ((facts["clock"], "at most {} MHz"), (facts["memory_clock"], "memory at {} MHz"))
     known = [text.format(f"{rate / 1e6:,.0f}") for rate, text in clocks if rate]
     return ", ".join([facts["name"], f"{facts['memory'] / 1e9:.1f} GB", *known])
 
 
 def peak(facts: Mapping[str, Any]) -> float | None:
-    """Bytes per second that memory moves twice in each beat of its clock; None if the driver does not know them."""
+    """Return the peak bytes per second, two transfers per clock cycle of the memory; None if the driver does not know
+    them."""
     rate, width = facts["memory_clock"], facts["bus_width"]
     return 2 * rate * width / 8 if rate and width else None
 

@@ -1,4 +1,4 @@
-"""One row of `dtopt bench roof`: how fast one pattern of reads and writes goes on this machine."""
+"""One row of `dtopt bench roof`: the speed of one pattern of reads and writes on this machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Row:
 
     Attributes:
       pattern: of `bench.roof.patterns` or `bench.roof.device`; threads, working_set: the independent variables.
-      regime: which memory the working set lives in.
+      regime: the memory that holds the working set.
       bytes_per_step: read and written by one step, every array of a pass once.
       samples: raw; median, mad: of their seconds per step.
       bytes_per_second: of the best sample.
       device: "cpu" or "gpu"; device_seconds: median per step between two events of the GPU.
-      warnings: what makes the speed doubtful.
+      warnings: why the speed may be unreliable.
     """
 
     pattern: str
@@ -40,7 +40,10 @@ class Row:
     device_seconds: float | None = None
 
     def check(self) -> None:
-        """Raises: ResultsError where the members contradict each other."""
+        """Check that the members agree with each other.
+
+        Raises: ResultsError if the members contradict each other.
+        """
         where = f"roof {self.pattern!r}"
         check_status(self.status, self.reason, where)
         check_word(self.regime, REGIMES, f"{where}: regime")

@@ -1,8 +1,8 @@
-"""Measures the memory bandwidth limit alone: how fast this machine moves memory in place, in cache and out of it, on
-one thread and all, or how fast a GPU copies its memory.
+"""Measure the memory bandwidth limit alone.
 
-The patterns are those of `bench.roof.patterns` and `bench.roof.device`, which run among the peers of every step. No
-framework is needed.
+That is how fast this machine moves memory in place, in cache and out of it, on one thread and all, or how fast a GPU
+copies its memory. The patterns are those of `bench.roof.patterns` and `bench.roof.device`, which run among the peers of
+every step. No framework is needed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from bench.roof.patterns import FLOAT32, ON_GPUS, ROOFS
 from bench.roof.row import Row
 
 SIZES = ("one16m", "many-small")
-"""Workloads whose number of elements the arrays have: 16M, in main memory; 64k, in cache."""
+"""Workloads that set the number of elements of the arrays: 16M, in main memory; 64k, in cache."""
 
 ELEMENTS_ON_GPU = (4 * gpus.ELEMENTS, gpus.ELEMENTS)
-"""Of each array on a GPU: 1 GiB, and 256 MiB as among the peers of steps."""
+"""Bytes of each array on a GPU: 1 GiB, and 256 MiB as among the peers of steps."""
 
 DEVICES = ("cpu", "gpu")
 WARM_UP_SECONDS = 1.0
@@ -38,7 +38,10 @@ WARM_UP_SECONDS = 1.0
 
 @dataclass
 class _Measured:
-    """A pattern at one size. Attributes: workload and optimizer of its `Roof`; arrays, of `elements` each."""
+    """A pattern at one size.
+
+    Attributes: workload and optimizer of its `Roof`; arrays, of `elements` each.
+    """
 
     name: str
     bytes_per_element: int
@@ -66,10 +69,10 @@ def run(
     progress: Callable[[str, int, int], None] = lambda what, done, of: None,
     device: str = "cpu",
 ) -> Result:
-    """Measures each pattern at each size, on one thread and on `threads` (all allowed CPUs by default), or on a GPU.
+    """Measure each pattern at each size, on one thread and on `threads` (all allowed CPUs by default), or on a GPU.
 
-    Raises: OptionError (more threads than CPUs, another device); NoDeviceError; UnsupportedError (a driver that cannot
-    be used, a full memory).
+    Raises: OptionError (more threads than CPUs, another device); NoDeviceError; UnsupportedError (an unusable driver,
+    too little memory).
     """
     if device not in DEVICES:
         raise OptionError(f"--device {device!r}: the memory of {' and '.join(DEVICES)} can be measured")
@@ -120,7 +123,7 @@ def _on_gpu() -> Iterator[_Measured]:
 def _sample(
     measured: Sequence[_Measured], rounds: int, order: random.Random, progress: Callable[[str, int, int], None]
 ) -> None:
-    """One sample of each per round, in random order, so that slow phases of the machine hit all alike."""
+    """Take one sample of each per round, in random order, so that slow phases of the machine affect all equally."""
     for number in range(rounds):
         places = list(measured)
         order.shuffle(places)

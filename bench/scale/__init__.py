@@ -1,1 +1,2 @@
-"""Scaling of a step over mesh shapes and clients: every mesh in processes of its own, one per DTensor client."""
+"""Measure the scaling of a step over mesh shapes and clients: every mesh in its own processes, one per DTensor
+client."""

@@ -1,6 +1,6 @@
-"""The process of one DTensor client: `python -m bench.scale.client FD`, driven as `bench.measuring.serving` says.
+"""The process of one DTensor client: `python -m bench.scale.client FD`, driven as `bench.measuring.serving` describes.
 
-What is asked of it must be asked of all clients of the mesh at the same time: their steps wait for each other.
+Send every request to all clients of the mesh at the same time: their steps wait for each other.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ KIB = 1024
 
 
 class Client:
-    """Holds the one session of this process.
+    """Owns the one session of this process.
 
     Args:
       setup: the mesh.
       several: whether DTensor's environment variables name several clients.
-      alone: whether no other client can be heard here, because it runs on another machine: then numbers are brought
-        together through the mesh.
+      alone: whether this machine cannot reach another client, because it runs on another machine. Then numbers are
+        collected through the mesh.
     """
 
     def __init__(self, setup: Setup, several: bool, alone: bool) -> None:
@@ -45,7 +45,7 @@ class Client:
         return {"seconds": time.perf_counter() - begun, "held": self._session.held()}
 
     def check(self) -> dict[str, Any]:
-        """The error of the reduced gradients, and how far every parameter moves in the first steps."""
+        """Return the error of the reduced gradients, and how far every parameter moves in the first steps."""
         error = self._session.reduced_gradient_error()
         for _ in range(CHECK_STEPS):
             self._session.step()
@@ -53,7 +53,7 @@ class Client:
         return {"gradient_error": self._largest(error), "movements": self._session.movements()}
 
     def warm(self) -> dict[str, Any]:
-        """As many steps on every client, and the time of the last."""
+        """Run as many steps on every client, and return the time of the last."""
         for _ in range(WARM_STEPS - 1):
             self._session.time(1)
         return {"step_seconds": self._largest(self._session.time(1))}
@@ -71,8 +71,11 @@ class Client:
         }
 
     def leave(self) -> dict[str, Any]:
-        """Returns when no client needs this process any more. Clients of one machine are ended together, after all
-        have answered; between machines each is ended by its own parent, so they meet here first."""
+        """Return when no client needs this process any more.
+
+        Clients of one machine are ended together, after all have answered. Between machines each client is ended by its
+        own parent, so they meet here first.
+        """
         if self._alone:
             from tensorflow.experimental import dtensor
 

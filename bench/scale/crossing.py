@@ -1,4 +1,4 @@
-"""How much of a step's exchange leaves a client: the part of each ring that goes from one client to another."""
+"""Compute how much of a step's exchange leaves a client: the part of each ring from one client to another."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from bench.forecast.traffic import Collective
 
 
 def sent_by_a_client(exchanged: Sequence[Collective], mesh: MeshShape, clients: int, *, on_cpu: bool) -> int:
-    """Bytes that client 0 sends to others in one step; the others send as many.
+    """Return the bytes that client 0 sends to others in one step; the others send as many.
 
-    Devices are dealt out in the order of the mesh, the first ones to client 0, and a ring goes through its devices in
-    that order.
+    Devices are assigned in the order of the mesh, the first ones to client 0, and a ring follows that order.
     """
     total = 0
     for one in exchanged:
@@ -24,7 +23,7 @@ def sent_by_a_client(exchanged: Sequence[Collective], mesh: MeshShape, clients: 
 
 
 def _edges_out(mesh: MeshShape, axes: Sequence[str], clients: int) -> int:
-    """Edges of all rings over these axes that lead from client 0 to another."""
+    """Count the edges of all rings over these axes that lead from client 0 to another."""
     per_client = mesh.devices // clients
     edges = 0
     for ring in _rings(mesh, axes):
@@ -34,7 +33,7 @@ def _edges_out(mesh: MeshShape, axes: Sequence[str], clients: int) -> int:
 
 
 def _rings(mesh: MeshShape, axes: Sequence[str]) -> Iterator[list[int]]:
-    """Device numbers of each group of devices that differ in these axes only."""
+    """Return the device numbers of each group of devices that differ in these axes only."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for device, place in enumerate(product(*(range(size) for _, size in mesh.axes))):
         rest = tuple(at for at, (name, _) in zip(place, mesh.axes, strict=True) if name not in axes)

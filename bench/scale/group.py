@@ -1,7 +1,7 @@
-"""The clients of one mesh on this machine: started together, asked together, ended together.
+"""The clients of one mesh on this machine: started, driven and ended together.
 
-DTensor's clients wait for each other in every collective, so one that dies would leave the others waiting forever:
-all pipes are watched at once, and whatever happens to one ends all.
+DTensor's clients wait for each other in every collective, so after the death of one the others would wait forever. All
+pipes are watched together, and a failure of one ends all.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ JOBS, CLIENT_ID, NUM_CLIENTS, JOB_NAME = "DTENSOR_JOBS", "DTENSOR_CLIENT_ID", "D
 FIRST_PORT, TRIED_PORTS = 10_000, 200
 
 GRACE = 1.0
-"""Seconds in which a death is looked for when a client reports an error."""
+"""Seconds to look for a death when a client reports an error."""
 
 PARTING = 60.0
 """Seconds that a client waits at the end for those of other machines."""
 
 Launch = Callable[[Setup, int, dict[str, Any], dict[str, str]], Child]
-"""(setup, number of the client on this machine, first message, environment) -> its process."""
+"""Maps (setup, number of the client on this machine, first message, environment) to the client's process."""
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Who takes part.
+    """The clients of a mesh.
 
     Attributes:
       count: DTensor clients of the whole mesh.
-      own: the one client of this machine where others are on other machines; None where all are here.
+      own: the one client of this machine if others are on other machines; None if all are here.
     """
 
     count: int
@@ -53,7 +53,8 @@ class Clients:
 
 
 def find_clients(wanted: int | None, environment: Mapping[str, str]) -> Clients:
-    """`--clients N` here, or those that DTensor's environment variables name. Raises: OptionError."""
+    """Return the `--clients N` of this machine, or those that DTensor's environment variables name. Raises:
+    OptionError."""
     jobs = [job for job in environment.get(JOBS, "").split(",") if job.strip()]
     if not jobs:
         return Clients(wanted or 1)
@@ -66,8 +67,10 @@ def find_clients(wanted: int | None, environment: Mapping[str, str]) -> Clients:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on, below those that the kernel hands out for outgoing connections: of
-    these any process could be given one before the clients listen on it."""
+    """Return unused ports of this machine, below the range for outgoing connections.
+
+    The kernel could give a port of that range to any process before the clients listen on it.
+    """
     found: list[int] = []
     candidates = random.sample(range(FIRST_PORT, _first_handed_out()), TRIED_PORTS)
     for port in candidates:
@@ -91,7 +94,7 @@ def _first_handed_out() -> int:
 
 
 def environments(clients: Clients, threads: int) -> list[dict[str, str]]:
-    """The environment of each client of this machine."""
+    """Return the environment of each client of this machine."""
     base = worker_environment(threads)
     if clients.own is not None:
         return [base]
@@ -108,7 +111,8 @@ def start_client(setup: Setup, number: int, hello: dict[str, Any], environment: 
 
 
 class Group:
-    """The processes of one mesh. Every method raises WorkerError, which names the client, and has then ended all."""
+    """The processes of one mesh. Every method raises WorkerError, which names the client, after ending all
+    processes."""
 
     def __init__(self, setup: Setup, clients: Clients, launch: Launch = start_client) -> None:
         self._first = clients.own or 0
@@ -126,11 +130,11 @@ class Group:
             raise
 
     def started(self, timeout: float) -> None:
-        """Waits until every process runs."""
+        """Wait until every process runs."""
         self._answers(timeout)
 
     def ask(self, do: str, timeout: float, **arguments: Any) -> list[dict[str, Any]]:
-        """Asks every client the same at the same time; the answers in the order of the clients."""
+        """Send every client the same request at the same time; return the answers in the order of the clients."""
         self._asked = do
         for number, child in enumerate(self._children):
             try:
@@ -140,8 +144,10 @@ class Group:
         return self._answers(timeout)
 
     def leave(self, timeout: float) -> None:
-        """Ends the processes when the clients of other machines need them no more. What was measured stands, so a
-        failure here says only that another machine had its numbers, or failed, and went first."""
+        """End the processes when the clients of other machines no longer need them.
+
+        The measurements remain valid. A failure here means only that another machine finished or failed earlier.
+        """
         with suppress(WorkerError):
             self.ask("leave", min(timeout, PARTING))
         self.stop()
@@ -164,7 +170,7 @@ class Group:
         return [found[number] for number in range(len(self._children))]
 
     def _ended(self, number: int, error: WorkerError) -> WorkerError:
-        """The error with the client's number, all clients being ended.
+        """End all clients, and return the error with the client's number.
 
         A client that dies makes the others fail, and their errors may arrive first: the death is the cause.
         """

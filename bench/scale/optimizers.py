@@ -1,4 +1,4 @@
-"""The optimizer of `optim` that a plan is about."""
+"""Create the optimizer of `optim` for a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from bench.forecast.state import algorithm
 
 
 def make(training: Training, placement: str, mesh: Any = None) -> Any:
-    """The optimizer with the arguments, options and slot placement of a plan. Raises: UnknownNameError, OptionError."""
+    """Return the optimizer with the arguments, options and slot placement of a plan. Raises: UnknownNameError,
+    OptionError."""
     import optim
 
     found = algorithm(training.optimizer)

@@ -1,4 +1,4 @@
-"""The section of `dtopt bench scale`."""
+"""Build the page section of `dtopt bench scale`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.scale.row import Row
 
 
 def sections(result: Result) -> Iterator[Section]:
-    """Time, efficiency and memory of each mesh."""
+    """Show time, efficiency and memory of each mesh."""
     rows: Sequence[Row] = result.rows
     if not rows:
         return

@@ -1,4 +1,4 @@
-"""What `dtopt bench scale` asks, as strings and numbers, and its answer as a result."""
+"""Check the options of `dtopt bench scale`, given as strings and numbers, and return its result."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def answer(
     launch: Launch = start_client,
     progress: Progress = lambda what, done, of: None,
 ) -> tuple[Result, bool, bool]:
-    """Measures every mesh; `threads` is the number of each machine, shared by its clients.
+    """Measure every mesh; `threads` is the number of each machine, shared by its clients.
 
     Returns: the result; whether a client gave no answer in time; whether this machine is the one that reports.
 
-    Raises: UnknownNameError; OptionError; UnsupportedError (no such device here).
+    Raises: UnknownNameError; OptionError; UnsupportedError (this machine has no such device).
     """
     here = find_clients(clients, os.environ)
     setups = _setups(
@@ -82,7 +82,7 @@ def answer(
 
 
 def _threads(wanted: int | None, clients: Clients) -> int:
-    """Threads of each client."""
+    """Return the threads of each client."""
     return max(1, threads_of(wanted) // (clients.count if clients.own is None else 1))
 
 
@@ -111,7 +111,7 @@ def _setups(
     if not meshes:
         meshes = [shape for shape in map(layouts.parse_mesh, MESHES) if shape.devices % clients.count == 0]
     if not meshes:
-        raise OptionError(f"none of the default meshes has a multiple of {clients.count} devices; give --mesh")
+        raise OptionError(f"no default mesh has a multiple of {clients.count} devices: choose one with --mesh")
     return [
         Setup(
             workload=workload.name,
@@ -145,7 +145,9 @@ def _rows(entries: Sequence[Entry], clients: Clients, rounds: int) -> tuple[Row,
 
 
 def efficiency(row: Row, first: Row, comparisons: int = 1) -> Efficiency | None:
-    """Strong: t₀·n₀ / (t·n), the same work over the devices' time. Weak: t₀ / t, n times the work in the same time."""
+    """Return the efficiency. Strong scaling: t₀·n₀ / (t·n), the same work over the devices' time. Weak scaling: t₀ / t,
+    n times the work in the same time.
+    """
     times = {number: seconds for (_, number, _), seconds in row.times().items()}
     base = {number: seconds for (_, number, _), seconds in first.times().items()}
     shared = sorted(times.keys() & base.keys())

@@ -1,4 +1,4 @@
-"""Scaling as a table for people: bytes held, bytes sent predicted and measured, time and efficiency."""
+"""Show scaling as a table: bytes held, bytes sent predicted and measured, time and efficiency."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def render(result: Result) -> list[RenderableType]:
-    """What to print, from top to bottom, on a rich console."""
+    """Return what to print on a rich console, from top to bottom."""
     from rich.text import Text
 
     row = result.rows[0]
@@ -54,7 +54,7 @@ def _explanations(result: Result) -> Iterator[RenderableType]:
     yield f"Sent: predicted bytes per {whose} and step" + (
         "; measured: counted on its connections."
         if row.clients > 1
-        else "; nothing leaves the process, so none are measured (see --clients)."
+        else "; there is no traffic to measure in a single process (see --clients)."
     )
     base = next((one.efficiency.baseline for one in result.rows if one.efficiency), None)
     if base is not None:

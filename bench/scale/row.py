@@ -15,7 +15,7 @@ SCALINGS = ("strong", "weak")
 
 @dataclass(frozen=True)
 class Efficiency:
-    """How much of an ideal speed-up is reached: 1 is all of it.
+    """The fraction of an ideal speed-up that is reached; 1 is ideal.
 
     Attributes: mesh that it is relative to; median over rounds; low, high: 95% interval or None; rounds.
     """
@@ -29,17 +29,17 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Row:
-    """One mesh. Sizes are bytes, times seconds; what was not measured is None.
+    """One mesh. Sizes are bytes, times seconds; a value that was not measured is None.
 
     Attributes:
       workload, optimizer, mesh, devices, clients, layout, placement, clip, ema, scaling, device, threads (of each
         client): the independent variables.
-      copies: how many times the model is there (weak scaling); parameters, tensors: of all copies.
-      device_bytes: predicted on one device, of which parameter_bytes and slot_bytes; reported_parameter_bytes and
-        reported_slot_bytes: what the optimizer reports on the device that holds most.
-      predicted_sent_bytes: what one client sends to others in a step; measured_sent_bytes: median of the samples, of
-        the client that sent most, None where all devices are in one process.
-      device_sent_bytes: predicted for one device, to whichever other.
+      copies: how many copies of the model there are (weak scaling); parameters, tensors: of all copies.
+      device_bytes: predicted on one device, including parameter_bytes and slot_bytes; reported_parameter_bytes and
+        reported_slot_bytes: those that the optimizer reports for the fullest device.
+      predicted_sent_bytes: bytes that one client sends to others in a step; measured_sent_bytes: median of the samples,
+        of the client that sent most, None if all devices are in one process.
+      device_sent_bytes: predicted for one device, to any other.
       samples: seconds of the slowest client; client_seconds: of each client, sample by sample (empty with clients on
         other machines).
       median, mad: of the samples' seconds per step. efficiency: see there.
@@ -85,7 +85,10 @@ class Row:
     peak_bytes: int | None = None
 
     def check(self) -> None:
-        """Raises: ResultsError where the members contradict each other."""
+        """Check that the members agree with each other.
+
+        Raises: ResultsError if the members contradict each other.
+        """
         where = f"scaling on {self.mesh}"
         check_status(self.status, self.reason, where)
         check_word(self.scaling, SCALINGS, f"{where}: scaling")
@@ -94,7 +97,7 @@ class Row:
             raise ResultsError(f"{where}: it is 'ok' but holds no samples or no median")
 
     def times(self) -> dict[Place, float]:
-        """Seconds per step by (group, round, process)."""
+        """Return the seconds per step by (group, round, process)."""
         return {(sample.group, sample.round, sample.process): sample.seconds for sample in self.samples}
 
 

@@ -1,7 +1,7 @@
-"""Measures steps over mesh shapes: each mesh in processes of its own, sampled in rounds of random order.
+"""Measure steps over mesh shapes: each mesh in its own processes, sampled in rounds of random order.
 
 With all clients on this machine every mesh is alive at the same time and gives one sample per round, so that slow
-phases hit all alike. With clients on several machines, and where memory is short, meshes run one after the other.
+phases affect all equally. With clients on several machines, and if memory is short, meshes run one after the other.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ TOLERANCE = 2e-4
 """Largest relative error of reduced gradients, and of movements between meshes: float32 stays below it."""
 
 RUNTIME = 600 * 1024**2
-"""Bytes of a process of TensorFlow before the first tensor."""
+"""Bytes of a TensorFlow process before its first tensor."""
 
 SHARE = 0.7
-"""Part of the available memory that the processes may take."""
+"""Fraction of the available memory that the processes may use."""
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass
 class Entry:
-    """One mesh and what is known about it so far."""
+    """One mesh with its measurements so far."""
 
     setup: Setup
     plan: Plan
@@ -67,13 +67,13 @@ def make_entry(setup: Setup) -> Entry:
 
 
 def needed(entry: Entry) -> int:
-    """Bytes that the processes of a mesh take on this machine, about: state, gradients twice, temporaries."""
+    """Return roughly the bytes of a mesh's processes on this machine: state, gradients twice, temporaries."""
     held = entry.plan.held
     return entry.setup.clients * RUNTIME + entry.setup.mesh.devices * (held.total + 3 * held.gradients)
 
 
 class Measurement:
-    """The meshes of one run. `run` may be ended by KeyboardInterrupt; what was measured stays."""
+    """The meshes of one run. KeyboardInterrupt may end `run`; the measurements so far are kept."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Measurement:
                 entry.stop()
 
     def _on_this_host(self, entry: Entry) -> bool:
-        """Whether all that a mesh holds is in this machine's main memory."""
+        """Whether all arrays of a mesh are in this machine's main memory."""
         return self._clients.own is None and entry.setup.device == "cpu"
 
     def _run_together(self, number: int, alive: Sequence[Entry], tell: Callable[[str], None]) -> None:
@@ -161,7 +161,7 @@ class Measurement:
         entry.status = "ok"
 
     def _make_ready(self, entry: Entry) -> None:
-        """First steps, check and warm-up; as many steps on every client."""
+        """Run first steps, check and warm-up, with as many steps on every client."""
         assert entry.group is not None
         answers = entry.group.ask("check", self._timeout)
         entry.gradient_error = max(answer["gradient_error"] for answer in answers)
@@ -179,14 +179,14 @@ class Measurement:
             entry.steps = clock.steps_per_sample(max(answer["step_seconds"] for answer in warm))
 
     def _compare(self, entry: Entry) -> None:
-        """With the first mesh that ran; a model of several copies moves like the first."""
+        """Compare with the first mesh that ran; a model of several copies moves like the first."""
         first = next((one for one in self.entries if one.movements and one.status == "ok"), entry)
         size = min(len(first.movements), len(entry.movements))
         entry.movement_error = _alike(first.movements[:size], entry.movements[:size])
         if not entry.movement_error <= TOLERANCE:
             entry.out(
                 "failed",
-                f"its parameters move otherwise than on {first.setup.mesh}, by {entry.movement_error:.1e}, relative",
+                f"its parameters move differently from those on {first.setup.mesh} (by {entry.movement_error:.1e})",
             )
 
     def _sample(self, entry: Entry, place: tuple[int, int, int]) -> None:
@@ -199,14 +199,14 @@ class Measurement:
         entry.peak_bytes = max(answer["peak_bytes"] for answer in answers)
 
     def interrupt(self) -> None:
-        """Marks those that have no sample yet as interrupted."""
+        """Mark the meshes without a sample as interrupted."""
         for entry in self.entries:
             if entry.status in ("waiting", "ok") and not entry.samples:
                 entry.out("interrupted", "ended by Ctrl-C before its first sample")
 
 
 def _alike(some: Sequence[float], others: Sequence[float]) -> float:
-    """Largest difference, relative to the first; infinite for NaN."""
+    """Return the largest difference, relative to the first; infinite for NaN."""
     worst = 0.0
     for a, b in zip(some, others, strict=True):
         error = abs(a - b) / abs(a) if a else abs(b)

@@ -1,8 +1,8 @@
-"""What one DTensor client runs: parameters on the mesh, gradients reduced over the examples, one optimizer step.
+"""The work of one DTensor client: parameters on the mesh, gradients reduced over the examples, one optimizer step.
 
 TensorFlow is imported inside the functions. All numbers are constant over each tensor: parameters start at START, and
-the gradients of the devices of the data axis add up to GRADIENT. So the sum is known, every element must end alike on
-every mesh, and no arithmetic meets zeros or denormals.
+the gradients of the devices of the data axis add up to GRADIENT. So the sum is known, every element must end with the
+same value on every mesh, and no arithmetic meets zeros or denormals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GRADIENT = 0.1
 
 
 def start(setup: Setup, several_clients: bool) -> Any:
-    """TensorFlow with this client's devices, and the mesh over all clients."""
+    """Start TensorFlow with this client's devices, and return the mesh over all clients."""
     tf = imported_tensorflow()
     from tensorflow.experimental import dtensor
 
@@ -36,7 +36,7 @@ def start(setup: Setup, several_clients: bool) -> Any:
     axes = list(setup.mesh.axes)
     if several_clients or setup.device != "cpu":
         dtensor.initialize_accelerator_system(kind)
-        # TPU meshes take every core; of other devices the first ones are taken.
+        # TPU meshes use every core; meshes of other devices use the first ones.
         mine = None if setup.device == "tpu" else [f"{kind}:{i}" for i in range(setup.devices_per_client)]
         return dtensor.create_distributed_mesh(axes, local_devices=mine, device_type=kind)
     return dtensor.create_mesh(axes, devices=[f"CPU:{i}" for i in range(setup.mesh.devices)])
@@ -75,7 +75,7 @@ class Session:
         return dtensor.pack(parts, dtensor.Layout(list(specs), self.mesh))
 
     def _of_devices(self, shape: Any, specs: Any) -> Any:
-        """Gradients before their reduction: along a new first dim, one of each place on the data axis.
+        """Return gradients before their reduction: along a new first dim, one for each place on the data axis.
 
         Their weights differ, so that a sum over the wrong devices is wrong.
         """
@@ -115,7 +115,7 @@ class Session:
         self._wait()
 
     def time(self, steps: int) -> float:
-        """Seconds per step of `steps` steps, and of the wait for this client's devices after the last."""
+        """Return the seconds per step of `steps` steps, and of the wait for this client's devices after the last."""
         self.synchronise()
         begun = time.perf_counter()
         for _ in range(steps):
@@ -124,7 +124,7 @@ class Session:
         return (time.perf_counter() - begun) / steps
 
     def reduced_gradient_error(self) -> float:
-        """Largest relative error of the reduced gradients on this client's devices."""
+        """Return the largest relative error of the reduced gradients on this client's devices."""
         return max(self._range_error(gradient) for gradient in self._reduce(self._gradients))
 
     def _range_error(self, gradient: Any) -> float:
@@ -134,7 +134,7 @@ class Session:
         return max(float(max(abs(p.max() - GRADIENT), abs(p.min() - GRADIENT))) / GRADIENT for p in found)
 
     def movements(self) -> list[float]:
-        """How far every parameter has moved: its number, or NaN where this client's devices disagree."""
+        """Return how far every parameter has moved; NaN if this client's devices disagree."""
         from tensorflow.experimental import dtensor
 
         moved = []
@@ -145,7 +145,7 @@ class Session:
         return moved
 
     def largest_of_all_clients(self, value: float) -> float:
-        """The largest of the clients' numbers, found through the mesh itself."""
+        """Return the largest of the clients' numbers, found through the mesh itself."""
         import tensorflow as tf
         from tensorflow.experimental import dtensor
 
@@ -156,6 +156,6 @@ class Session:
         return float(dtensor.unpack(largest)[0].numpy())
 
     def held(self) -> dict[str, int]:
-        """Bytes that the optimizer reports on one device, the largest."""
+        """Return the bytes that the optimizer reports on one device, the largest."""
         report = self.optimizer.memory_report()
         return {"parameters": max(report.variables.values()), "slots": max(report.slot_bytes.values(), default=0)}

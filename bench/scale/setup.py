@@ -1,4 +1,4 @@
-"""One mesh to measure, as plain values that travel to the clients."""
+"""One mesh to measure, as plain values that are sent to the clients."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Setup:
       workload, optimizer, layout, placement, clip, ema: names and options as in plans.
       mesh: axes, over all clients; the first ones cross clients.
       clients: number of DTensor clients, each with an equal part of the devices.
-      scaling: "strong": the same model on every mesh. "weak": the model grows with the axes that no example is divided
-        over, by copies of its tensors; a data axis grows the batch.
-      shapes: the tensors, where they are no workload of `bench`.
+      scaling: "strong": the same model on every mesh. "weak": the model grows with the axes that divide no example, by
+        copies of its tensors; a data axis grows the batch.
+      shapes: the tensors, if they are not a workload of `bench`.
       device: "cpu", "gpu" or "tpu". threads: CPU threads of each client.
 
     Raises: OptionError.
@@ -65,12 +65,12 @@ class Setup:
 
     @property
     def copies(self) -> int:
-        """How many times the model's tensors are there."""
+        """Return how many copies of the model's tensors there are."""
         return 1 if self.scaling == "strong" else prod(size for name, size in self.mesh.axes if name not in self.data)
 
     @cached_property
     def model(self) -> Workload:
-        """The tensors on this mesh."""
+        """Return the tensors on this mesh."""
         found = Workload(self.workload, "", self.shapes) if self.shapes else workload(self.workload)
         if self.copies == 1:
             return found
@@ -82,7 +82,7 @@ class Setup:
         return self.model.tensors
 
     def to_message(self) -> dict[str, Any]:
-        """Plain values for the pipe to a client."""
+        """Return plain values for the pipe to a client."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**plain, "mesh": str(self.mesh), "shapes": [asdict(shape) for shape in self.shapes]}
 

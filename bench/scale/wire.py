@@ -1,8 +1,8 @@
-"""Bytes that this process has sent over its open TCP connections, counted by the kernel.
+"""Count the bytes that this process has sent over its open TCP connections, from the kernel's counters.
 
-TensorFlow's clients exchange collectives over TCP (gRPC), so the difference around a step is what the step sent, with a
-few hundred bytes of framing per message. The counter is `tcpi_bytes_sent` of `struct tcp_info` (linux/tcp.h, from Linux
-4.19 on): payload, retransmitted bytes included, of loopback too.
+TensorFlow's clients exchange collectives over TCP (gRPC). So the difference around a step is the traffic of the step,
+with a few hundred bytes of framing per message. The counter is `tcpi_bytes_sent` of `struct tcp_info` (linux/tcp.h,
+from Linux 4.19 on): payload, including retransmitted bytes and loopback.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import socket
 import struct
 
 _OFFSET = 200
-"""Of tcpi_bytes_sent, a 64-bit number, in `struct tcp_info`."""
+"""Offset of tcpi_bytes_sent, a 64-bit number, in `struct tcp_info`."""
 
 
 def bytes_sent() -> int | None:
-    """Bytes sent on all TCP connections that are open now; None where the kernel does not count them."""
+    """Return the bytes sent on all open TCP connections; None if the kernel does not count them."""
     total = 0
     for name in os.listdir("/proc/self/fd"):
         count = _of_descriptor(int(name))
@@ -27,7 +27,7 @@ def bytes_sent() -> int | None:
 
 
 def _of_descriptor(descriptor: int) -> int | None:
-    """0 for what is no connected TCP socket."""
+    """Return the bytes of a descriptor; 0 if it is not a connected TCP socket."""
     try:
         if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
             return 0

@@ -1,1 +1,1 @@
-"""Training small problems to a target, every peer with the same gradients."""
+"""Train small problems to a target, every peer with the same gradients."""

@@ -1,8 +1,7 @@
-"""A language model on characters: from the 8 before, the next one (a table, a hidden layer, softmax, as Bengio
-et al., 2003).
+"""A character language model: it predicts the next character from the 8 before it.
 
-The text is real and on every machine: `pydoc_data.topics`, Python's own help. It differs between Python versions, so
-its hash belongs to the result.
+The network is a table, a hidden layer and softmax, as in Bengio et al., 2003. The text is real and on every machine:
+`pydoc_data.topics`, Python's own help. It differs between Python versions, so its hash belongs to the result.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ TENSORS = (
 
 @cache
 def text() -> str:
-    """All of the help, topics in order of their names."""
+    """Return all of the help, topics in order of their names."""
     from pydoc_data import topics
 
     return "\n".join(topics.topics[name] for name in sorted(topics.topics))
@@ -67,7 +66,7 @@ class Chars:
 
     @staticmethod
     def _forward(parameters: list[np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(inputs of the hidden layer, hidden layer, logarithms of the probabilities)."""
+        """Return (inputs of the hidden layer, hidden layer, logarithms of the probabilities)."""
         import numpy as np
 
         table, kernel, bias, out, last = parameters
@@ -94,7 +93,7 @@ class Chars:
         return [slope.astype(np.float32) for slope in found]
 
     def loss(self, parameters: list[np.ndarray]) -> float:
-        """Bits per character."""
+        """Return the loss in bits per character."""
         import numpy as np
 
         logs = self._forward(parameters, self._x)[2]

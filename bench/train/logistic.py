@@ -1,4 +1,4 @@
-"""Logistic regression on made-up data. The loss is told as the gap to the optimum, which Newton's method finds."""
+"""Logistic regression on synthetic data. The loss is the gap to the optimum, which Newton's method finds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Logistic:
         return x.T @ off + PENALTY * w, off.sum(axis=0)
 
     def _optimum(self) -> float:
-        """Newton's method from zero, on w and b together."""
+        """Run Newton's method from zero, on w and b together."""
         import numpy as np
 
         w: np.ndarray = np.zeros((FEATURES, 1))

@@ -1,4 +1,4 @@
-"""The sections of `dtopt bench train`: for each problem its curves, its learning rates and its table."""
+"""Build the page sections of `dtopt bench train`: for each problem its curves, its learning rates and its table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.train.row import Row
 
 
 def sections(result: Result) -> Iterator[Section]:
-    """One for each problem."""
+    """Yield one section for each problem."""
     for problem in dict.fromkeys(row.problem for row in result.rows):
         rows = [row for row in result.rows if row.problem == problem]
         first = rows[0]
@@ -53,7 +53,7 @@ def _diverged(row: Row) -> int:
 
 
 def steps(row: Row) -> str:
-    """`120 [100, 160]`; a miss is a dash."""
+    """Format `120 [100, 160]`; a miss is a dash."""
     if row.median_steps is None:
         return "missed"
     low, high = ("-" if edge is None else f"{edge:.0f}" for edge in (row.low_steps, row.high_steps))
@@ -87,7 +87,7 @@ def _name(row: Row) -> str:
 
 
 def _curve(row: Row) -> list[tuple[float, float]]:
-    """Median loss of the seeds at each step that all have."""
+    """Return the median loss of the seeds at each step that all have."""
     by_step: dict[int, list[float]] = {}
     for run in row.runs:
         for point in run.curve:

@@ -1,8 +1,8 @@
-"""Small problems with a loss to reach, real and synthetic, that need no download. A new one is a file and a line here.
+"""Small problems with a target loss, real and synthetic, that need no download. To add one, add a file and a line here.
 
-Gradients are float32 numpy, written by hand, the same for every peer; batches depend on the seed and the step alone.
-Targets are the loss that Adam at 0.01, the best rate of its default grid, has at about the middle of the budget,
-rounded. A problem whose numbers change gets a new version.
+Gradients are float32 numpy, written by hand, the same for every peer; batches depend only on the seed and the step.
+Targets are the loss of Adam at 0.01, the best rate of its default grid, at about the middle of the budget, rounded. A
+problem whose numbers change gets a new version.
 """
 
 from __future__ import annotations
@@ -20,19 +20,24 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """A problem with its data made."""
+    """A problem with its data."""
 
     def gradients(self, parameters: list[np.ndarray], seed: int, step: int) -> list[np.ndarray]:
-        """Of the loss on the batch of a step (from 0), float32, in the shapes of the parameters."""
+        """Return the gradients of the loss on the batch of a step (from 0), float32, in the shapes of the
+        parameters."""
 
     def loss(self, parameters: list[np.ndarray]) -> float:
-        """On the data that are looked at, not on a batch."""
+        """Return the loss on the evaluation data, not on a batch."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Attributes: name, as `-w` takes it; summary; version; tensors; make: its data; target: loss to reach; budget:
-    steps at most; look_every: steps between two looks at the loss; source: hash of data that are no formula."""
+    """One problem.
+
+    Attributes: name, as `-w` takes it; summary; version; tensors; make: returns its data; target: loss to reach;
+      budget: most steps; look_every: steps between two evaluations of the loss; source: hash of data that do not come
+        from a formula.
+    """
 
     name: str
     summary: str
@@ -93,7 +98,7 @@ NAMES = tuple(problem.name for problem in PROBLEMS)
 
 
 def problem(name: str) -> Problem:
-    """The problem of that name. Raises: UnknownNameError."""
+    """Return the problem of that name. Raises: UnknownNameError."""
     for known in PROBLEMS:
         if known.name == name:
             return known

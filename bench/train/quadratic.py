@@ -1,5 +1,8 @@
-"""A quadratic bowl after DeepOBS' `quadratic_deep` (Schneider, Balles and Hennig, 2019): of its 100 eigenvalues 90 lie
-between 0 and 1 and 10 between 30 and 60; a fixed rotation; the loss is the mean over a batch of ½ (θ-x)ᵀ Q (θ-x)."""
+"""A quadratic bowl after DeepOBS' `quadratic_deep` (Schneider, Balles and Hennig, 2019).
+
+Of its 100 eigenvalues 90 are between 0 and 1 and 10 between 30 and 60. The rotation is fixed. The loss is the mean over
+a batch of ½ (θ-x)ᵀ Q (θ-x).
+"""
 
 from __future__ import annotations
 
@@ -34,5 +37,5 @@ class Quadratic:
         return [(self.q @ (parameters[0] - centre)).astype(np.float32)]
 
     def loss(self, parameters: list[np.ndarray]) -> float:
-        """Without the noise: 0 at the optimum."""
+        """Return the loss without the noise: 0 at the optimum."""
         return float(0.5 * parameters[0] @ self.q @ parameters[0])

@@ -1,4 +1,4 @@
-"""Training as a table for people."""
+"""Show training as a table."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 SHORT = {"learning rate": "rate", "steps to target": "steps"}
-"""Headings where room is short."""
+"""Headings for little space."""
 
 
 def render(result: Result) -> list[RenderableType]:
-    """What to print, from top to bottom, on a rich console."""
+    """Return what to print on a rich console, from top to bottom."""
     from rich.text import Text
 
     parts: list[RenderableType] = []
@@ -34,7 +34,7 @@ def render(result: Result) -> list[RenderableType]:
     parts.append("Steps to the target: median over seeds, 95% interval; a miss is later than any; ratios pair seeds.")
     if result.context["busy"]:
         parts.append(
-            f"[yellow]The machine was busy before the run (load {result.context['load']:.1f}):[/] believe steps."
+            f"[yellow]The machine was busy before the run (load {result.context['load']:.1f}):[/] trust only the steps."
         )
     return parts
 

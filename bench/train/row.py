@@ -14,8 +14,11 @@ from bench.results.records import check_status
 
 @dataclass(frozen=True)
 class Point:
-    """A look at the curve. Attributes: step, 0 before the first; loss, None where it is no number; seconds on the
-    clock until then (gradients and steps, looks not counted)."""
+    """One evaluation of the loss.
+
+    Attributes: step, 0 before the first; loss, None if it is not a number; seconds on the clock until then (gradients
+      and steps, without evaluations).
+    """
 
     step: int
     loss: float | None
@@ -23,15 +26,19 @@ class Point:
 
     @property
     def value(self) -> float:
-        """The loss, NaN where it is no finite number."""
+        """The loss, NaN if it is not finite."""
         return nan if self.loss is None else self.loss
 
 
 @dataclass(frozen=True)
 class Run:
-    """One seed. Attributes: steps and seconds until the first look at which the target was reached, None where it was
-    missed; curve; diverged: whether the loss was no finite number; step_seconds, gradient_seconds, look_seconds: of the
-    whole run, the first step's `first_step_seconds` being part of step_seconds."""
+    """One seed.
+
+    Attributes: steps and seconds until the first evaluation that reached the target, None if it was missed; curve;
+      diverged: whether the loss was not finite; step_seconds, gradient_seconds, look_seconds: of the whole run; the
+        first step's
+      `first_step_seconds` is part of step_seconds.
+    """
 
     seed: int
     steps: int | None
@@ -46,15 +53,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of the grid. What was not measured is None.
+    """One cell of the grid. A value that was not measured is None.
 
     Attributes:
       problem, optimizer (without its learning rate), learning_rate, peer, mesh, layout, device, threads: independent
         variables.
-      problem_version: changes where the numbers of a problem do; source: hash of its data, where it is no formula.
+      problem_version: changes with the numbers of a problem; source: hash of its data, if these do not come from a
+        formula.
       target: the loss to reach; budget: steps after which a run ends.
       runs: by seed; reached: how many reached the target.
-      median_steps, low_steps, high_steps: over seeds, a miss counted as later than any; None where that is a miss.
+      median_steps, low_steps, high_steps: over seeds, a miss counted as later than any; None if that is a miss.
       median_seconds: of those that reached it, None unless more than half did.
       best: whether this is the best learning rate of its optimizer, peer and mesh.
       ratio: steps to target over those of the first peer and mesh at the same learning rate, by seed.
@@ -87,13 +95,16 @@ class Row:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raises: ResultsError where the members contradict each other."""
+        """Check that the members agree with each other.
+
+        Raises: ResultsError if the members contradict each other.
+        """
         where = f"training {self.problem!r} with {self.peer!r}"
         check_status(self.status, self.reason, where)
         if self.status == "ok" and not self.runs:
             raise ResultsError(f"{where}: it is 'ok' but holds no runs")
         if self.reached != sum(run.steps is not None for run in self.runs):
-            raise ResultsError(f"{where}: {self.reached} runs are said to reach the target, and others do")
+            raise ResultsError(f"{where}: `reached` is {self.reached}, which its runs contradict")
 
 
 def _steps(row: Row) -> Values:

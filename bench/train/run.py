@@ -1,7 +1,8 @@
-"""Trains every problem with every optimizer, learning rate and seed on every peer and mesh, and makes rows of it.
+"""Train every problem with every optimizer, learning rate and seed on every peer and mesh, and make rows of the
+results.
 
-Peers have a process each, alive together; the same seed and learning rate runs on all of them in random order before
-the next, so that slow moments of the machine meet all.
+Peers have one process each, alive together. The same seed and learning rate runs on all of them in random order before
+the next, so that slow moments of the machine affect all.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from bench.train.row import Row, Run
 from bench.train.worker import TrainingCase
 
 GRID = (0.1, 10**-0.5, 1.0, 10**0.5, 10.0)
-"""Learning rates that are tried, as parts of the optimizer's default."""
+"""Learning rates to try, as fractions of the optimizer's default."""
 
 
 Launch = Callable[[Peer, TrainingCase], Worker]
 
 
 def start(peer: Peer, case: TrainingCase) -> Worker:
-    """A process of its own."""
+    """Start the peer in its own process."""
     cpus = allowed_cpus()[: case.threads]
     hello = {"case": case.to_message(), "module": peer.module, "peer": peer.name, "cpus": cpus}
     return Child("bench.train.worker", hello, fresh(worker_environment(case.threads)))
@@ -51,7 +52,7 @@ def start(peer: Peer, case: TrainingCase) -> Worker:
 
 @dataclass
 class _Place:
-    """A peer on a mesh, and what is known about it."""
+    """A peer on a mesh, with its results so far."""
 
     peer: Peer
     case: TrainingCase
@@ -78,7 +79,7 @@ class _Cell:
 
     @property
     def text(self) -> str:
-        """As `-o` takes it."""
+        """The optimizer as `-o` takes it."""
         return f"{self.optimizer}:learning_rate={self.learning_rate!r}"
 
     @property
@@ -102,9 +103,9 @@ def run(
     launch: Launch = start,
     progress: Callable[[str, int, int], None] = lambda what, done, of: None,
 ) -> Result:
-    """Measures all of it; what is left out takes defaults. `seeds` counts them, from 0; `timeout` is for one run.
+    """Measure the whole grid. `seeds` counts the seeds, from 0; `timeout` is for one run.
 
-    Raises: UnknownNameError; OptionError; UnsupportedError (no such device here).
+    Raises: UnknownNameError; OptionError; UnsupportedError (this machine has no such device).
     """
     cells = _cells(problems or ("teacher",), optimizers or ("adam",), learning_rates)
     places = _places(peer or ("optim-local",), mesh or ("1",), layout, environment.find_device(device), threads)
@@ -238,7 +239,7 @@ def _finite(value: float) -> float | None:
 
 
 def _with_best(rows: Sequence[Row]) -> list[Row]:
-    """Marks the learning rate with which most seeds reach the target, and of those the fastest."""
+    """Mark the learning rate with which most seeds reach the target, and of those the fastest."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.problem, row.optimizer, row.peer, row.mesh), []).append(row)
@@ -252,7 +253,7 @@ def _rank(row: Row) -> tuple[float, float, float]:
 
 
 def _with_ratios(rows: Sequence[Row]) -> list[Row]:
-    """Adds the ratio of the steps to those of the first peer and mesh that ran the same."""
+    """Add the ratio of the steps to those of the first peer and mesh that ran the same."""
     first: dict[tuple[Any, ...], Row] = {}
     found = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""A network with one hidden layer learns the outputs of a fixed one of the same kind on random inputs."""
+"""A network with one hidden layer learns the outputs of a fixed network of the same kind on random inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOKED_AT = 1000
 
 
 def _spread(inputs: int) -> float:
-    """Of variance 1 / inputs."""
+    """Return values of variance 1 / inputs."""
     return 2 * sqrt(3 / inputs)
 
 

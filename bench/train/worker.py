@@ -1,7 +1,7 @@
-"""The child process of one peer that trains: `python -m bench.train.worker FD`, see `bench.measuring.serving`.
+"""The child process of one training peer: `python -m bench.train.worker FD`, see `bench.measuring.serving`.
 
-The gradient comes from numpy at the peer's own parameters, and the peer makes the step: what differs between two peers
-is their step alone.
+numpy computes the gradient at the peer's own parameters, and the peer makes the step: two peers differ only in their
+step.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from bench.train.problems import Problem, Task, problem
 from bench.train.row import Point, Run
 
 DIVERGED = 1e4
-"""Times its first value at which a loss is said to have diverged."""
+"""Multiple of its first value from which a loss counts as diverged."""
 
 
 @dataclass(frozen=True)
 class TrainingCase(Case):
-    """A case whose tensors are those of a problem, `workload` being its name."""
+    """A case whose tensors are those of a problem; `workload` is the problem's name."""
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -36,7 +36,7 @@ class TrainingCase(Case):
 
 
 class Trainer:
-    """Holds the peer of this process, and the problems once made."""
+    """Owns the peer of this process, and the problems made so far."""
 
     def __init__(self, case: Case, peer: Peer) -> None:
         self.case = case
@@ -47,7 +47,7 @@ class Trainer:
         return {name: package_version(name) or "from source" for name in self.peer.packages}
 
     def train(self, name: str, optimizer: str, seed: int) -> dict[str, Any]:
-        """One run. Returns: the members of a Run."""
+        """Make one run. Returns: the members of a Run."""
         found = problem(name)
         task = self._tasks.setdefault(name, found.make())
         session = self.peer.prepare(replace(self.case, workload=name, optimizer=optimizer, seed=seed))
@@ -56,9 +56,10 @@ class Trainer:
 
 
 def train(session: Session, found: Problem, task: Task, seed: int) -> Run:
-    """Steps until a look finds the target reached, the loss diverged, or the budget is spent.
+    """Make steps until an evaluation finds the target reached, the loss diverged, or the budget is spent.
 
-    The clock runs for gradients and for steps, each waited for; not for looks, nor for carrying numbers to the peer.
+    The clock measures gradients and steps, each waited for. It does not measure evaluations, nor the transfer of
+    numbers to the peer.
     """
     clock = time.perf_counter
     stepping = computing = looking = first = 0.0

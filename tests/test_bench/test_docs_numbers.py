@@ -32,7 +32,7 @@ def test_the_page_holds_no_number_without_a_source() -> None:
 
 def test_tables_are_made_from_the_file(tmp_path: Path) -> None:
     made = page(tmp_path, "# Run of 2026\n\n<!-- table: run.json -->\n<!-- end -->\n")
-    assert table.problems(made) == ["a table is not what its results file says: run `dtopt bench report --into`"]
+    assert table.problems(made) == ["a table differs from its results file: run `dtopt bench report --into`"]
     table.fill(made)
     text = made.read_text()
     rows = {row["peer"]: row for row in json.loads(SOURCE.read_text())["rows"]}

@@ -282,7 +282,7 @@ def test_rows_have_the_time_of_both_clocks(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert kinds.from_json(json.loads(json.dumps(result.to_json()))) == result
     assert not [finding for finding in check_run.check(result) if finding.what == "clocks"]
-    with pytest.raises(ResultsError, match=r"its device_seconds is 0\.002, and its samples say 0\.001"):
+    with pytest.raises(ResultsError, match=r"its device_seconds is 0\.002, but its samples give 0\.001"):
         replace(first, device_seconds=2e-3).check()
     slow = replace(first, samples=tuple(replace(s, device_seconds=9e-3) for s in first.samples), device_seconds=9e-3)
     (found,) = [f for f in check_run.check(replace(result, rows=(slow, second))) if f.what == "clocks"]

@@ -93,7 +93,7 @@ def test_a_name_holds_every_result_and_stands_for_the_newest(kept: Path) -> None
     assert load(Path("@main:c000000002")).context["source"]["commit"] == "c000000002"
     with pytest.raises(ResultsError, match="no result of commit beef"):
         load(Path("@main:beef"))
-    with pytest.raises(ResultsError, match=r"nothing is kept as @other \(kept are: @main\)"):
+    with pytest.raises(ResultsError, match=r"no result is stored as @other \(stored names: @main\)"):
         load(Path("@other"))
     for wrong in ("@../x", "@", "@a/b"):
         with pytest.raises(ResultsError, match="is no name"):

@@ -231,7 +231,10 @@ def test_a_client_that_hangs_is_named_and_ends_its_mesh() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "says"),
-    [("gradient_error", 0.5, "gradients are wrong"), ("movements", [-0.1, -0.003], "move otherwise than on batch=1")],
+    [
+        ("gradient_error", 0.5, "gradients are wrong"),
+        ("movements", [-0.1, -0.003], "move differently from those on batch=1"),
+    ],
 )
 def test_wrong_numbers_are_no_result(key: str, value: Any, says: str) -> None:
     class Wrong(FakeClient):
