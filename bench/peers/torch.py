@@ -175,11 +175,7 @@ def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **vari
         place=lambda index, array: _rows(torch, array, put) if isinstance(array, Rows) else put(array),
         hand=lambda index, gradient: setattr(parameters[index], "grad", gradient),
         apply=lambda gradients: act(),
-<<<<<<< HEAD
         wait=where.wait,
-=======
-        wait=torch.cuda.synchronize if device == "cuda" else (lambda: None),  # on CPU a step is complete on return
->>>>>>> bwords
         read=lambda index: parameters[index].detach().float().cpu().numpy(),
         compute=computing(case, parameters, put),
         device_memory=where.memory,
@@ -205,13 +201,8 @@ class _Events:
         return self._first.elapsed_time(self._last) / 1e3  # from milliseconds
 
 
-<<<<<<< HEAD
 def computing(case: Case, parameters: list[Any], put: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:
     """Forward and backward pass; the gradients go where the optimizer finds them."""
-=======
-def _compute(case: Case, parameters: list[Any], put: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:
-    """Return a forward and backward pass that leaves the gradients where the optimizer finds them."""
->>>>>>> bwords
     if not case.options.in_situ:
         return None
     batches = [None if array is None else put(array) for array in in_situ.inputs(case)]
