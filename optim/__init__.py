@@ -1,7 +1,7 @@
 """Mesh-aware optimizers for TensorFlow DTensor, with the API that Keras 2.9 documented, and for Keras on any backend.
 
-Names are loaded when they are first used, so that `optim.errors`, `optim.slot_layout` and `optim.rules` can be
-imported without TensorFlow. Type checkers read `__init__.pyi` instead, which `tools/stubs.py` makes.
+Names are loaded at their first use, so that `optim.errors`, `optim.slot_layout` and `optim.rules` can be imported
+without TensorFlow. Type checkers read `__init__.pyi` instead, which `tools/stubs.py` makes.
 """
 
 from __future__ import annotations

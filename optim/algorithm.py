@@ -1,4 +1,4 @@
-"""What updates the variables of an optimizer: a rule, or a user's own `update_step`."""
+"""The algorithm that updates the variables of an optimizer: a rule, or a user's own `update_step`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from optim.errors import UnsupportedError
 from optim.rule import Rule, Slot, default_rate
 
 Group = float | tuple[float, tuple[tuple[str, float], ...]] | tuple[int, Any]
-"""What the coefficients of a variable depend on: its factor of the learning rate, and constants of its rule; with
-several algorithms in one optimizer also the number of its algorithm, first."""
+"""Key of the coefficients of a variable: its factor of the learning rate, and constants of its rule. With several
+algorithms in one optimizer the number of its algorithm comes first.
+"""
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,13 @@ class Algorithm:
     cls: type
     """The optimizer's class."""
     rule: Rule | None
-    """What the class was made with, and around it what options make of it."""
+    """The rule that the class was made with, wrapped by the options."""
     own_step: Callable[[Any, Any], None] | None
-    """A subclass's `update_step(gradient, variable)`, which may call the rule's; None where the rule updates."""
+    """A subclass's `update_step(gradient, variable)`, which may call the rule's; None if the rule updates."""
     hyper: Callable[[], dict[str, Any]]
     """This step's hyperparameters: floats, or float64 tensors inside a `tf.function`."""
     loose: type[Rule] | None = None
-    """The class of a rule that the caller gave to `Optimizer` itself, so that no config holds it."""
+    """The class of a rule that the caller gave to `Optimizer` itself, so that no config contains it."""
 
     @property
     def owner(self) -> str:
@@ -36,7 +37,7 @@ class Algorithm:
 
     @property
     def updating_rule(self) -> Rule | None:
-        """The rule, where updates are the rule's and not those of a user's own `update_step`."""
+        """The rule, if it updates and not a user's own `update_step`."""
         return self.rule if self.own_step is None else None
 
     @property
@@ -45,20 +46,20 @@ class Algorithm:
         return self.rule is not None
 
     def owner_of(self, rule: Rule | None) -> str:
-        """Name of the class that a rule is of, for messages."""
+        """Return the name of a rule's class, for messages."""
         return self.owner
 
     def rule_of(self, tracked: Any) -> Rule | None:
-        """`rule` for one variable."""
+        """Return `rule` for one variable."""
         return self.rule
 
     def updating_rule_of(self, tracked: Any) -> Rule | None:
-        """`updating_rule` for one variable."""
+        """Return `updating_rule` for one variable."""
         return self.rule_of(tracked) if self.own_step is None else None
 
     @property
     def updating_rules(self) -> tuple[Rule, ...]:
-        """All that update variables; empty if a user's `update_step` does."""
+        """All rules that update variables; empty if a user's `update_step` does."""
         return () if self.updating_rule is None else (self.updating_rule,)
 
     @property
@@ -71,11 +72,11 @@ class Algorithm:
 
     @property
     def default_rate(self) -> float | None:
-        """The learning rate where none was given. A class has its default in its signature."""
+        """The default learning rate. A class has its default in its signature."""
         return None if self.loose is None else default_rate(self.loose)
 
     def check_has_config(self) -> None:
-        """Raises UnsupportedError: `from_config` could not make it again."""
+        """Raise UnsupportedError if `from_config` could not make the optimizer again."""
         if self.loose is not None:
             rule = self.loose.__name__
             raise UnsupportedError(
@@ -85,7 +86,7 @@ class Algorithm:
 
 
 def of(optimizer: Any, rule: Rule | None, hyper: Callable[[], dict[str, Any]], base: type) -> Algorithm:
-    """The algorithm of an optimizer that is being made; `base` is `Optimizer`."""
+    """Return the algorithm of a new optimizer; `base` is `Optimizer`."""
     has_own = rule is None or has_own_step(type(optimizer))
     loose = None
     if rule is not None and type(optimizer).__init__ is base.__init__:  # type: ignore[misc]

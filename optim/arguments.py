@@ -1,5 +1,5 @@
-"""What a rule declares about its arguments: numbers that may change from step to step, choices that are fixed, and the
-checks and types of both. Nothing here imports TensorFlow.
+"""A rule's declarations of its arguments: numbers that may change from step to step, fixed choices, and the checks and
+types of both. Nothing here imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from optim.errors import HyperparameterError
 
 
 class Scalar(Protocol):
-    """What type checkers take for a scalar tensor, a variable or a number of NumPy."""
+    """A scalar tensor, a variable or a number of NumPy, for type checkers."""
 
     @property
     def dtype(self) -> Any: ...
@@ -25,7 +25,7 @@ class Scalar(Protocol):
 
 
 class Schedule(Protocol):
-    """What they take for a learning-rate schedule of `optim`, of Keras or of tf_keras."""
+    """A learning-rate schedule of `optim`, of Keras or of tf_keras, for type checkers."""
 
     def __call__(self, step: Any, /) -> Any: ...
 
@@ -43,10 +43,10 @@ class Hyperparameter:
     """A number of an algorithm that may change from step to step: declared in the body of a rule.
 
     Attributes:
-      default: None where the caller must give it.
+      default: None if the caller must supply it.
       meaning: for the docstring.
       low: the least value allowed. high: the upper bound, excluded unless `closed`; None for no bound.
-      keyword: whether the public signature takes it by keyword only.
+      keyword: whether the public signature accepts it only by keyword.
     """
 
     default: float | None
@@ -65,7 +65,7 @@ class Hyperparameter:
 
     @property
     def bounds(self) -> str:
-        """The range in words."""
+        """Return the range in words."""
         if self.high is not None:
             closing = "]" if self.closed else ")"
             return f"in [{self.low:g}, {self.high:g}{closing}" if math.isfinite(self.low) else f"<= {self.high:g}"
@@ -76,7 +76,7 @@ LEARNING_RATE = "float >= 0, scalar tensor, schedule or zero-argument callable"
 
 
 def rate(default: float = 0.001, meaning: str = LEARNING_RATE) -> Hyperparameter:
-    """The learning rate, which every rule declares first."""
+    """Declare the learning rate, which every rule declares first."""
     return Hyperparameter(default, meaning)
 
 
@@ -91,24 +91,24 @@ class Choice:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False."""
+    """Check for True or False."""
     return bool(value)
 
 
 def boolean(name: str, value: Any) -> bool:
-    """True or False; 1 and 0 are neither. Raises HyperparameterError."""
+    """Check for True or False; 1 and 0 are invalid. Raises HyperparameterError."""
     if not isinstance(value, bool):
         raise HyperparameterError(f"{name} must be True or False, got {value!r}")
     return value
 
 
 def optional_flag(name: str, value: Any) -> bool | None:
-    """True, False, or None to let the algorithm decide."""
+    """Check for True, False, or None to let the algorithm decide."""
     return None if value is None else bool(value)
 
 
 def fixed_number(name: str, value: Any) -> float:
-    """A finite number >= 0. Raises HyperparameterError."""
+    """Check for a finite number >= 0. Raises HyperparameterError."""
     try:
         number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)
     except (TypeError, ValueError):
@@ -119,24 +119,24 @@ def fixed_number(name: str, value: Any) -> float:
 
 
 def optional_number(name: str, value: Any) -> float | None:
-    """A finite number >= 0, or None."""
+    """Check for a finite number >= 0, or None."""
     return None if value is None else fixed_number(name, value)
 
 
 def count(name: str, value: Any, most: int = 2**31 - 1) -> int:
-    """An integer from 1 to `most`. Raises HyperparameterError."""
+    """Check for an integer from 1 to `most`. Raises HyperparameterError."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
         raise HyperparameterError(f"{name} must be an integer from 1 to {most}, got {value!r}")
     return int(value)
 
 
 def iterations(name: str, value: Any) -> int:
-    """A count of iterations within one step. Raises HyperparameterError."""
+    """Check for a count of iterations within one step. Raises HyperparameterError."""
     return count(name, value, 1000)
 
 
 def one_of(*words: str) -> Callable[[str, Any], str]:
-    """A check that takes one of these words."""
+    """Return a check that accepts one of these words."""
 
     def check(name: str, value: Any) -> str:
         if value not in words:
@@ -147,11 +147,11 @@ def one_of(*words: str) -> Callable[[str, Any], str]:
 
 
 CLIP_ORDERS = ("value_first", "norm_first")
-"""Of `clipvalue` and a norm, see `GradientsClipOption`."""
+"""Options of clipping: `clipvalue` and a norm, see `GradientsClipOption`."""
 
 
 def patterns(name: str, values: Any) -> tuple[str, ...]:
-    """Regular expressions of variable names. Raises HyperparameterError."""
+    """Check for regular expressions of variable names. Raises HyperparameterError."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise HyperparameterError(f"{name} must be a list of regular expressions, got {values!r}")
     for value in values:
@@ -163,16 +163,16 @@ def patterns(name: str, values: Any) -> tuple[str, ...]:
 
 
 def choice(default: Any, meaning: str, check: Callable[[str, Any], Any] = flag, *, keyword: bool = True) -> Any:
-    """A structural choice as a field of a rule.
+    """Declare a structural choice as a field of a rule.
 
     Args:
-      default: what the public signature gives. meaning: for the docstring.
-      check: (name, value) -> the value as the rule and `get_config` have it; raises HyperparameterError.
-      keyword: whether the public signature takes it by keyword only.
+      default: that of the public signature. meaning: for the docstring.
+      check: (name, value) -> the value for the rule and `get_config`; raises HyperparameterError.
+      keyword: whether the public signature accepts it only by keyword.
     """
     return field(default=default, metadata={"choice": Choice(default, meaning, check, keyword)})
 
 
 def used(momentum: Any) -> bool:
-    """Whether a momentum, which may be a tensor or a callable, is not known to be 0."""
+    """Whether a momentum, which may be a tensor or a callable, may differ from 0."""
     return momentum != 0.0 if isinstance(momentum, float) else True

@@ -1,6 +1,6 @@
-"""What a rule may ask of `xp`, the array namespace that its maths is written on.
+"""The functions that a rule may use of `xp`, the array namespace of its maths.
 
-One table, from which the kernel's generator, the executors' namespace, and the check of a user's rule come.
+This one table is the source for the kernel's generator, the executors' namespace, and the check of a user's rule.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ ELEMENTWISE: Mapping[str, str] = {
     "ones_like": "ones_like",
     "zeros_like": "zeros_like",
 }
-"""Each function that has a kernel, element by element, and the operation that it is; signatures are numpy's."""
+"""Each elementwise function that has a kernel, and its operation; signatures are numpy's."""
 
 WHOLE = ("reduce_sum", "reduce_mean", "expand_dims")
-"""What a rule that is not elementwise may ask for besides them, and have a kernel."""
+"""Further functions with a kernel, for rules that are not elementwise."""
 
 
 def allowed() -> str:
-    """For messages and documentation."""
+    """Return the functions' names for messages and documentation."""
     return " ".join(sorted(ELEMENTWISE))

@@ -1,4 +1,4 @@
-"""The config of an optimizer, and an optimizer out of its config, or out of that of Keras's."""
+"""Convert an optimizer to its config, and make an optimizer from its config, or from one of Keras's."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _T = TypeVar("_T")
 
 
 def to_config(name: str, hyper: Values, settings: Settings, state: State) -> dict[str, Any]:
-    """What `Optimizer.get_config` returns."""
+    """Return the result of `Optimizer.get_config`."""
     own = {"name": name, "learning_rate": settings.rate.to_json(), **hyper.config()}
     mesh = state.given_mesh
     return {**own, **settings.config(), "mesh": None if mesh is None else meshes.to_config(mesh)}
 
 
 def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
-    """What `Optimizer.from_config` returns.
+    """Return the result of `Optimizer.from_config`.
 
-    A subclass whose constructor takes fewer arguments than `Optimizer` gets those that it takes; the others must
-    then be at their defaults.
+    A subclass whose constructor takes fewer arguments than `Optimizer` gets those that it takes; the others must then
+    be at their defaults.
     """
     names = tuple(base.__name__ for base in cls.__mro__)
     arguments = keras_configs.arguments(config, names, algorithm.has_own_step(cls))
@@ -44,7 +44,7 @@ def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
     takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
     for key in [] if takes_all else [k for k in arguments if k not in accepted]:
         if key in config and (key not in defaults or not _same(arguments[key], defaults[key])):
-            raise HyperparameterError(f"{cls.__name__} takes no {key!r}, but its config says {arguments[key]!r}")
+            raise HyperparameterError(f"{cls.__name__} takes no {key!r}, but its config contains {arguments[key]!r}")
         del arguments[key]
     try:
         made = cls(**arguments)
@@ -52,13 +52,13 @@ def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
         if "unexpected keyword" not in str(error):
             raise
         raise HyperparameterError(f"the config does not fit {cls.__name__}: {error}") from None
-    if "mesh" in config:  # one of ours, which says what was in force, an option that is newer than it included
+    if "mesh" in config:  # one of ours, which contains all settings, even for options that are newer than it
         made._settings.explicit.update(OPTIONS)  # type: ignore[attr-defined]
     return made
 
 
 def class_named(name: str, custom_objects: Mapping[str, Any]) -> Any:
-    """The class of optimizers that a config means: one of `custom_objects`, or of `optim`; None if both lack it."""
+    """Return the class of optimizers that a config names, from `custom_objects` or `optim`; None if both lack it."""
     found = custom_objects.get(name)
     if found is None and name in optim.__all__:
         found = getattr(optim, name)
@@ -66,7 +66,7 @@ def class_named(name: str, custom_objects: Mapping[str, Any]) -> Any:
 
 
 def of_class(description: Any, custom_objects: Mapping[str, Any]) -> Any:
-    """The optimizer of `{"class_name": ..., "config": ...}`; an optimizer as it is.
+    """Return the optimizer of `{"class_name": ..., "config": ...}`; return an optimizer unchanged.
 
     Raises HyperparameterError: the class is unknown, or the config is missing.
     """
@@ -85,7 +85,7 @@ def of_class(description: Any, custom_objects: Mapping[str, Any]) -> Any:
 
 
 def with_members(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> dict[str, Any]:
-    """A config in which the members of groups are optimizers; one without groups as it is."""
+    """Return a config in which the members of groups are optimizers; return one without groups unchanged."""
     groups = config.get("groups")
     if groups is None:
         return dict(config)

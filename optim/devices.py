@@ -1,4 +1,4 @@
-"""Local devices and what is on them: handles and the ops on them, waiting, and one thread for each device."""
+"""Local devices: handles and ops on them, waiting, and one thread for each device."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ def call(op: str, *arguments: Any) -> Any:
 
 
 def vector(numbers: Sequence[float], dtype: tf.DType) -> tf.Tensor:
-    """`tf.constant` of numbers on the first CPU device, in a quarter of its time."""
+    """Return `tf.constant` of numbers on the first CPU device, in a quarter of its time."""
     return EagerTensor(numbers, None, dtype.as_datatype_enum)
 
 
 def call_all(calls: Sequence[Call]) -> None:
-    """Run ops one after the other with next to no Python between them: threads of other devices wait for Python's lock
-    after each of theirs, and to fall asleep over that takes longer than a small op."""
+    """Run ops one after the other with almost no Python between them.
+
+    Threads of other devices wait for Python's lock after each of theirs, and putting a thread to sleep for that takes
+    longer than a small op.
+    """
     fast, now = pywrap_tfe.TFE_Py_FastPathExecute, context.context()
     for op, *arguments in calls:
         fast(now, op, None, *arguments)
@@ -58,18 +61,18 @@ def on_host() -> AbstractContextManager[Any]:
 
 
 def is_for_xla() -> bool:
-    """Whether the graph that is being traced is for XLA, which takes variables of one device only."""
+    """Whether the traced graph is for XLA, which accepts variables of only one device."""
     graph = None if tf.executing_eagerly() else ops.get_default_graph()
     return graph is not None and bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def needs_ops() -> bool:
-    """Whether the graph that is being traced is for XLA, or for programs that may be without the kernel."""
+    """Whether the traced graph is for XLA, or for programs that may lack the kernel."""
     return not tf.executing_eagerly() and (is_for_xla() or save_context.in_save_context())
 
 
 def handles_of(variable: tf.Variable) -> list[Any]:
-    """One resource handle per local device; eager only."""
+    """Return one resource handle per local device; eager only."""
     if isinstance(variable, tf.distribute.DistributedValues):
         return [copy.handle for copy in variable.values]
     if layout_of(variable) is None:
@@ -78,11 +81,11 @@ def handles_of(variable: tf.Variable) -> list[Any]:
 
 
 def wait_for_pending() -> None:
-    """Return once everything that DTensor was told to do, on every device of every mesh, has been done.
+    """Wait until DTensor has finished all requested work on every device of every mesh.
 
-    Each of DTensor's device threads has an executor, a queue that it works off in order, and the context knows them
-    all. An error of something pending is raised here. On a GPU, "done" is that it was launched, and the local steps
-    that follow are launched after it.
+    Each of DTensor's device threads has an executor, a queue that it processes in order, and the context lists them
+    all. An error of pending work is raised here. On a GPU, "finished" means launched; the local steps that follow are
+    launched after it.
     """
     context.context().sync_executors()
 
@@ -94,12 +97,12 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _make_dispatch_safe() -> None:
-    """Let TensorFlow's Python functions be called by several threads.
+    """Allow several threads to call TensorFlow's Python functions.
 
     Their type-based dispatch keeps the arguments of a call in the function's dispatcher while it checks their types
-    (`python_api_dispatcher.cc`). A type that a checker has not seen is checked in Python, where another thread may call
-    the same function and replace those arguments: the first thread then reads freed objects. Types that were seen are
-    looked up without leaving C++. So every checker is shown all types that device threads pass.
+    (`python_api_dispatcher.cc`). A type that is new to a checker is checked in Python. Meanwhile another thread may
+    call the same function and replace those arguments: the first thread then reads freed objects. Known types are
+    looked up without leaving C++. So this function shows every checker all types that device threads pass.
     """
     one = tf.constant(1.0)
     shown = (one, 1.0, 1, True, None, "", [one], (1,), tf.float32, tf.Variable(one, trainable=False), np.ones(1))
@@ -109,7 +112,8 @@ def _make_dispatch_safe() -> None:
 
 
 def on_every_device(devices: Sequence[str], task: Callable[[str], Any]) -> list[Any]:
-    """`task(device)` for all devices at once, the first in this thread; the first error is raised after all ended."""
+    """Run `task(device)` for all devices in parallel, the first in this thread; raise the first error after all
+    ended."""
 
     def placed(device: str) -> Any:
         with tf.device(device):

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 POWERS: Mapping[str, Callable[[Any], Any]] = {"square": lambda x: x * x, "abs": abs}
-"""What is taken of each gradient before they are summed: functions with f(c·g) = f(c)·f(g)."""
+"""Functions of each gradient before the sum: those with f(c·g) = f(c)·f(g)."""
 
 
 class Each:
-    """A gradient that is the sum of several, times a `factor`: a rule computes with the sum, and has powers of each.
+    """A gradient that is the sum of several, times a `factor`: a rule computes with the sum and with sums of powers.
 
-    Products with other arrays are those of each; whatever else a rule does, it does to the sum. So do Keras 3's
-    operations on `IndexedSlices` (backend/tensorflow/sparse.py).
+    Products with other arrays apply to each gradient; everything else in a rule applies to the sum. Keras 3's
+    operations on `IndexedSlices` do the same (backend/tensorflow/sparse.py).
 
     Args:
-      power: gives the sum of a power of each, by its name in `POWERS`.
+      power: returns the sum of a power of each, by its name in `POWERS`.
     """
 
     __array_ufunc__ = None  # NumPy scalars leave arithmetic to this class
@@ -32,7 +32,7 @@ class Each:
         return found if self._factor is None else found * POWERS[name](self._factor)
 
     def map(self, function: Callable[[Any], Any]) -> Each:
-        """With that done to the sum, and to the sum of each power."""
+        """Return the same with `function` applied to the sum, and to the sum of each power."""
         return Each(function(self.total), lambda name: function(self._power(name)), self._factor)
 
     def __getattr__(self, name: str) -> Any:
@@ -86,12 +86,12 @@ class Each:
 
 
 def summed(value: Any) -> Any:
-    """An array, where it is `Each` of several their sum."""
+    """Return an array; for `Each` of several, their sum."""
     return value.total if isinstance(value, Each) else value
 
 
 class EachNamespace:
-    """The `xp` of a rule that is given `Each`, made of that which it is given otherwise."""
+    """The `xp` of a rule that computes with `Each`, made from its usual `xp`."""
 
     _OPERATORS: Mapping[str, Callable[..., Any]] = {
         "multiply": operator.mul,

@@ -1,8 +1,8 @@
 """Every error that dtopt raises on purpose, in one family.
 
-Each message says what is wrong, where, and what to do next. Each class is also the built-in type that callers
-of the Keras API expect (`ValueError`, `KeyError`, `TypeError`), so that existing `except` clauses keep working.
-This module imports nothing, so that every part of dtopt may use it at no cost.
+Each message states what is wrong, where, and what to do next. Each class is also the built-in type that callers of the
+Keras API expect (`ValueError`, `KeyError`, `TypeError`), so that existing `except` clauses keep working. This module
+imports nothing, so that every part of dtopt may use it at no cost.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 class DtoptError(Exception):
     """Base of all errors that dtopt raises on purpose.
 
-    `exit_code` is what the command line ends with: 1 the answer is no, 2 usage, 3 the input is broken or
-    unsupported, 4 nothing ran, 5 too noisy, 6 incomparable.
+    `exit_code` is the exit code of the command line: 1 the answer is no, 2 usage, 3 the input is broken or unsupported,
+    4 nothing ran, 5 too noisy, 6 incomparable.
     """
 
     exit_code = 3
     questions: object = None
-    """What `migrate` asks, as `migrate.claims.Questions`."""
+    """Questions of `migrate`, as `migrate.claims.Questions`."""
     commands: tuple[str, ...] = ()
-    """What to type next. A command is whole and stands on a separate line after the text."""
+    """Commands to type next. A command is complete, and is on a separate line after the text."""
 
     @property
     def text(self) -> str:
-        """The message without its commands."""
+        """Return the message without its commands."""
         return " ".join(str(part) for part in self.args)
 
     def __str__(self) -> str:  # KeyError would print the repr of its argument
@@ -45,7 +45,7 @@ class NoGradientsError(DtoptError, ValueError):
 
 
 class UnknownVariableError(DtoptError, KeyError):
-    """The optimizer holds no state for a variable, or no slot of that name."""
+    """The optimizer has no state for a variable, or no slot of that name."""
 
 
 class MismatchError(DtoptError, ValueError):
@@ -53,7 +53,7 @@ class MismatchError(DtoptError, ValueError):
 
 
 class CheckpointError(DtoptError, ValueError):
-    """A checkpoint is missing, damaged, of another kind, or does not fit the variables given."""
+    """A checkpoint is missing, damaged, of another kind, or does not fit the variables."""
 
 
 class DamagedFileError(CheckpointError):
@@ -61,8 +61,8 @@ class DamagedFileError(CheckpointError):
 
 
 class UnknownFormatError(DtoptError, ValueError):
-    """No reader recognises a source, or it is not of the format that was asked for."""
+    """No reader recognises a source, or it does not have the requested format."""
 
 
 class UnsupportedError(DtoptError, ValueError):
-    """What is asked for cannot be done here; the message says why and what can."""
+    """The request cannot be done here; the message explains why and what can be done."""

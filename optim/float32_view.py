@@ -1,4 +1,4 @@
-"""A float64 variable that programs see in float32, as Keras's own are: the constant learning rate."""
+"""A float64 variable that programs read as float32, like Keras's own: the constant learning rate."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import tensorflow as tf
 
 
 class Float32View(tf.Variable, tf.__internal__.types.Tensor):
-    """All that a variable has, of `exact`; what is read is float32.
+    """The interface of a variable, for `exact`; reads return float32.
 
-    To assign the very float32 that is read changes nothing, so that `exact` keeps its digits.
+    Assigning the same float32 that was read changes nothing, so that `exact` keeps its digits.
     """
 
     def __init__(self, exact: tf.Variable):
         self.exact = exact
 
-    def __getattr__(self, name: str) -> Any:  # attributes of a kind of variables, as `handle` and `layout`
+    def __getattr__(self, name: str) -> Any:  # attributes of some kinds of variables, such as `handle` and `layout`
         if name == "exact":
             raise AttributeError(name)
         return getattr(self.exact, name)
@@ -65,7 +65,7 @@ class Float32View(tf.Variable, tf.__internal__.types.Tensor):
         return Float32View, (self.exact,)
 
     def assign(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `tf.Variable.assign`; a Python number keeps float64."""
+        """Assign like `tf.Variable.assign`; a Python number keeps float64."""
         if isinstance(value, float):
             return self._view_of(self.exact.assign(value, *args, **kwargs))
         shown, exact = self.read_value(), self.exact.read_value()
@@ -81,12 +81,12 @@ class Float32View(tf.Variable, tf.__internal__.types.Tensor):
         return self._view_of(self.exact.assign_sub(tf.cast(delta, tf.float64), *args, **kwargs))
 
     def _view_of(self, assigned: Any) -> Any:
-        """What an assignment returns."""
+        """Return the result of an assignment."""
         return self if isinstance(assigned, tf.Variable) else assigned
 
 
 def exact(value: Any) -> Any:
-    """The variable behind a view; anything else as it is."""
+    """Return the variable of a view; return anything else unchanged."""
     return value.exact if isinstance(value, Float32View) else value
 
 

@@ -1,4 +1,4 @@
-"""Hyperparameters: numbers, scalar tensors or zero-argument callables, validated wherever their value is known."""
+"""Hyperparameters: numbers, scalar tensors or zero-argument callables, validated when their value is known."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ else:
 
 
 def to_number(name: str, value: Any) -> float | None:
-    """`value` as a Python float, or None if it is symbolic (inside a `tf.function`).
+    """Return `value` as a Python float, or None if it is symbolic (inside a `tf.function`).
 
     Raises:
       HyperparameterError: not a real scalar.
     """
-    if type(value) is float:  # the usual case; to find out what is a tensor takes TensorFlow 10 us
+    if type(value) is float:  # the usual case; TensorFlow needs 10 us to recognise a tensor
         return value
     if lazy.is_tensor(value):
         if value.shape.rank not in (0, None):
@@ -45,12 +45,12 @@ def to_number(name: str, value: Any) -> float | None:
 
 
 def check_callable(name: str, value: Callable[..., Any]) -> None:
-    """Raises HyperparameterError: a class, or what cannot be called without arguments."""
+    """Raise HyperparameterError for a class, or an object that cannot be called without arguments."""
     if isinstance(value, type):
         raise HyperparameterError(f"{name} is the class {value.__name__}; give an instance of it")
     try:
         signature = inspect.signature(value)
-    except (TypeError, ValueError):  # some of C's have none
+    except (TypeError, ValueError):  # some C functions have no signature
         return
     try:
         signature.bind()
@@ -65,11 +65,11 @@ class Values:
     """The hyperparameters of one optimizer: numbers, scalar tensors or zero-argument callables.
 
     Args:
-      declared: as its rule declares them, by name.
+      declared: the declarations of its rule, by name.
       given: values of some of them; the others have their defaults.
 
-    A Python number keeps float64 precision. A tensor, a `tf.Variable` or a zero-argument callable is asked again at
-    every step (inside a `tf.function`: when it is traced, but for a `tf.Variable`, which stays live).
+    A Python number keeps float64 precision. A tensor, a `tf.Variable` or a zero-argument callable is evaluated again at
+    every step. Inside a `tf.function` it is evaluated during tracing, except for a `tf.Variable`, which stays live.
 
     Raises:
       HyperparameterError: out of range, not a number, or missing.
@@ -82,7 +82,7 @@ class Values:
             self.set(name, given.get(name, declaration.default))
 
     def set(self, name: str, value: Any) -> None:
-        """Check and keep a value, for the next step on."""
+        """Check and store a value, from the next step on."""
         if callable(value):
             check_callable(name, value)
         else:
@@ -94,7 +94,7 @@ class Values:
         self.values[name] = value
 
     def current(self) -> dict[str, Any]:
-        """This step's values: checked Python floats, or float64 tensors inside a `tf.function`."""
+        """Return this step's values: checked Python floats, or float64 tensors inside a `tf.function`."""
         return {name: self._current(name, value) for name, value in self.values.items()}
 
     def _current(self, name: str, value: Any) -> Any:
@@ -109,7 +109,7 @@ class Values:
         return tf.cast(value, tf.float64)
 
     def config(self) -> dict[str, float]:
-        """JSON numbers: the values now."""
+        """Return the current values as JSON numbers."""
         found = {}
         for name, value in self.values.items():
             if type(value) is float:
@@ -125,7 +125,7 @@ class Values:
 
 
 class HyperparameterAttribute:
-    """One of `Values` as an attribute of the optimizer, which checks what is assigned to it."""
+    """One of `Values` as an attribute of the optimizer; assignments are checked."""
 
     def __init__(self, name: str):
         self.name = name

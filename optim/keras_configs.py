@@ -1,13 +1,13 @@
-"""Configs that Keras's own optimizers wrote, as arguments of ours that take the same steps.
+"""Convert configs of Keras's own optimizers to arguments of ours that make the same steps.
 
-| written by | told by |
+| written by | recognised by |
 |---|---|
 | Keras 3 (`keras/src/optimizers/base_optimizer.py`) | `loss_scale_factor` |
 | tf.keras from 2.11 on and tf_keras (`optimizers/optimizer.py`) | `is_legacy_optimizer`, which is False |
 | OptimizerV2, `optimizers.legacy` (`legacy/optimizer_v2.py`) | its hyperparameters, a `name`, no `weight_decay` |
 | Keras up to 2.3 and `optimizer_v1.py` | the same, and no `name` |
 
-Ours always hold `mesh`.
+Ours always contain `mesh`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ OLD = {
     "Adagrad": {"epsilon", "decay"},
     "Nadam": {"beta_1", "beta_2", "epsilon", "decay"},
 }
-"""Of the rules that changed with 2.11, what each config before that holds."""
+"""Keys of each config before 2.11, for the rules that changed with 2.11."""
 BACKEND_EPSILON = 1e-7
-"""What Keras takes for an epsilon of None, unless `set_epsilon` changed that."""
+"""Keras's value for an epsilon of None, unless `set_epsilon` changed that."""
 
 
 def arguments(config: Mapping[str, Any], classes: tuple[str, ...], has_own_step: bool = False) -> dict[str, Any]:
-    """Keyword arguments of ours out of `config`, which is not changed.
+    """Return keyword arguments of ours for `config`, which is not changed.
 
     Args:
-      config: one that Keras wrote, or ours, or a part of either.
+      config: one of Keras's, or ours, or a part of either.
       classes: names of the optimizer's class and of its bases. has_own_step: whether it overrides `update_step`.
     """
     given = dict(config)
@@ -45,14 +45,14 @@ def arguments(config: Mapping[str, Any], classes: tuple[str, ...], has_own_step:
     if keras != keras_differences.KERAS_3 and old and "weight_decay" not in given and OLD[old] <= set(given):
         given = _older(old, given)
     if keras == keras_differences.TF_KERAS:
-        given.pop("jit_compile", None)  # not asked for: tf_keras writes True wherever it finds a GPU
+        given.pop("jit_compile", None)  # ignored: tf_keras writes True whenever it finds a GPU
     if keras in (keras_differences.KERAS_3, keras_differences.TF_KERAS):
         given = {name: value for name, value in given.items() if not _is_off(name, value)}
     return given if keras is None else _reproducing(keras, () if has_own_step else classes, given)
 
 
 def _writer(given: Mapping[str, Any], legacy: bool | None) -> str | None:
-    """Which Keras wrote a config; None if it is none of those that `keras_differences` knows."""
+    """Return which Keras wrote a config; None if `keras_differences` does not know it."""
     if "loss_scale_factor" in given:
         return keras_differences.KERAS_3
     if legacy is False:
@@ -61,7 +61,7 @@ def _writer(given: Mapping[str, Any], legacy: bool | None) -> str | None:
 
 
 def _reproducing(keras: str, classes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
-    """With the arguments that make `optim` step as that Keras does; other keys of the config win."""
+    """Add the arguments that make `optim` step like that Keras; other keys of the config have priority."""
     name = next((name for name in classes if name in keras_differences.CLASSES), "")
     release = (3, 12) if name == "Muon" and "rms_rate" not in given else ()
     factor = given.pop("loss_scale_factor", None)
@@ -71,12 +71,12 @@ def _reproducing(keras: str, classes: tuple[str, ...], given: dict[str, Any]) ->
 
 
 def _is_off(name: str, value: Any) -> bool:
-    """Whether Keras from 2.11 on takes an option's number for none at all."""
+    """Whether Keras from 2.11 on treats an option's number as switched off."""
     return name in ("clipnorm", "clipvalue", "global_clipnorm", "ema_overwrite_frequency") and not (value or 0) > 0
 
 
 def _older(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The rules of `optim.legacy` under the names that the new classes have for them."""
+    """Return the rules of `optim.legacy` under their names in the new classes."""
     if name == "RMSprop" and given["epsilon"] == 0 and "name" in given:
         given["epsilon"] = BACKEND_EPSILON
     if name == "Nadam":
@@ -84,5 +84,5 @@ def _older(name: str, given: dict[str, Any]) -> dict[str, Any]:
         return given
     if name == "Adagrad" and "name" not in given:
         given.setdefault("initial_accumulator_value", 0.0)
-    # OptimizerV2 takes the kernel of tf.train where there is momentum.
+    # OptimizerV2 uses the kernel of tf.train if there is momentum.
     return {**given, "epsilon_inside": name == "RMSprop" and bool(given.get("momentum"))}

@@ -1,6 +1,7 @@
-"""Where the classes of `optim` step differently from Keras's classes of the same names, and what makes them the same.
+"""The differences between steps of `optim` and of Keras's classes of the same names, and the arguments that remove
+them.
 
-One table, read by `for_keras`, by `from_config`, by `dtopt migrate code` and by the documentation. Each row was
+This one table is used by `for_keras`, by `from_config`, by `dtopt migrate code` and by the documentation. Each row was
 measured against Keras 3.15 and tf_keras 2.21 (`tests/test_optim/test_keras_differences.py`). Sources:
 `keras/src/optimizers/base_optimizer.py`, `keras/src/backend/tensorflow/{optimizer,sparse}.py`,
 `tf_keras/src/optimizers/{optimizer,nadam,rmsprop,lion}.py`.
@@ -16,7 +17,7 @@ KERAS_3, TF_KERAS, OPTIMIZER_V2 = "keras3", "tf_keras", "optimizer_v2"
 """Keras 3; tf.keras from 2.11 on and tf_keras; tf.keras up to 2.10 and `optimizers.legacy`."""
 CALLED = {KERAS_3: "Keras 3", TF_KERAS: "tf_keras", OPTIMIZER_V2: "OptimizerV2"}
 CLIP, SQUARE = "clip", "square"
-"""What `repeated_rows` may contain."""
+"""Values of `repeated_rows`."""
 LIMITS = ("clipnorm", "clipvalue", "global_clipnorm")
 CLASSES = (
     *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb", "Muon", "Nadam", "RMSprop"),
@@ -24,7 +25,7 @@ CLASSES = (
 )
 """Classes that Keras has, too."""
 LINEAR = ("SGD", "Lion")
-"""Those of them that use no power of a gradient alone."""
+"""Those of them that need no power of a gradient."""
 ROWS, NO_GRADIENT = "rows", "no gradient"
 """Occasions: a gradient is `IndexedSlices`; a gradient is None."""
 
@@ -37,16 +38,16 @@ class Difference:
     """One way in which `optim` steps differently from Keras.
 
     Attributes:
-      name: what differs. sentence: what Keras does, and what `optim` does by default.
-      keras: the Kerases that it is about.
+      name: the difference in a few words. sentence: what Keras does, and what `optim` does by default.
+      keras: the versions of Keras that have it.
       applies: (class name, values) -> whether an optimizer with these values steps differently.
-      keywords: (Keras, class name, values) -> the arguments of `optim` that reproduce Keras; None if none do.
+      keywords: (Keras, class name, values) -> the arguments of `optim` that reproduce Keras; None if there are none.
       arguments: these arguments, for the documentation.
       occasion: ROWS or NO_GRADIENT if steps differ only with such a gradient; else empty.
-      is_silent: whether nothing warns of it: `optim` is safer or more precise, or `for_keras` sees to it.
-      only_on: the backend of Keras 3 that it is about; empty if it is the same on each, or does no harm on others.
-      is_of_rows: whether it is about gradients with rows, which Keras 3 has on TensorFlow only.
-      before: the release of Keras from which on there is no difference; empty if there is none.
+      is_silent: whether there is no warning: `optim` is safer or more precise, or `for_keras` handles it.
+      only_on: the backend of Keras 3 that has it; empty if all have it, or it does no harm on others.
+      is_of_rows: whether it concerns gradients with rows, which Keras 3 has only on TensorFlow.
+      before: the release of Keras from which on there is no difference; empty if there is no such release.
     """
 
     name: str
@@ -67,13 +68,13 @@ def accumulates(values: Values) -> bool:
 
 
 def repeated_rows(keras: str, algorithm: str, values: Values) -> list[str]:
-    """What a Keras does with each gradient of a row that a batch has several times: `repeated_rows` of `optim`.
+    """Return what a Keras does with several gradients of the same row in a batch: `repeated_rows` of `optim`.
 
-    `"clip"` is there without a limit, too, which may be set later.
+    It contains `"clip"` even without a limit, which may be set later.
     """
     if accumulates(values):
-        return []  # gathered in an array, which has sums
-    # global_clipnorm multiplies the slices, and so makes an array of them
+        return []  # gathered in an array, which contains sums
+    # global_clipnorm multiplies the slices, and so converts them to an array
     squares = keras == KERAS_3 and _squares(algorithm) and not values.get("global_clipnorm")
     return [CLIP, SQUARE] if squares else [CLIP]
 
@@ -83,7 +84,7 @@ def _squares(algorithm: str) -> bool:
 
 
 def _roots_of_rows(algorithm: str, values: Values) -> bool:
-    """Whether Keras 3 may take the root of a negative number, or divide by zero, where a row is repeated."""
+    """Whether Keras 3 may take the root of a negative number, or divide by zero, for a repeated row."""
     return _squares(algorithm) and (bool(values.get("centered")) or values.get("epsilon") == 0)
 
 
@@ -214,17 +215,17 @@ DIFFERENCES = (
         is_silent=True,
     ),
 )
-"""Every difference that is known, but for rounding."""
+"""Every known difference, except for rounding."""
 
 
 def of(
     keras: str, algorithm: str, values: Values, *, backend: str = "", release: tuple[int, ...] = ()
 ) -> Iterator[tuple[Difference, dict[str, Any]]]:
-    """The differences of an optimizer, each with the arguments of `optim` that reproduce Keras; none for some.
+    """Yield the differences of an optimizer, each with the arguments of `optim` that reproduce Keras, if there are any.
 
     Args:
       keras: KERAS_3, TF_KERAS or OPTIMIZER_V2.
-      algorithm: the name of the class. values: what is known of its arguments, by the names of `optim`.
+      algorithm: the name of the class. values: the known arguments, by the names of `optim`.
       backend: that of Keras 3, and `release` that of Keras; empty if unknown.
     """
     for difference in DIFFERENCES:
@@ -237,5 +238,5 @@ def of(
 
 
 def reproducing(keras: str, algorithm: str, values: Values, **known: Any) -> dict[str, Any]:
-    """The arguments of `optim` with which it steps as Keras does, as far as there are such; see `of`."""
+    """Return the arguments of `optim` with which it steps like Keras, if such arguments exist; see `of`."""
     return {name: value for _, keywords in of(keras, algorithm, values, **known) for name, value in keywords.items()}

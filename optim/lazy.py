@@ -1,4 +1,4 @@
-"""TensorFlow, and what needs it, loaded when it is first used: with Keras on JAX or PyTorch it never is."""
+"""TensorFlow, and modules that need it, loaded at their first use: with Keras on JAX or PyTorch never."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Lazy(ModuleType):
-    """A module that is imported when one of its attributes is first asked for."""
+    """A module that is imported at the first use of one of its attributes."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(import_module(self.__name__), name)
@@ -21,16 +21,16 @@ class Lazy(ModuleType):
 
 
 def modules(*names: str) -> Any:
-    """A `Lazy` for each dotted name; one by itself for one name."""
+    """Return a `Lazy` for each dotted name; a single one for one name."""
     made = [Lazy(name) for name in names]
     return made[0] if len(made) == 1 else made
 
 
 @cache
 def uses_tensorflow() -> bool:
-    """Whether the optimizers of this process are TensorFlow's; decided once, when the first of them is asked for.
+    """Whether the optimizers of this process are TensorFlow's; decided once, at the first use of one.
 
-    They are unless Keras runs on JAX or PyTorch, or will by KERAS_BACKEND, and nothing has imported TensorFlow.
+    They are, unless Keras runs on JAX or PyTorch, or will by KERAS_BACKEND, and nothing has imported TensorFlow.
     """
     if "tensorflow" in sys.modules:
         return True
@@ -41,12 +41,12 @@ def uses_tensorflow() -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor or a variable of TensorFlow, which is not loaded to find out."""
+    """Whether a value is a tensor or a variable of TensorFlow; this does not load TensorFlow."""
     tf = sys.modules.get("tensorflow")
     return tf is not None and (tf.is_tensor(value) or isinstance(value, tf.Variable))
 
 
 def is_variable(value: Any) -> bool:
-    """Whether a value is a variable of TensorFlow, which is not loaded to find out."""
+    """Whether a value is a variable of TensorFlow; this does not load TensorFlow."""
     tf = sys.modules.get("tensorflow")
     return tf is not None and isinstance(value, tf.Variable)

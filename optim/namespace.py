@@ -1,4 +1,4 @@
-"""The `xp` of TensorFlow: the functions of the table, by numpy's names, and whatever else TensorFlow has."""
+"""The `xp` of TensorFlow: the functions of the table, by numpy's names, and all other functions of TensorFlow."""
 
 from __future__ import annotations
 

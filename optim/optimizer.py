@@ -1,6 +1,6 @@
-"""`Optimizer`: the API that Keras 2.9 documented for DTensor optimizers, on any layout or none.
+"""`Optimizer`: the API that Keras 2.9 documented for DTensor optimizers, with any layout or without one.
 
-The class is a face: it makes the parts and passes on to them. Algorithms are in `optim/rules`, options in
+The class is a facade: it makes the parts and delegates to them. Algorithms are in `optim/rules`, options in
 `optim/options`, the order of a step in `optim/step`, the ways to run it in `optim/executors`, state in `optim/state`.
 """
 
@@ -42,7 +42,7 @@ _R = TypeVar("_R")
 
 
 def _of(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
-    """A method of a part as one of the optimizer, which holds the part under the name `part`."""
+    """Return a method of the optimizer that calls a method of its attribute `part`."""
     find = attrgetter(part)
 
     @wraps(method)
@@ -102,7 +102,7 @@ class Optimizer(tf.Module):
     _begin = begin
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write `**options` out in the signature of a subclass, for people and for tools."""
+        """Write `**options` out in the signature of a subclass, for readers and for tools."""
         super().__init_subclass__(**kwargs)
         cls.__signature__ = cls._written_out(inspect.signature(cls.__init__))
 
@@ -114,7 +114,8 @@ class Optimizer(tf.Module):
     iterations = _iterations = property(_of("_state", State.get_iterations), _of("_state", State.set_iterations))
     learning_rate = lr = property(_of("_settings.rate", Rate.read), _of("_settings.rate", Rate.replace))
     _learning_rate = property(attrgetter("_settings.rate.source"), _of("_settings.rate", Rate.keep))
-    """The rate's variable, schedule or callable, and how one is made: for subclasses written for Keras 2.9."""
+    """The rate's variable, schedule or callable, and a function that makes one: for subclasses written for Keras
+    2.9."""
     _build_learning_rate = staticmethod(rate.parse)
     current_loss_scale = property(_of("_settings.loss_scale", LossScale.now))
     loss_scale_factor = property(_of("_settings.loss_scale", LossScale.constant), _of("_settings", settings.set_scale))
@@ -137,10 +138,10 @@ class Optimizer(tf.Module):
     load_own_variables = _of("_state", State.load_own_variables)
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Create the slots of model variables; those of variables known already are left as they are.
+        """Create the slots of model variables; those of known variables stay unchanged.
 
-        A subclass with slots of its own extends this: `super().build(var_list)`, then
-        `add_variable_from_reference` for each variable. May be called again with further variables.
+        A subclass with its own slots extends this: `super().build(var_list)`, then `add_variable_from_reference` for
+        each variable. May be called again with further variables.
 
         Raises:
           GradientsError: not a variable. MismatchError: a variable is not on the optimizer's mesh.
@@ -170,14 +171,14 @@ class Optimizer(tf.Module):
         skip_gradients_aggregation: bool = False,
         experimental_aggregate_gradients: bool = True,
     ) -> None:
-        """Take one step; where it raises, and where Ctrl-C is pressed, no variable is changed.
+        """Take one step. If it raises, or you press Ctrl-C, no variable changes.
 
         Args:
           grads_and_vars: (gradient, variable) pairs. A gradient is a floating tensor of the variable's shape on its
-            mesh, in any layout; or `IndexedSlices`; or None, which leaves that variable as it is. Empty: no step.
-          name: means nothing; Keras takes it.
-          skip_gradients_aggregation: True leaves gradients, which are else summed over the replicas of a
-            `tf.distribute.Strategy`, as they are. experimental_aggregate_gradients: the opposite, of OptimizerV2.
+            mesh, in any layout; or `IndexedSlices`; or None, which leaves that variable unchanged. Empty: no step.
+          name: ignored; accepted because Keras accepts it.
+          skip_gradients_aggregation: True uses gradients unchanged. The default sums them over the replicas of a
+            `tf.distribute.Strategy`. experimental_aggregate_gradients: the opposite, of OptimizerV2.
 
         Raises:
           GradientsError (a TypeError): malformed pairs, or a variable twice.
@@ -190,12 +191,13 @@ class Optimizer(tf.Module):
 
     @not_converted
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """`apply_gradients` as Keras 3 has it: without `trainable_variables`, gradients are in build order."""
+        """Call `apply_gradients` with Keras 3's arguments: without `trainable_variables`, gradients are in build
+        order."""
         variables = self._state.tracked.in_build_order(grads) if trainable_variables is None else trainable_variables
         self.apply_gradients(list(zip(grads, variables, strict=True)))
 
     def minimize(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> None:
-        """`compute_gradients`, then `apply_gradients`."""
+        """Call `compute_gradients`, then `apply_gradients`."""
         self.apply_gradients(self.compute_gradients(loss, var_list, tape))
 
     compute_gradients = _of("_stepper", Stepper.compute_gradients)
@@ -223,7 +225,7 @@ class Optimizer(tf.Module):
         return super()._lookup_dependency(name, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as JSON values; `from_config` makes the same optimizer from them.
+        """Return the constructor's arguments as JSON values; `from_config` makes the same optimizer from them.
 
         Raises UnsupportedError: it was made by `Optimizer(rule=...)`; HyperparameterError: some are symbolic.
         """
@@ -232,9 +234,10 @@ class Optimizer(tf.Module):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """An optimizer with this configuration and no state. Raises HyperparameterError: it does not fit the class.
+        """Return an optimizer with this configuration and no state. Raises HyperparameterError: it does not fit the
+        class.
 
-        `config` may also hold live objects: a mesh, a schedule, a callable. It is not changed.
+        `config` may also contain live objects: a mesh, a schedule, a callable. It is not changed.
         """
         return configs.from_config(cls, config)
 

@@ -1,7 +1,7 @@
-"""`Optimizer` where Keras runs on JAX or PyTorch: what an optimizer is made with, checked, and no state.
+"""`Optimizer` if Keras runs on JAX or PyTorch: the checked arguments of an optimizer, without state.
 
-`optim.for_keras` makes of it one that steps. The classes of `optim/optimizers` are subclasses of it there, and of
-`optim.optimizer.Optimizer` where TensorFlow is used; both have the same arguments.
+`optim.for_keras` makes an optimizer that steps from it. There the classes of `optim/optimizers` are subclasses of it,
+and with TensorFlow they are subclasses of `optim.optimizer.Optimizer`; both have the same arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Variables(list[Any]):
 
 
 class State:
-    """What `optim.state.state.State` is to the options, with numbers in place of variables."""
+    """The counterpart of `optim.state.state.State` for the options, with numbers in place of variables."""
 
     given_mesh = None
 
@@ -46,7 +46,7 @@ class State:
 
 
 class Optimizer:
-    """Base of all optimizers where Keras runs on JAX or PyTorch; `optim.for_keras` makes one that steps.
+    """Base of all optimizers if Keras runs on JAX or PyTorch; `optim.for_keras` makes one that steps.
 
     Args: see `optim.optimizer.Optimizer`; `mesh` is TensorFlow's.
 
@@ -75,7 +75,7 @@ class Optimizer:
         self._algorithm = self._settings.algorithm()
 
     def _begin(self, name: str, mesh: Any) -> State:
-        """As that of `optim.optimizer.Optimizer`."""
+        """See `optim.optimizer.Optimizer`."""
         if mesh is not None:
             raise UnsupportedError(
                 "mesh= is for TensorFlow's DTensor; leave it out. On JAX, slots follow keras.distribution"
@@ -88,7 +88,7 @@ class Optimizer:
     _written_out = staticmethod(settings.with_options)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write `**options` out in the signature of a subclass, for people and for tools."""
+        """Write `**options` out in the signature of a subclass, for readers and for tools."""
         super().__init_subclass__(**kwargs)
         cls.__signature__ = cls._written_out(inspect.signature(cls.__init__))
 
@@ -116,17 +116,17 @@ class Optimizer:
         raise UnsupportedError("update_step is for TensorFlow; call apply on what optim.for_keras gives")
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """As `optim.optimizer.Optimizer.exclude_from_weight_decay`."""
+        """See `optim.optimizer.Optimizer.exclude_from_weight_decay`."""
         self._settings.weight_decay.exclude_from_weight_decay(var_list, var_names)
 
     def get_config(self) -> dict[str, Any]:
-        """As `optim.optimizer.Optimizer.get_config`."""
+        """See `optim.optimizer.Optimizer.get_config`."""
         self._algorithm.check_has_config()
         return configs.to_config(self.name, self._hyper, self._settings, self._state)  # type: ignore[arg-type]
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """As `optim.optimizer.Optimizer.from_config`."""
+        """See `optim.optimizer.Optimizer.from_config`."""
         return configs.from_config(cls, config)
 
 

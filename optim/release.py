@@ -1,4 +1,4 @@
-"""Which release of dtopt this is."""
+"""Find the release of this dtopt."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 
 DISTRIBUTIONS = ("dtopt", "dtopt-light")
-"""What the packages are installed as: with TensorFlow, or without."""
+"""Names of the distributions: with TensorFlow, or without."""
 
 
 def installed() -> dict[str, str]:
-    """The versions of what is installed, by distribution: of both only by mistake, as they own the same files."""
+    """Return the versions of the installed distributions by name. Both are installed only by mistake: they own the same
+    files."""
     found = {}
     for name in DISTRIBUTIONS:
         with suppress(PackageNotFoundError):
@@ -20,5 +21,5 @@ def installed() -> dict[str, str]:
 
 
 def version() -> str:
-    """As the installed distribution says; `from source` where none is installed."""
+    """Return the version of the installed distribution; `from source` if there is none."""
     return next(iter(installed().values()), "from source")

@@ -1,6 +1,6 @@
-"""Keys and metadata of the slot-variable layout, docs/formats/slot-variables.md; numpy- and TensorFlow-free.
+"""Keys and metadata of the slot-variable layout, docs/formats/slot-variables.md; independent of numpy and TensorFlow.
 
-`optim.checkpoints.saving` and `migrate` both go through this module, so the layout is written down once.
+`optim.checkpoints.saving` and `migrate` both use this module, so the layout has one definition.
 """
 
 from __future__ import annotations
@@ -33,38 +33,39 @@ ACCUMULATED_STEPS = "accumulated_steps"
 LOSS_SCALE = "loss_scale"
 FINITE_STEPS = "finite_steps"
 CONSTRAINTS = "constraints"
-"""In the provenance: variable -> the constraint that the source puts on it after each step, in words."""
+"""In the provenance: variable -> the constraint that the source applies to it after each step, in words."""
 GROUPS_CLASS = "Groups"
 GROUPS = "groups"
 """In the provenance of `Groups`: variable -> the number of its group."""
 SCALAR_DTYPES = {ITERATIONS: "int64", ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS: "int64"}
-"""Of counters and of scalars that options bring along; others are float64."""
+"""Dtype of counters and of scalars of options; others are float64."""
 GATHERED_DTYPE = "int64"
-"""Of the mark that GATHERED is for each variable: a scalar."""
+"""Dtype of GATHERED's flag for each variable, a scalar."""
 SLICED = frozenset({"bool", "int8", "uint8", "int16", "int32", "int64", "bfloat16", "float32", "float64"})
 SLICED |= {"complex64", "complex128"}
 """Dtypes of which TensorFlow reads tensors in slices (2.21, tensorflow/core/util/tensor_bundle, GetSliceValue)."""
 WHOLE, ADDED = "whole", "added"
-"""What of a live variable starts fresh: all of it, or what it has beyond the shape in the file."""
+"""The part of a live variable that starts fresh: all of it, or the part beyond the shape in the file."""
 
 
 def escape(name: str) -> str:
-    """One node name as TensorFlow writes it into a key, for example `dense/kernel` -> `dense.Skernel`."""
+    """Return one node name as TensorFlow writes it into a key, for example `dense/kernel` -> `dense.Skernel`."""
     return name.replace(".", "..").replace("/", ".S")
 
 
 def unescape(part: str) -> str:
-    """The name that `escape`, and TensorFlow, made one part of a key from."""
+    """Return the name of one part of a key, the inverse of `escape` and of TensorFlow's."""
     return ".".join(piece.replace(".S", "/") for piece in part.split(".."))
 
 
 def scalar_dtype(name: str) -> str:
-    """The dtype of a scalar of the optimizer."""
+    """Return the dtype of a scalar of the optimizer."""
     return SCALAR_DTYPES.get(name, "float64")
 
 
 def is_ours(name: str) -> bool:
-    """A state, the file that names it, or what an interrupted save of this program or of TensorFlow left of one."""
+    """Whether a name is a state, the file that names it, or a remainder of an interrupted save by this program or
+    TensorFlow."""
     return name == POINTER_NAME or name.startswith((STATE_PREFIX, f".{POINTER_NAME}-"))
 
 
@@ -103,7 +104,7 @@ def scale_of(slot: str) -> str:
 
 
 def is_grown(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a shape is another one with a single dim that is larger."""
+    """Whether a shape equals another one except for a single dim that is larger."""
     if len(stored) != len(shape):
         return False
     larger = [b > a for a, b in zip(stored, shape, strict=True)]
@@ -114,8 +115,8 @@ def is_grown(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 class VariableEntry:
     """A model variable: `dtype` is TensorFlow's name for it, `"float32"`, `"bfloat16"`, ...
 
-    `stored` is False where the file holds its slots only: a migrated `get_weights()` list has no model in it.
-    `fresh` is empty, WHOLE (the file has neither value nor slots of it), or ADDED (the live one may be larger).
+    `stored` is False if the file contains only its slots: a migrated `get_weights()` list has no model in it. `fresh`
+    is empty, WHOLE (the file has neither value nor slots of it), or ADDED (the live one may be larger).
     """
 
     name: str
@@ -130,7 +131,7 @@ class VariableEntry:
         return document if self.fresh else {key: value for key, value in document.items() if key != "fresh"}
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a live variable of this shape can have what the file holds of this one."""
+        """Whether a live variable of this shape can load what the file contains of this one."""
         return shape == self.shape or self.fresh == WHOLE or (self.fresh == ADDED and is_grown(self.shape, shape))
 
     @classmethod
@@ -201,7 +202,7 @@ class Metadata:
         return metadata
 
     def check(self, where: str) -> None:
-        """Names are unique, and every slot belongs to a variable of the table."""
+        """Check that names are unique, and that every slot belongs to a variable of the table."""
         names = [v.name for v in self.variables]
         if len(set(names)) != len(names) or not all(names):
             raise CheckpointError(f"{where}: its metadata names a variable twice, or not at all")
@@ -212,7 +213,7 @@ class Metadata:
                 raise CheckpointError(f"{where}: its metadata lists slot {slot!r} wrongly ({unknown[:3]})")
 
     def expected_keys(self) -> dict[str, tuple[int, ...] | None]:
-        """Every tensor key that the metadata promises, with its shape, or None where the shape is free."""
+        """Return every tensor key of the metadata, with its shape, or None if any shape is allowed."""
         keys: dict[str, tuple[int, ...] | None] = {scalar_key(ITERATIONS): ()}
         for v in self.variables:
             if v.stored:
@@ -223,7 +224,7 @@ class Metadata:
         return keys
 
     def compare_keys(self, present: Mapping[str, Sequence[int]], where: str) -> None:
-        """Refuse a file whose tensors are not those that the metadata promises.
+        """Refuse a file whose tensors differ from those of the metadata.
 
         Args:
           present: shape by key of every tensor in the file.
@@ -243,12 +244,12 @@ class Metadata:
 
 
 def pointer_text(state_name: str) -> str:
-    """Content of the file `checkpoint`, TensorFlow's CheckpointState in protobuf text form."""
+    """Return the content of the file `checkpoint`, TensorFlow's CheckpointState in protobuf text form."""
     return f'model_checkpoint_path: "{state_name}"\nall_model_checkpoint_paths: "{state_name}"\n'
 
 
 def current_prefix(folder: str) -> str:
-    """Prefix of the current state of a checkpoint folder. Raises CheckpointError if there is none."""
+    """Return the prefix of the current state of a checkpoint folder. Raises CheckpointError if there is none."""
     pointer = os.path.join(folder, POINTER_NAME)
     try:
         with open(pointer, encoding="utf-8") as file:
@@ -261,5 +262,5 @@ def current_prefix(folder: str) -> str:
     label, _, value = first.partition(":")
     name = value.strip().strip('"')
     if label != "model_checkpoint_path" or not name or os.path.basename(name) != name or "\0" in name:
-        raise CheckpointError(f"{pointer} does not name a state of its own folder: {first[:80]!r}")
+        raise CheckpointError(f"{pointer} does not name a state in its folder: {first[:80]!r}")
     return os.path.join(folder, name)

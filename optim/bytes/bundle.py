@@ -54,7 +54,7 @@ WHOLE_DIM = -1
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """numpy's type that holds a TensorFlow dtype's bits. Raises CheckpointError if numpy has no such type."""
+    """Return numpy's type with a TensorFlow dtype's bits. Raises CheckpointError if numpy lacks such a type."""
     if name not in DTYPES:
         raise CheckpointError(f"tensors of dtype {name} are not supported; known: {', '.join(DTYPES)}")
     return np.dtype(DTYPES[name][1])
@@ -214,7 +214,8 @@ class BundleReader(Mapping[str, Entry]):
         return flat.view(dtype).reshape(entry.shape)
 
     def extent(self, key: str) -> Extent | None:
-        """Where the bytes of `key` are; None for strings, booleans and partitioned variables, which need a look.
+        """Return where the bytes of `key` are; None for strings, booleans and partitioned variables, which must be
+        decoded.
 
         Raises:
           DamagedFileError: the bytes are incomplete.

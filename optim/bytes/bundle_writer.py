@@ -115,7 +115,7 @@ class BundleWriter:
             self._file.close()
 
     def syncing(self) -> AbstractContextManager[None]:
-        """As `syncing.syncing`, of the tensors."""
+        """Sync the tensors' file while it grows, as `syncing.syncing` does."""
         return syncing(self._file.fileno())
 
     def add(self, key: str, array: np.ndarray, dtype: str | None = None) -> None:

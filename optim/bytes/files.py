@@ -1,6 +1,6 @@
-"""Files by name, on this machine or at a URL: the only way in which readers look at a source.
+"""Files by name, on this machine or at a URL: readers access a source only through this module.
 
-A name such as `s3://bucket/name` is a URL, which `optim.bytes.remote` reads by ranges; all else is a path.
+A name such as `s3://bucket/name` is a URL, which `optim.bytes.remote` reads by ranges; all other names are paths.
 """
 
 from __future__ import annotations

@@ -15,8 +15,10 @@ PAUSE = 0.1
 
 @contextlib.contextmanager
 def syncing(descriptor: int) -> Iterator[None]:
-    """Inside, the disk gets what an open file has so far while more is made, so that little is left for the sync at its
-    end. Raises OSError, as that would: of a part that could not be stored it does not hear a second time."""
+    """Write the contents of an open file to the disk while it grows, so that little is left for the sync at its end.
+
+    Raises OSError like that final sync: the system reports a part that could not be stored only once.
+    """
     done = threading.Event()
 
     def run() -> None:

@@ -42,7 +42,7 @@ def spelled(path: str) -> str:
 
 
 def sync(descriptor: int) -> None:
-    """Have the disk store what was written; of a file's times no more than is needed if a call can choose that."""
+    """Write the contents to the disk; of a file's times only what is needed, if a call can choose that."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 

@@ -1,4 +1,4 @@
-"""What a name alone shows: whether it is a URL, and what of it may be shown."""
+"""What a name alone shows: whether it is a URL, and which parts of it may be shown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def is_url(path: str) -> bool:
 
 
 def is_signed(path: str) -> bool:
-    """Whether it is a URL with something after a question mark, which is good for this one file alone."""
+    """Whether it is a URL with something after a question mark, which is valid only for this one file."""
     return is_url(path) and "?" in path
 
 
 def shown(text: str) -> str:
-    """A text without what URLs in it hold of credentials: user, password, and everything after a question mark."""
-    # Each begins at a word and takes what follows whole: names of 100,000 letters are looked through once.
+    """Return a text without the credentials of URLs in it: user, password, and everything after a question mark."""
+    # Each begins at a word and matches all that follows: names of 100,000 letters are scanned once.
     text = re.sub(r"(\b\w+://)[^/\s@]*@", r"\1", text)
     return re.sub(r"(\b\w+://[^\s?'\"]*)(?:\?[^\s'\",;)]*)?", r"\1", text)

@@ -1,4 +1,4 @@
-"""What is known of gradients that a step is given apart from these, as of rows that a batch has several times."""
+"""Extra information about the gradients of a step, such as the rows that a batch contains several times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optim.precision import compute_dtype
 
 @dataclass(frozen=True)
 class Slices:
-    """`IndexedSlices`, not summed up: a gradient in `values`, in float32 at least, for each of `rows`."""
+    """`IndexedSlices` before their sum: a gradient in `values`, in float32 at least, for each of `rows`."""
 
     values: Any
     rows: Any
@@ -27,7 +27,7 @@ class Slices:
         return cls(tf.cast(values, compute_dtype(values.dtype)), tf.cast(rows, tf.int64))
 
     def summed(self, power: str, count: int, layout: Any) -> Any:
-        """That power of each, summed up by row, of all `count` rows."""
+        """Return the sums by row of that power of each gradient, for all `count` rows."""
         return relayout(tf.math.unsorted_segment_sum(POWERS[power](self.values), self.rows, count), layout)
 
 
@@ -36,10 +36,10 @@ class Apart:
     """What was done to the gradients of a call before the step.
 
     Attributes:
-      is_settled: whether they are divided by the loss scale, and clipped.
-      slices: those of which each is squared, by index of the variable.
-      named: which rows `IndexedSlices` named that were made dense, where the others stay, by index of the variable.
-      held: the gradients as dtopt's own kernel has them, where it took them all while they were checked.
+      is_settled: whether they are already divided by the loss scale, and clipped.
+      slices: those whose gradients are squared one by one, by index of the variable.
+      named: rows of `IndexedSlices` that were made dense, if other rows must not change, by index of the variable.
+      held: the gradients as dtopt's own kernel has them, if it took them all while they were checked.
     """
 
     is_settled: bool = False
@@ -49,4 +49,4 @@ class Apart:
 
 
 AS_GIVEN = Apart()
-"""Nothing was done to them."""
+"""Gradients that nothing has changed."""

@@ -1,9 +1,9 @@
 """TensorFlow's fused kernels for the rules that have one: a shard updated in place, in one pass over memory.
 
-Each function gives the call of one `ResourceApply*` op on local handles. The kernels' own formulas are in
-`tensorflow/core/kernels/training_ops.cc`; bias corrections and other scalars are computed beforehand in float64, so
-Adam's kernel is called with beta powers of zero and the corrected learning rate. One difference from the rules'
-maths stays: the kernels form 1 − β₂ and the like in the variable's dtype, which for float32 and 0.999 is off by 1.3e-5.
+Each function returns the call of one `ResourceApply*` op on local handles. The kernels' own formulas are in
+`tensorflow/core/kernels/training_ops.cc`. Bias corrections and other scalars are computed beforehand in float64, so
+Adam's kernel gets beta powers of zero and the corrected learning rate. One difference from the rules' maths remains:
+the kernels compute 1 − β₂ and similar terms in the variable's dtype, which for float32 and 0.999 is off by 1.3e-5.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def _has_rmsprop_formula(rule: Any) -> bool:
 
 
 def _has_adams_formula(rule: Any) -> bool:
-    """The kernel of AMSGrad knows no Nesterov momentum; without bias correction, 1 − β is wanted exact, too."""
+    """The kernel of AMSGrad has no Nesterov momentum; without bias correction, 1 − β must be exact, too."""
     return _rounds_as_the_kernel(rule) and rule.bias_correction and not (rule.amsgrad and rule.nesterov)
 
 
 def _rounds_as_the_kernel(rule: Any) -> bool:
-    """The kernels form 1 − β in the variable's dtype. A rule that rounds the powers alone, at once, wants it exact."""
+    """The kernels compute 1 − β in the variable's dtype. A rule that rounds only the powers needs an exact 1 − β."""
     return rule.float32_powers in (False, MULTIPLIED)
 
 
@@ -99,10 +99,10 @@ KERNELS: Mapping[type, tuple[Kernel, Callable[[Any], bool]]] = {
     AdamaxRule: (_adamax, _rounds_as_the_kernel),
     FtrlRule: (_ftrl, lambda rule: True),
 }
-"""By class of rule: its kernel, and for which of its variants that computes the rule's formula."""
+"""By class of rule: its kernel, and for which of its variants the kernel computes the rule's formula."""
 
 
 def kernel_for(rule: Rule, dtype: tf.DType) -> Kernel | None:
-    """The fused kernel of a rule for variables of `dtype`, None if there is none."""
+    """Return the fused kernel of a rule for variables of `dtype`, None if there is none."""
     kernel, fits = KERNELS.get(type(rule), (None, None))
     return kernel if dtype in DTYPES and fits is not None and fits(rule) else None

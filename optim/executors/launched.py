@@ -1,4 +1,4 @@
-"""The gradients of an eager step on one GPU, of which the host learns nothing before the step is launched."""
+"""The gradients of an eager step on one GPU; the host learns nothing about them before the step is launched."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from optim.native.direct import Held
 class LaunchedGradients:
     """Gradients for `optim.options.clipping` and for dtopt's own kernel.
 
-    What they are multiplied by, and whether one of them is not finite, so that there is no step, the GPU finds out and
-    keeps: the launches of the step read it there.
+    The GPU computes and keeps their factors, and whether one of them is not finite, so that there is no step. The
+    launches of the step read these there.
 
     Attributes:
-      scale: what they are multiplied by anyway. checks: whether there is no step if one is not finite.
-      norm: the limit of norms, and whether that is of the joint norm. limit: then each element is clipped to ±limit.
+      scale: a factor that is known in advance. checks: whether a gradient that is not finite prevents the step.
+      norm: the limit of norms, and whether it limits the joint norm. limit: then each element is clipped to ±limit.
     """
 
     tensors: Tensors
@@ -38,7 +38,7 @@ class LaunchedGradients:
 
     @property
     def factors(self) -> list[float]:
-        """Of each its place in what is made."""
+        """Positions of the gradients' factors in the control memory."""
         return [float(1 + i) for i in range(self.count)]
 
     @property
@@ -51,7 +51,7 @@ class LaunchedGradients:
         return self.tensors.positions(self.count)
 
     def control(self, group: int) -> Held:
-        """What is made, launched on the GPU of a group at the first call."""
+        """Return the control memory, computed on the GPU of a group at the first call."""
         if self.made is None:
             limit, is_joint = self.norm or (0.0, False)
             numbers = (self.scale, limit, float(is_joint), float(self.checks))
@@ -59,6 +59,6 @@ class LaunchedGradients:
         return self.made
 
     def was_left_out(self) -> bool:
-        """Whether there was no step after all (waits)."""
+        """Whether the step was left out (waits)."""
         assert self.made is not None, "it was launched"
         return direct.is_left_out(self.made)

@@ -1,21 +1,21 @@
 """The local executor: eager steps on the shards themselves.
 
-DTensor decomposes every fused op and runs each as its own SPMD function. Here each variable is unpacked once, when
-the plan is made, into one resource handle per local device; a step then updates the shards: with one call of dtopt's
-own kernel for those of all devices (`native.py`); what it cannot update, with TensorFlow's fused kernels or the rule's
-ops, one thread per device; or, if asked to, with one XLA body per device.
+DTensor decomposes every fused op and runs each part as its own SPMD function. Here each variable is unpacked once, when
+the plan is made, into one resource handle per local device. A step then updates the shards of all devices with one call
+of dtopt's own kernel (`native.py`). Shards that it cannot update use TensorFlow's fused kernels or the rule's ops, one
+thread per device; or, on request, one XLA body per device.
 
-Where slots are sharded further than their variable (ZeRO-1), each device updates the part of its shard that it has
-slots for, and writes it into the same shard on the other devices too: dtopt's kernel in the same pass over memory.
+If slots are sharded further than their variable (ZeRO-1), each device updates the part of its shard that it has slots
+for, and writes it into the same shard on the other devices too: dtopt's kernel in the same pass over memory.
 
-Which bits a step gives: dtopt's kernel rounds every element alike, wherever it lies in whichever shard, so that for
-rules that treat each element for itself the state is the same, bit for bit, on every mesh, layout, slot placement and
-number of threads. A norm is added up in float64, in an order that the shards decide: in the other dtypes its last bit
-reaches the rounded factor about once in 10⁸ steps, in float64 it may at once. TensorFlow's kernels round the last few
-elements of a shard otherwise than the others, so that on them meshes agree to rounding only.
+The bits of a step: dtopt's kernel rounds every element in the same way, wherever it is in a shard. So for elementwise
+rules the state is the same, bit for bit, on every mesh, layout, slot placement and number of threads. A norm is added
+up in float64, in an order that depends on the shards. In the other dtypes its last bit changes the rounded factor about
+once in 10⁸ steps; in float64 it may at once. TensorFlow's kernels round the last few elements of a shard differently
+from the others, so that with them meshes agree only up to rounding.
 
-DTensor runs asynchronously and a local handle does not wait for it, so a step begins by waiting for whatever is
-pending (`wait_for_pending`); local ops are synchronous, so whatever DTensor does next comes after.
+DTensor runs asynchronously and a local handle does not wait for it, so a step begins by waiting for pending work
+(`wait_for_pending`). Local ops are synchronous, so later work of DTensor comes after them.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ __all__ = ["Plan", "handles_of", "run", "wait_for_pending"]
 
 
 Stepped = bool | Callable[[], bool]
-"""Whether there was a step; or a function that waits until it is known whether a GPU left it out, and returns that."""
+"""Whether there was a step; or a function that waits for the GPU and returns that."""
 
 
 def run(work: Work, plan: Plan) -> Stepped:
-    """Carry out one step. The caller has waited for what was pending.
+    """Run one step. The caller has waited for pending work.
 
     Returns:
-      Whether there was a step: under loss scaling, a gradient that is not finite leaves everything as it was.
+      Whether there was a step: under loss scaling, a gradient that is not finite leaves everything unchanged.
     """
     if not _can_hold(work):
         return _by_one_op(work)
@@ -71,7 +71,7 @@ def run(work: Work, plan: Plan) -> Stepped:
 
 
 def _launched(work: Work, selection: Selection, tensors: Tensors) -> Stepped:
-    """A step of which the host learns nothing before it is launched."""
+    """Launch a step whose result the host does not know before the launch."""
     scale, checks = 1.0 if work.loss_scale is None else 1.0 / work.loss_scale, work.loss_scale is not None
     clipped = clip(LaunchedGradients(tensors, len(work.gradients), scale, checks), work.clip)
     native.step(work, native.arrange(work, selection), clipped)
@@ -92,12 +92,12 @@ def _update(work: Work, plan: Plan, selection: Selection, gradients: ShardGradie
 
 
 def _can_hold(work: Work) -> bool:
-    """Whether gradients can be held for the kernel, or some variable is not one that is given it by its handle."""
+    """Whether gradients can be held for the kernel, or some variable cannot be passed to it by its handle."""
     return direct.available() or not all(one_op.takes(work, i) for i in range(len(work.tracked)))
 
 
 def _by_one_op(work: Work) -> bool:
-    """A step of plain variables that the kernel updates, where gradients cannot be held."""
+    """Run a step of plain variables that the kernel updates, if gradients cannot be held."""
     if work.loss_scale is not None and not portable.is_finite(work):
         return False
     portable.run(work)
@@ -114,8 +114,8 @@ def _by_tensorflow(
 ) -> None:
     """Update shards with TensorFlow's kernels.
 
-    Where a device updates a part of a shard only, the parts are kept until all devices of a round have computed theirs,
-    and then written; a round is as large as the largest shard.
+    If a device updates only a part of a shard, the parts are kept until all devices of a round have computed theirs,
+    and then written. A round is as large as the largest shard.
     """
     devices = list(rest)
     scalars = {factor: {**values, "zero": 0.0} for factor, values in work.coefficients.items()}
@@ -142,7 +142,7 @@ def _by_tensorflow(
 
     def update_whole(device: str) -> None:
         call_all(calls[device])
-        for i, shard in slow[device]:  # each made now, so that there is no more than one gradient at a time
+        for i, shard in slow[device]:  # made one by one, so that there is at most one gradient at a time
             shard_step.update(work, i, shard, *arguments(device, i, shard))
 
     def in_round(members: set[int]) -> None:
@@ -167,7 +167,7 @@ def _by_tensorflow(
 
 
 def _rounds(rest: Mapping[str, Sequence[tuple[int, Shard]]]) -> Iterator[set[int]]:
-    """The variables updated in part, together as large as the largest of them at most."""
+    """Yield groups of the variables updated in part, each group at most as large as the largest variable."""
     sizes = {i: math.prod(s.box.shape) * s.dtype.size for placed in rest.values() for i, s in placed if s.box}
     members: set[int] = set()
     for i, size in sizes.items():
@@ -180,7 +180,7 @@ def _rounds(rest: Mapping[str, Sequence[tuple[int, Shard]]]) -> Iterator[set[int
 
 
 def _tensors(work: Work, selection: Selection) -> Tensors:
-    """The gradients as shards."""
+    """Return the gradients as shards."""
     found = {}
     if RowGradient in set(map(type, work.gradients)) or any(work.lazy):
         found = {i: row for i, g in enumerate(work.gradients) if (row := _by_row(g, work, i)) is not None}
@@ -195,7 +195,7 @@ def _tensors(work: Work, selection: Selection) -> Tensors:
 
 
 def _moved(gradient: Any, tracked: Tracked) -> Any:
-    """A gradient of a variable on a GPU, on that GPU."""
+    """Return a gradient of a variable on a GPU, moved to that GPU."""
     is_there = tracked.mesh is not None or isinstance(gradient, RowGradient)
     if is_there or not native.on_gpu(tracked) or gradient.device == tracked.variable.device:
         return gradient
@@ -204,7 +204,9 @@ def _moved(gradient: Any, tracked: Tracked) -> Any:
 
 
 def _by_row(gradient: Any, work: Work, i: int) -> RowGradient | None:
-    """The gradient if it is rows, or is made rows because no device alone knows which are all zero and are to stay."""
+    """Return the gradient if it is rows. Convert it to rows if no device alone knows which rows are all zero and must
+    not change.
+    """
     if isinstance(gradient, RowGradient):
         return gradient
     if work.lazy[i] and native.on_gpu(work.tracked[i]):

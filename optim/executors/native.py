@@ -27,7 +27,7 @@ from optim.state.tracked import Tracked
 
 
 class Pending(Protocol):
-    """Gradients that are held for the kernel, and what it does to them on the way: `ShardGradients`."""
+    """Gradients that are held for the kernel, and what it does to them in its pass: `ShardGradients`."""
 
     @property
     def factors(self) -> list[float] | None: ...
@@ -39,7 +39,7 @@ class Pending(Protocol):
     def held(self) -> Held: ...
 
     def control(self, group: int) -> Held | None:
-        """What the GPU of a group has made of them, where `factors` are places in it."""
+        """Return the control memory that the GPU of a group computed from them, if `factors` are positions in it."""
 
     @property
     def rows(self) -> Mapping[int, int]: ...
@@ -51,13 +51,14 @@ DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.float16)
 NO_NOISE = -1.0
 """The key of a step, for the kernel, that has no noise."""
 MOVE, STAY, MOVE_SLOTS = 0, 1, 2
-"""What happens to rows without a gradient, as the enum Others in `pieces.h` counts."""
+"""How to treat rows without a gradient, numbered as the enum Others in `pieces.h`."""
 
 
 def program_of(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> Program | None:
-    """What updates a variable, which may depend on its rank and on which slots it has; None if nothing here does.
+    """Return the program of a variable, which may depend on its rank and its slots; None if there is no program for it.
 
-    `each`: where its gradient is the sum of several, of which each is squared."""
+    `each`: whether its gradient is the sum of several that are squared one by one.
+    """
     return program_for(rule, *_variant(rule, tracked, slots), each)
 
 
@@ -68,7 +69,7 @@ def _variant(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> tuple[int
 
 
 def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> str:
-    """Why the kernel cannot update a variable; empty if it can. `each`: as for `program_of`."""
+    """Explain why the kernel cannot update a variable; empty if it can. `each`: as for `program_of`."""
     program = program_of(rule, tracked, slots, each)
     if program is None:
         return why_none(rule, *_variant(rule, tracked, slots), each)
@@ -119,7 +120,9 @@ def on_gpu(tracked: Tracked) -> bool:
 
 
 def device_of(tracked: Tracked) -> str:
-    """Where a variable is: of one with copies the copy at hand, or else the first one; on a mesh only its kind."""
+    """Return the device of a variable. With copies, it is that of the copy at hand, or else the first one; on a mesh
+    only the kind of device.
+    """
     if tracked.mesh is not None:
         return str(tracked.mesh.device_type())
     variable = tracked.variable
@@ -130,7 +133,7 @@ def device_of(tracked: Tracked) -> str:
 
 
 def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str:
-    """Why no launch of dtopt's updates a variable on a GPU; empty if one does."""
+    """Explain why no launch of dtopt's updates a variable on a GPU; empty if one does."""
     if not gpu.is_on():
         return gpu.why_not(program, tracked.variable.dtype.name)
     if tracked.variable.dtype not in DTYPES:
@@ -143,7 +146,7 @@ def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str
 
 
 def why_not_here(tracked: Tracked) -> str:
-    """Why the kernel can do nothing with gradients of a variable; empty if it can add up their squares."""
+    """Explain why the kernel cannot use gradients of a variable; empty if it can add up their squares."""
     dtype = tracked.variable.dtype
     if dtype not in DTYPES:
         return f"it does not compute in {dtype.name}"
@@ -154,11 +157,12 @@ def why_not_here(tracked: Tracked) -> str:
         return status().reason
     if tracked.mesh is None or direct.available():
         return ""
-    return f"TensorFlow {tf.version.VERSION} has no functions that take DTensors apart"
+    return f"TensorFlow {tf.version.VERSION} has no functions to read the parts of DTensors"
 
 
 def square_sums(held: Held, sources: Sequence[int], batches: Batches | None = None) -> list[float]:
-    """The sum of squares of each of the tensors at `sources`, added up in float64. `batches`: of the step before."""
+    """Return the sum of squares of each of the tensors at `sources`, added up in float64. `batches`: of the step
+    before."""
     if batches is not None and batches.batches:
         return direct.square_sums(batches.batches[0].number, held, sources)
     found = call("DtoptSquares", vector([held.number], tf.int64), vector(sources, tf.int64))
@@ -167,28 +171,28 @@ def square_sums(held: Held, sources: Sequence[int], batches: Batches | None = No
 
 
 def adds_up_on(tracked: Tracked) -> bool:
-    """Whether a kernel adds up squares of gradients on the GPU, of no mesh, that a variable is on."""
+    """Whether a kernel adds up squares of gradients on the GPU of a variable without a mesh."""
     return tracked.mesh is None and adds_up_parts(tracked)
 
 
 def adds_up_parts(tracked: Tracked) -> bool:
-    """Whether kernels add up squares of what each GPU has of a gradient."""
+    """Whether kernels add up squares of the parts of a gradient on each GPU."""
     if not gpu.is_on() or not on_gpu(tracked):
         return False
     return tracked.variable.dtype in DTYPES and status().available and not gpu.why_no_squares()
 
 
 def squares_on_gpu(tensors: Sequence[Any], device: str) -> Any:
-    """The sum of squares of each of some tensors on a GPU: a float64 vector there, without a wait."""
+    """Return the sum of squares of each of some tensors on a GPU: a float64 vector there, without a wait."""
     with tf.device(device):
         return library.ops().dtopt_square_sums(tensors=tensors)
 
 
 def decides_there(work: Work, gradients: Sequence[Any]) -> bool:
-    """Whether the GPU that all variables are on finds out what a step needs to know of its gradients, for its launches.
+    """Whether the GPU of all variables computes what the launches of a step need to know about its gradients.
 
-    Not of float64 under a loss scale, whose squares may be infinite where gradients are not, and not where norms are
-    those of clipped elements.
+    Not for float64 under a loss scale, whose squares may be infinite although gradients are finite, and not for norms
+    of clipped elements.
     """
     if (work.loss_scale is None and work.clip.norm is None) or work.clip.needs_clipped_norms:
         return False
@@ -198,14 +202,14 @@ def decides_there(work: Work, gradients: Sequence[Any]) -> bool:
 
 
 class Batch:
-    """Shards of one dtype and learning rate on all devices, looked up by the kernel once."""
+    """Shards of one dtype and learning rate on all devices; the kernel looks them up once."""
 
     def __init__(self, work: Work, program: Program, by_device: Placed, rate_factor: Group, offsets: Sequence[int]):
         placed = [at for on_device in by_device.values() for at in on_device]
         self.program = program
         self.rate_factor = rate_factor
         self.positions = [position for position, _ in placed]
-        """Of the variables in the step."""
+        """Positions of the variables in the step."""
         self.dtype = placed[0][1].dtype
         self.packing = packing_numbers(work, self.positions, program)
         groups = []
@@ -221,16 +225,19 @@ class Batch:
         with tf.device(next(iter(by_device))):
             self.group, number = call("DtoptJoin", _vector([number for _, number in groups]), links, *attributes)
         self.number = int(number.numpy())
-        """By which the kernel finds the group, as long as `group` lives."""
+        """Number by which the kernel finds the group, as long as `group` lives."""
 
 
 def numbers_on_mesh(work: Work, program: Program) -> tuple[Any, bool]:
-    """While tracing a step on a mesh of variables that are alike: the numbers of their groups for the kernel's op, and
-    whether the devices are to step together, because one writes what others have, too."""
+    """Return the groups for the kernel's op, while a step on a mesh of equal variables is traced.
+
+    Returns: the numbers of the groups, and whether the devices must step together, because one writes what others have,
+    too.
+    """
     mesh = work.tracked[0].mesh
     assert mesh is not None
     with tf.init_scope():
-        wait_for_pending()  # a variable may yet be given its first value
+        wait_for_pending()  # a variable may still get its first value
         selection = Plan(work.rules, work.tracked, work.slots).selection(work.tracked)
         placed, together = selection.by_device, False
         if any(shard.box is not None for on_device in placed.values() for _, shard in on_device):
@@ -250,7 +257,7 @@ def numbers_on_mesh(work: Work, program: Program) -> tuple[Any, bool]:
 
 
 def _group(work: Work, program: Program, placed: Sequence[tuple[int, Shard]], offsets: Sequence[int]) -> Any:
-    """A group of the shards on one device, and its number."""
+    """Return a group of the shards on one device, and its number."""
     shards = [shard for _, shard in placed]
     names = [*program.slots, *(scale for scale in map(slot_layout.scale_of, program.slots) if scale in shards[0].slots)]
     slots = [s.slots[name] for name in names for s in shards]
@@ -266,9 +273,9 @@ def _group(work: Work, program: Program, placed: Sequence[tuple[int, Shard]], of
 
 
 def others(work: Work, members: Sequence[int]) -> list[int]:
-    """What happens to rows of these variables without a gradient; nothing if that is the same for all.
+    """Return how to treat rows of these variables without a gradient; empty if that is the same for all.
 
-    On a GPU they are left alone if a gradient is rows, and none is if they move.
+    On a GPU they stay unchanged if a gradient is rows, and no gradient is rows if they move.
     """
     if not any(work.lazy[i] for i in members) or on_gpu(work.tracked[members[0]]):
         return []
@@ -277,7 +284,7 @@ def others(work: Work, members: Sequence[int]) -> list[int]:
 
 
 def _links(shards: Sequence[Shard]) -> list[int]:
-    """Where else the values that are computed for a part of a shard are to be written: pairs of positions."""
+    """Return where else to write the values of a part of a shard: pairs of positions."""
     at = {id(shard): position for position, shard in enumerate(shards)}
     return [n for i, shard in enumerate(shards) for other in shard.partners for n in (i, at[id(other)])]
 
@@ -287,7 +294,7 @@ def _vector(numbers: Sequence[int]) -> Any:
 
 
 class Batches:
-    """What the kernel updates, and the `rest`, which it cannot, by device."""
+    """The shards that the kernel updates, and the `rest`, which it cannot update, by device."""
 
     def __init__(self, work: Work, selection: Selection):
         self.rest: dict[str, list[tuple[int, Shard]]] = {}
@@ -314,7 +321,7 @@ def is_one_gpu(batches: Batches) -> bool:
 
 
 def arrange(work: Work, selection: Selection) -> Batches:
-    """Made anew only when a step differs from the one before in more than its numbers."""
+    """Arrange a step; a new arrangement is made only if more than numbers differ from the step before."""
     first = next(iter(work.rate_factors), None)  # there may be none: gradients that overwrite their variables
     changing = tuple(work.rate_factors) if isinstance(first, tuple) else ()  # a factor never changes
     apart = tuple(i for i, slices in enumerate(work.slices) if slices is not None)

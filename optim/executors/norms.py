@@ -1,4 +1,4 @@
-"""Sums of squares by TensorFlow's own ops, of whole tensors on any mesh or none."""
+"""Sums of squares by TensorFlow's own ops, of whole tensors with or without a mesh."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from optim.precision import compute_dtype, constant
 
 
 def square_sum(gradient: Any) -> Any:
-    """The sum of squares, a float64 scalar on no mesh or, in a function, on that of the gradient.
+    """Return the sum of squares, a float64 scalar without a mesh or, in a function, on the mesh of the gradient.
 
-    Squares of numbers above 1e19 do not fit into float32: if their sum is not finite, they are added up in float64.
+    Squares of numbers above 1e19 do not fit into float32. If their sum is not finite, they are added up in float64.
     """
-    if tf.executing_eagerly():  # brought off their meshes, of which there may be several
+    if tf.executing_eagerly():  # moved off their meshes, because there may be several
         value = sum_of_parts(_squares, gradient)
         return constant(value if math.isfinite(value) else sum_of_parts(_wide_squares, gradient), tf.float64)
     usual = _squares(gradient)
@@ -31,9 +31,9 @@ def square_sum(gradient: Any) -> Any:
 
 
 def sum_of_parts(function: Callable[[Any], Any], tensor: Any) -> float:
-    """What a function that gives one number, which adds up over parts, makes of an eager tensor on any mesh or none.
+    """Apply a function, whose results add up over parts, to an eager tensor with or without a mesh.
 
-    Of one client, without a sum by DTensor: `optim/executors/spread.py` says why.
+    On meshes of one client DTensor adds nothing up: `optim/executors/spread.py` explains why.
     """
     if not dtensor.is_dtensor(tensor) or dtensor.num_clients() > 1:
         return float(to_host(unfolded(function, tensor)))

@@ -1,6 +1,6 @@
-"""Eager steps on meshes in TensorFlow's ops: each variable's as a function that takes the numbers of the step.
+"""Eager steps on meshes in TensorFlow's ops: each variable's step as a function of the numbers of the step.
 
-Why is said in `optim/layouts/folding.py`.
+`optim/layouts/folding.py` explains why.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ KEY = "the key of stochastic rounding"
 
 
 Update = Callable[[Work, int, Any], None]
-"""What is done to one variable, given its number and gradient."""
+"""The update of one variable, from its number and gradient."""
 
 
 def call(work: Work, i: int, gradient: Any, update: Update) -> None:
-    """Do `update(work, i, gradient)`: eagerly on a mesh in a function, which the slots keep."""
+    """Call `update(work, i, gradient)`; eagerly on a mesh as a function that the slots keep."""
     layout = work.tracked[i].layout
     if not tf.executing_eagerly() or layout is None or work.is_apart(i):
         update(work, i, gradient)
@@ -37,7 +37,8 @@ def call(work: Work, i: int, gradient: Any, update: Update) -> None:
 
 
 def traced(work: Work, i: int, dtype: tf.DType, update: Update) -> tuple[Callable[[Any, Any], None], np.ndarray]:
-    """`update` as a function of the numbers that change and the gradient, which the slots keep; and these numbers."""
+    """Return `update` as a function of the changing numbers and the gradient, which the slots keep; and these
+    numbers."""
     coefficients = work.scalars(i) if work.coefficients else {}
     key = None if work.key is None else float(work.key)
     given = {**coefficients, MOMENTUM: work.ema_momentum, DECAY: work.decay_factors[i], KEY: key}
@@ -52,7 +53,7 @@ def traced(work: Work, i: int, dtype: tf.DType, update: Update) -> tuple[Callabl
 
 
 def _step(work: Work, fixed: Mapping[str, Any], changing: Sequence[str], update: Update) -> Callable[[Any, Any], None]:
-    """`update` of the one variable of `work`, as a function of the numbers that change and the gradient."""
+    """Return `update` of the one variable of `work`, as a function of the changing numbers and the gradient."""
 
     def step(numbers: Any, gradient: Any) -> None:
         scalars = {**fixed, **{name: numbers[place] for place, name in enumerate(changing)}}

@@ -1,12 +1,13 @@
-"""A step of variables on CPU devices by dtopt's own kernel, as one op for all that are alike: what happens inside a
-`tf.function`, in the replicas of a `tf.distribute` strategy, and eagerly where gradients of plain variables have some
-rows only.
+"""A step of variables by dtopt's own kernel, as one op for all that have equal properties.
 
-The op is given the variables' handles, so that TensorFlow orders it among whatever else reads or writes them in a
-function; scales, clipping, weight decay, averages and roundings of master copies happen in its one pass over memory.
-On a mesh each device runs it on its parts (`native/spmd.py`), and finds slots without their handles (`mesh_groups.py`);
-where slots are sharded further than their variable, the last device steps all parts. Under XLA, which cannot compile
-it, steps are the portable executor's.
+It is used inside a `tf.function`, in the replicas of a `tf.distribute` strategy, and eagerly if gradients of plain
+variables have only some rows.
+
+The op gets the variables' handles, so that TensorFlow orders it among other reads and writes in a function. Scales,
+clipping, weight decay, averages and roundings of master copies happen in its one pass over memory. On a mesh each
+device runs it on its parts (`native/spmd.py`), and finds slots without their handles (`mesh_groups.py`). If slots are
+sharded further than their variable, the last device steps all parts. XLA cannot compile the op, so under XLA the
+portable executor makes the steps.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
 
 LISTS = ("variables", "slots", "averages", "roundings")
-"""Handles, as the op calls them."""
+"""Handles, under the op's names."""
 
 
 def takes(work: Work, i: int) -> bool:
@@ -62,19 +63,19 @@ def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
     if variable is None or "/job:ps" in variable.device:
         return False
     if tracked.mesh is not None and (tf.executing_eagerly() or not is_divided_well(rule, tracked, slots)):
-        return False  # eagerly the local executor is there
+        return False  # eager steps use the local executor
     return not native.why_not(rule, tracked, slots, each)
 
 
 def is_divided_well(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
-    """Whether devices can step what they have of variable and slots, and a function on their mesh may have the op."""
+    """Whether devices can step their parts of variable and slots, so that a function on their mesh may use the op."""
     if rule is None or not spmd.available():
         return False
     if rule.elementwise:
         return not why_not_in_shards(rule, tracked, slots)
     names = [*(slot.name for slot in rule.slots), slot_layout.AVERAGE, slot_layout.MASTER]
     layouts = [tracked.layout, *map(layout_of, slots.of(tracked, names).values())]
-    return not any(map(_is_divided, layouts))  # every device has all that is added up
+    return not any(map(_is_divided, layouts))  # every device has all addends
 
 
 def _is_divided(layout: dtensor.Layout | None) -> bool:
@@ -89,13 +90,13 @@ def takes_rows(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool
 
 
 def adds_squares(work: Work, i: int) -> bool:
-    """Whether a sum of squares by the kernel, in float64, tells if a gradient is finite."""
+    """Whether a sum of squares by the kernel, in float64, shows if a gradient is finite."""
     is_here = work.tracked[i].mesh is None and not native.on_gpu(work.tracked[i])
     return is_here and takes(work, i) and work.gradients[i].dtype != tf.float64
 
 
 def is_possible(work: Work) -> bool:
-    """Whether the kernel can have a part in this step."""
+    """Whether the kernel can take part in this step."""
     return not work.only_ops and work.has_rules and library.status().available and not needs_ops()
 
 
@@ -105,17 +106,18 @@ def takes_all(work: Work) -> bool:
 
 
 def place_of_scalars(tracked: Sequence[Tracked]) -> AbstractContextManager[Any]:
-    """Where the scalars of a step are computed: for launches on the host, whose numbers they take."""
+    """Return where the scalars of a step are computed: for launches on the host, which passes the numbers."""
     launches = gpu.is_on() and not needs_ops() and any(item.mesh is None and native.on_gpu(item) for item in tracked)
     return on_host() if launches else nullcontext()
 
 
 def control(work: Work, is_finite: Callable[[Work], Any]) -> Any:
-    """In a function, what the GPU of all variables makes of their gradients before the step: whether it is left out,
-    and what they are multiplied by. None if the host needs to know it, or if there is nothing to know.
+    """Return the GPU's control tensor of a step in a function: whether it is left out, and the factors of gradients.
+
+    None if the host needs to know these, or if there is nothing to know.
 
     Args:
-      is_finite: tells on a mesh whether all numbers in all gradients are finite.
+      is_finite: on a mesh returns whether all numbers in all gradients are finite.
     """
     if any(item.mesh is not None for item in work.tracked):
         return _control_on_mesh(work, is_finite) if native.on_gpu(work.tracked[0]) else None
@@ -138,7 +140,7 @@ def control(work: Work, is_finite: Callable[[Work], Any]) -> Any:
 
 
 def _control_on_mesh(work: Work, is_finite: Callable[[Work], Any]) -> Any:
-    """`control` of a mesh of GPUs, by TensorFlow's ops."""
+    """Return `control` for a mesh of GPUs, by TensorFlow's ops."""
     is_scaled = work.loss_scale is not None
     if work.clip.needs_clipped_norms or not (is_scaled or work.clip.norm) or not takes_all(work):
         return None
@@ -146,7 +148,7 @@ def _control_on_mesh(work: Work, is_finite: Callable[[Work], Any]) -> Any:
     pending = clip(_unscaled(work, lambda _: squares), replace(work.clip, clipvalue=None))
     finite: Any = True
     if is_scaled and any(gradient.dtype == tf.float64 for gradient in work.gradients):
-        finite = is_finite(work)  # of these, squares may be infinite where gradients are not
+        finite = is_finite(work)  # their squares may be infinite although gradients are finite
     elif is_scaled:
         finite = tf.reduce_all(tf.math.is_finite(tf.stack(squares)))
     is_left_out = tf.logical_not(finite)
@@ -154,7 +156,7 @@ def _control_on_mesh(work: Work, is_finite: Callable[[Work], Any]) -> Any:
 
 
 def was_taken(work: Work) -> Any:
-    """Whether a step with a `control` was not left out: a bool tensor of the host, or of the mesh."""
+    """Return whether a step with a `control` was made: a bool tensor of the host, or of the mesh."""
     on_mesh = work.tracked[0].mesh is not None
     with nullcontext() if on_mesh else tf.device(work.control.device):
         is_left_out = work.control[0]
@@ -166,7 +168,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     """Update the variables that the kernel takes.
 
     Returns:
-      What is left to do for the others, None for nothing; and, inside a function, the ops that do the step.
+      The step of the other variables, None if there are no others; and, inside a function, the ops that make the step.
     """
     mine = [i for i in range(len(work.tracked)) if takes(work, i)] if is_possible(work) else []
     if not mine:
@@ -184,7 +186,9 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     with_rows = {
         key: any(isinstance(work.gradients[i], RowGradient) for i in members) for key, members in groups.items()
     }
-    for key in sorted(groups, key=with_rows.__getitem__, reverse=True):  # these may fail: before anything else changes
+    for key in sorted(
+        groups, key=with_rows.__getitem__, reverse=True
+    ):  # these may fail, so they come before anything else changes
         with tf.control_dependencies(done):
             op = _update(work, groups[key], clipped, key[0])
         done += [op] if op is not None else []
@@ -194,7 +198,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
 
 
 def _clipped(work: Work) -> PendingGradients:
-    if work.control is not None:  # of each its place there
+    if work.control is not None:  # the position of each factor there
         return PendingGradients(
             work.gradients, _none, [float(1 + i) for i in range(len(work.gradients))], work.clip.clipvalue
         )
@@ -202,7 +206,7 @@ def _clipped(work: Work) -> PendingGradients:
 
 
 def _unscaled(work: Work, square_sums: Callable[[Sequence[Any]], list[Any]]) -> PendingGradients:
-    """The gradients, divided by the loss scale."""
+    """Return the gradients, divided by the loss scale."""
     gradients = PendingGradients(work.gradients, square_sums)
     if work.loss_scale is None:
         return gradients
@@ -214,7 +218,7 @@ def _none(gradients: Sequence[Any]) -> list[Any]:
 
 
 def _adding_up(work: Work) -> Callable[[Sequence[Any]], list[Any]]:
-    """What gives the sum of squares of each gradient."""
+    """Return the function that computes the sum of squares of each gradient."""
     if any(tracked.mesh is not None for tracked in work.tracked):
         return _square_sums_of_wholes if tf.executing_eagerly() else functools.partial(_square_sums_on_mesh, work)
     if not any(map(native.on_gpu, work.tracked)):
@@ -227,7 +231,7 @@ def _adding_up(work: Work) -> Callable[[Sequence[Any]], list[Any]]:
 
 
 def squared_norms(gradients: Sequence[Any]) -> Any:
-    """The sum of squares of each gradient on no mesh, a float64 vector."""
+    """Return the sum of squares of each gradient without a mesh, a float64 vector."""
     return library.ops().dtopt_square_sums(tensors=[numbers_of(gradient) for gradient in gradients])
 
 
@@ -237,12 +241,12 @@ def _square_sums(gradients: Sequence[Any]) -> list[Any]:
 
 
 def _square_sums_of_wholes(gradients: Sequence[Any]) -> list[Any]:
-    """On several devices, where the op would see those of one."""
+    """Return sums across several devices: the op would see the numbers of only one."""
     return [square_sum(numbers_of(gradient)) for gradient in gradients]
 
 
 def _square_sums_on_mesh(work: Work, gradients: Sequence[Any]) -> list[Any]:
-    """Each device adds up those of its parts."""
+    """Return sums to which each device adds its parts."""
     here = [i for i, gradient in enumerate(gradients) if not _has_window(gradient)]
     gathered = iter(window_sums([gradient for gradient in gradients if _has_window(gradient)]))
     if not here or any(gradients[i].dtype not in native.DTYPES for i in here):
@@ -261,7 +265,7 @@ def _square_sums_on_mesh(work: Work, gradients: Sequence[Any]) -> list[Any]:
 
 
 def _copies(gradient: Any, tracked: Tracked) -> int:
-    """How many devices of a mesh have each number of a gradient: all have rows, which are not divided."""
+    """Return how many devices of a mesh have each number of a gradient: all have rows, which are not divided."""
     assert tracked.layout is not None
     layout = tracked.layout
     is_rows = isinstance(gradient, RowGradient)
@@ -273,20 +277,23 @@ def _has_window(gradient: Any) -> bool:
 
 
 def by_window(gradients: Sequence[Any]) -> tuple[list[Any], list[RowGradient]]:
-    """Those whose numbers are at hand, and those that the step itself takes from the sum over a window of calls."""
+    """Split into gradients whose numbers are at hand, and those that the step takes from the sum over a window of
+    calls."""
     return [g for g in gradients if not _has_window(g)], [g for g in gradients if _has_window(g)]
 
 
 def numbers_of(gradient: Any) -> Any:
-    """The tensor of a dense gradient, or of the rows that there are."""
+    """Return the tensor of a dense gradient, or of the existing rows."""
     if isinstance(gradient, tf.IndexedSlices):
         return gradient.values
     return gradient.sums if isinstance(gradient, RowGradient) else gradient
 
 
 class PendingGradients:
-    """Gradients for `optim.options.clipping`: each a tensor times its factor, then clipped to ±`limit`, which the
-    kernel does on the way. `square_sums` gives the sums of their squares, float64 scalars."""
+    """Gradients for `optim.options.clipping`: each a tensor times its factor, then clipped to ±`limit`.
+
+    The kernel applies both in its pass. `square_sums` returns the sums of their squares, float64 scalars.
+    """
 
     def __init__(
         self,
@@ -301,7 +308,7 @@ class PendingGradients:
         self._square_sums = square_sums
 
     def settled(self, i: int) -> Any:
-        """Gradient number `i` with nothing pending, in at least float32."""
+        """Return gradient number `i` with everything pending applied, in at least float32."""
         given = self.tensors[i]
         if isinstance(given, RowGradient) and given.window is not None:
             scale = 1.0 if self.factors is None else self.factors[i]
@@ -349,7 +356,7 @@ class PendingGradients:
 
 
 def _update(work: Work, members: Sequence[int], gradients: PendingGradients, program: Program) -> Any:
-    """One op for variables of one dtype, device and learning rate."""
+    """Make one op for variables of one dtype, device and learning rate."""
     tracked = [work.tracked[i] for i in members]
     goals = [target(work.slots, item) for item in tracked]
     slots = native.slot_variables(work.slots, tracked, program)
@@ -413,11 +420,11 @@ def _handles(variables: Sequence[Any]) -> list[Any]:
 
 
 def _rest(work: Work, rest: Sequence[int], gradients: PendingGradients) -> Work:
-    """The step of the other variables, whose gradients are scaled and clipped already."""
+    """Return the step of the other variables, whose gradients are scaled and clipped already."""
     settled = [_rounded(gradients.settled(i), work.gradients[i].dtype) for i in rest]
     return replace(work.only(rest), gradients=settled, clip=GradientsClipOption(), loss_scale=None)
 
 
 def _rounded(gradient: Any, dtype: tf.DType) -> Any:
-    """As `work.scaled`: float16 stays float32, where it does not underflow."""
+    """Round as `work.scaled` does: float16 stays float32, which does not underflow."""
     return gradient if dtype == tf.float16 else tf.cast(gradient, dtype)

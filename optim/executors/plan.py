@@ -36,25 +36,25 @@ class Shard:
         self.tracked = tracked
         master = slots.get(slot_layout.MASTER)
         self.variable = variable if master is None else master
-        """What the rule updates: the variable, or its master copy."""
+        """The variable that the rule updates: the model's variable, or its master copy."""
         self.dtype = tracked.variable.dtype if master is None else tf.float32
         self.rounding = None if master is None else variable
-        """The variable, where that is the rounding of its master copy."""
+        """The model's variable, if it is the rounding of its master copy."""
         self.slots = slots
         self.part = part
         """Position of the device in the mesh of the variable."""
         self.primary = primary
         """Whether this device's copy counts in norms: exactly one of the replicas of each shard does."""
         self.box = box
-        """What the slots are for, and the device updates, if not the whole shard."""
+        """The part that has slots and that the device updates, if it is not the whole shard."""
         self.region = region
-        """Where in the whole table that is, as `region_of` says."""
+        """Position of the box in the whole table, as `region_of` returns it."""
         self.partners: list[Shard] = []
-        """Where there is a box: the same shard of the variable on the devices that update the rest of it."""
+        """If there is a box: the same shard of the variable on the devices that update the rest of it."""
 
 
 class DeviceScalars:
-    """Scalar tensors on one device; a value that did not change is not sent again."""
+    """Scalar tensors on one device; an unchanged value is not sent again."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, Group, str], tuple[float, Any]] = {}
@@ -71,7 +71,7 @@ class DeviceScalars:
 
 
 class Plan:
-    """Handles of all tracked variables and slots; `rules` are what updates each."""
+    """Handles of all tracked variables and slots; `rules` update the variables."""
 
     def __init__(self, rules: Sequence[Rule | None], tracked: Sequence[Tracked], slots: SlotTable):
         pairs = zip(rules, tracked, strict=True)
@@ -82,15 +82,16 @@ class Plan:
         self._selection: tuple[Sequence[Tracked], Selection] | None = None
 
     def shards(self, tracked: Tracked) -> Sequence[Shard]:
-        """Those of a variable, by local device."""
+        """Return the shards of a variable, by local device."""
         return self._shards[tracked.index]
 
     def is_by_rows(self, tracked: Tracked) -> bool:
-        """Whether all that devices update of a variable are some columns of some rows."""
+        """Whether the parts of a variable that devices update are some columns of some rows."""
         return all(shard.region is not None for shard in self._shards[tracked.index])
 
     def selection(self, tracked: Sequence[Tracked]) -> Selection:
-        """The shards of these variables; made anew only when others take part than in the step before."""
+        """Return the shards of these variables; a new selection is made only if the variables differ from the step
+        before."""
         if self._selection is None or (self._selection[0] is not tracked and self._selection[0] != tracked):
             self._selection = (tracked, Selection([self._shards[item.index] for item in tracked]))
         return self._selection[1]
@@ -107,9 +108,9 @@ class Selection:
         self.devices = list(self.by_device)
         self.counts = [len(shards) for shards in by_variable]
         self.offsets = [0, *itertools.accumulate(self.counts)][:-1]
-        """Where the shards of each variable begin if those of all are counted."""
+        """Number of the first shard of each variable, if all shards are counted."""
         self.batches: tuple[Any, Any] | None = None
-        """What `native.arrange` made of it, and for which steps."""
+        """The result of `native.arrange`, and the steps that it is for."""
 
 
 def _shards(rule: Rule | None, item: Tracked, slots: SlotTable) -> list[Shard]:
@@ -128,8 +129,11 @@ def _shards(rule: Rule | None, item: Tracked, slots: SlotTable) -> list[Shard]:
 
 
 def step_layout(rule: Rule | None, item: Tracked, slots: SlotTable) -> dtensor.Layout | None:
-    """How that is divided of which each device updates a part: as the slots are, which are all placed alike; where an
-    elementwise rule has none, as the sum of gradients, so that each device has what it updates."""
+    """Return the layout that divides the updates among devices.
+
+    It is the layout of the slots, which are all placed in the same way. For an elementwise rule without slots it is
+    that of the sum of gradients, so that each device has what it updates.
+    """
     has_parts = rule is not None and rule.elementwise
     total = slots.find(slot_layout.ACCUMULATED_GRADIENT, item) if has_parts else None
     others = (n for n in slots.names if n != slot_layout.ACCUMULATED_GRADIENT)
@@ -141,28 +145,28 @@ def step_layout(rule: Rule | None, item: Tracked, slots: SlotTable) -> dtensor.L
 
 
 def why_not_in_shards(rule: Rule, item: Tracked, slots: SlotTable) -> str:
-    """Why the slots of a variable are placed so that its shards cannot be updated one by one; empty if they can."""
+    """Explain why the slots' placement prevents updates of single shards of a variable; empty if it does not."""
     names = [*(slot.name for slot in rule.slots), slot_layout.AVERAGE, slot_layout.MASTER]
     placed = {name: layout_of(slot) for name, slot in slots.of(item, names).items()}
     odd = next((name for name, layout in placed.items() if layout != item.layout), None)
     if odd is None:
         return ""
-    where = f"slot {odd!r} of {item} is placed otherwise than the variable (slot_placement)"
+    where = f"slot {odd!r} of {item} is placed differently from the variable (slot_placement)"
     if any(other != placed[odd] for other in placed.values()):
-        return f"{where}, and its slots are not all placed alike"
+        return f"{where}, and its slots do not all have the same placement"
     why = _why_not_further(placed[odd], item)
     return why and f"{where}, and {why}"
 
 
 def _why_not_further(layout: dtensor.Layout | None, item: Tracked) -> str:
-    """Why devices cannot update the parts of a variable that they have of such a layout; empty if they can."""
+    """Explain why devices cannot update their parts of a variable with this layout; empty if they can."""
     if layout is None or item.layout is None or not is_finer(layout, item.layout):
         return "not only sharded further"
     return "the mesh has several clients" if dtensor.num_clients() > 1 else ""
 
 
 def _boxes(rule: Rule | None, item: Tracked, slots: SlotTable) -> tuple[list[Box | None], list[list[int]]]:
-    """By local device; it was checked that all slots that a step updates are placed alike."""
+    """Return the boxes by local device. All slots of a step have the same placement, which was checked."""
     layout, placed = item.layout, step_layout(rule, item, slots)
     if layout is None or placed is None:
         return [None], [[]]

@@ -1,7 +1,8 @@
 """The portable executor: one step in TensorFlow ops on whole tensors, DTensors or plain ones, eager or traced.
 
-Inside a user's `tf.function` it does what dtopt's own kernel (`one_op.py`) does not. It asks nothing of layouts: every
-operand is brought to the layout of the slots, where the update is computed, and the result to that of the variable.
+Inside a user's `tf.function` it does what dtopt's own kernel (`one_op.py`) does not. It needs no special layouts: it
+brings every operand to the layout of the slots, computes the update there, and brings the result to the layout of the
+variable.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from optim.state.tracked import Tracked
 
 
 class TensorGradients:
-    """Whole gradients for `optim.options.clipping`; norms are formed in at least float32."""
+    """Whole gradients for `optim.options.clipping`; norms are computed in at least float32."""
 
     def __init__(self, tensors: Sequence[Any]):
         self.tensors = list(tensors)
@@ -61,7 +62,8 @@ def _clip_values(gradient: Any, limit: Any) -> Any:
 
 
 def clipped(gradients: Sequence[Any], option: GradientsClipOption) -> list[Any]:
-    """Gradients clipped as `option` says; of `IndexedSlices` the slices are, before those of one row are summed."""
+    """Return gradients clipped by `option`; for `IndexedSlices` the slices are clipped, before those of one row are
+    summed."""
     if not option.active:
         return list(gradients)
     dense = [g.values if isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in gradients]
@@ -73,7 +75,8 @@ def clipped(gradients: Sequence[Any], option: GradientsClipOption) -> list[Any]:
 
 
 def settled(gradients: Sequence[Any], option: GradientsClipOption, loss_scale: Any) -> list[Any]:
-    """`clipped`, after division by the loss scale; what is not finite stays so, for `is_finite` to find."""
+    """Return `clipped` after division by the loss scale; numbers that are not finite stay so, and `is_finite` finds
+    them."""
     if loss_scale is None:
         return clipped(gradients, option)
     smaller = [_with_numbers(g, scaled(one_op.numbers_of(g), 1.0 / loss_scale)) for g in gradients]
@@ -93,7 +96,7 @@ def _with_numbers(gradient: Any, numbers: Any) -> Any:
 
 
 def is_finite(work: Work) -> Any:
-    """Whether all numbers in all gradients are finite: a bool eagerly, a bool tensor in a function."""
+    """Return whether all numbers in all gradients are finite: a bool eagerly, a bool tensor in a function."""
     if one_op.is_possible(work) and all(one_op.adds_squares(work, i) for i in range(len(work.tracked))):
         finite = tf.reduce_all(tf.math.is_finite(one_op.squared_norms(work.gradients)))
         return bool(finite) if tf.executing_eagerly() else finite
@@ -111,10 +114,10 @@ def _count_bad(gradient: Any) -> Any:
 
 
 def run(work: Work) -> list[tf.Operation]:
-    """Carry out one step; under loss scaling, after `is_finite` said yes. dtopt's own kernel does what it can.
+    """Run one step; under loss scaling only after `is_finite` returned true. dtopt's own kernel does what it can.
 
     Returns:
-      Inside a function, ops that may fail: what must not happen without the step has to wait for them.
+      Inside a function, ops that may fail: anything that must not happen without the step has to wait for them.
     """
     left, done = one_op.step(work)
     if left is not None:
@@ -158,7 +161,7 @@ def _update(work: Work, i: int, gradient: Any) -> None:
 
 
 def move_averages(work: Work) -> None:
-    """Move the averages towards what the variables are now, and overwrite these if it is time; nothing else."""
+    """Move the averages towards the current variables, and overwrite the variables when it is time; do nothing else."""
     for i, tracked in enumerate(work.tracked):
         average = work.slots.find(slot_layout.AVERAGE, tracked)
         if average is not None:
@@ -173,8 +176,8 @@ def _average_user_step(work: Work, i: int, gradient: Any) -> None:
 def rule_value(work: Work, i: int, gradient: Any) -> Any:
     """Update the slots of variable number `i` and return its new value, or that of its master copy.
 
-    The variable itself is assigned once, by the caller, who works on with this value: inside a `tf.function` a read
-    after the assignment has been seen to give the old value where the update reduces over shards (TF 2.21).
+    The caller assigns the variable once, and continues with this value. Inside a `tf.function` a read after the
+    assignment may give the old value if the update reduces over shards (observed with TF 2.21).
     """
     rule, tracked = work.rule(i), work.tracked[i]
     variable = target(work.slots, tracked)
@@ -209,9 +212,10 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
 
 
 def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:
-    """The scalars of variable number `i`, and its weight decay.
+    """Return the scalars of variable number `i`, and its weight decay.
 
-    TensorFlow keeps a tensor of each value of a Python number that meets a tensor eagerly; not so of a tensor.
+    TensorFlow keeps a tensor for each value of a Python number that an eager op combines with a tensor, so they are
+    tensors.
     """
     scalars = work.scalars(i) if work.coefficients else {}
     decay = work.decay_factors[i]
@@ -228,8 +232,8 @@ def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:
 def _update_layout(
     rule: Rule, tracked: Tracked, own: dtensor.Layout | None, slots: Mapping[str, Any]
 ) -> dtensor.Layout | None:
-    """The layout in which a rule's update is computed; `own` is that of what it updates."""
-    if rule.elementwise:  # then the work can be divided as the slots are
+    """Return the layout in which a rule's update is computed; `own` is that of the variable it updates."""
+    if rule.elementwise:  # then the work can be divided like the slots
         return next((layout_of(s) for s in slots.values()), own)
     layout = tracked.layout
     if layout is not None and rule.gathers(slots):
@@ -238,8 +242,10 @@ def _update_layout(
 
 
 def _touched_rows(gradient: Any, named: Any) -> Any:
-    """True, in the shape of the gradient, in each row (along dim 0) that is `named`; that has a number other than zero,
-    if that is None."""
+    """Return a mask in the shape of the gradient: True in each row (along dim 0) that is `named`.
+
+    If `named` is None, it is True in each row that has a nonzero number.
+    """
     dims = list(range(1, gradient.shape.rank))
     if named is not None:
         times = tf.math.unsorted_segment_sum(tf.ones_like(named), named, gradient.shape[0])

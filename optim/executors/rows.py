@@ -1,4 +1,4 @@
-"""`IndexedSlices` as the kernel takes them."""
+"""Conversion of `IndexedSlices` to the form that the kernel takes."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def row_gradient(
     powers: Sequence[int] = (),
     has_all: bool = False,
 ) -> RowGradient:
-    """The rows of `IndexedSlices` in ascending order; repeated ones are added up, in float32 at least.
+    """Return the rows of `IndexedSlices` in ascending order; repeated ones are added up, in float32 at least.
 
     Args:
       looks_at_sums: whether norms of gradients, or whether they are finite, matter.
-      sorts: whether, if not, the kernel may sort them in its step, or now for the local executor.
-      powers: what else is added up of each, as a `Program` has them, which then only the kernel does.
-      has_all: on a GPU, whether to give all rows of the table, zeros for those without a gradient.
+      sorts: whether, if they do not, the kernel may sort them in its step, or now for the local executor.
+      powers: powers of each gradient to add up as well, as a `Program` lists them; then only the kernel does it.
+      has_all: on a GPU, whether to return all rows of the table, with zeros for those without a gradient.
 
     Raises:
-      MismatchError: they do not fit the variable. Inside a `tf.function`, an index that does not raises when it runs.
+      MismatchError: they do not fit the variable. Inside a `tf.function`, a wrong index raises when it runs.
     """
     shape = tracked.variable.shape
     values, indices = tf.convert_to_tensor(gradient.values), tf.convert_to_tensor(gradient.indices)
@@ -82,7 +82,7 @@ def row_gradient(
             sums, rows = library.ops().dtopt_sum_rows(values=values, indices=indices, limit=int(shape[0]), W=wide)
     except tf.errors.InvalidArgumentError as error:
         raise MismatchError(f"the gradient of {tracked}: {error.message}") from None
-    if powers:  # these the step adds up; that the rows are there is known now
+    if powers:  # the step adds these up; the indices are checked now
         return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, is_summed=False)
     return RowGradient(sums, rows, shape, tracked.variable.dtype)
 
@@ -90,10 +90,10 @@ def row_gradient(
 def table_on_gpu(
     gradient: tf.IndexedSlices, tracked: Tracked, *, is_dense: bool, powers: Sequence[int] = ()
 ) -> tuple[Any, Any, Any]:
-    """What each row of a table is given, summed up on the GPU in the order in which it is given, without a wait.
+    """Return the sums of the gradients by row of a table, summed on the GPU in the order of the input, without a wait.
 
     Returns:
-      The sums in float32 at least, and the row of each, -1 for what is none; or the sums of all rows, and nothing. Then
+      The sums in float32 at least, and the row of each, -1 for unused ones; or the sums of all rows, and nothing. Then
       the sums of `powers`, one power after the other.
     """
     values, indices = tf.convert_to_tensor(gradient.values), tf.convert_to_tensor(gradient.indices)
@@ -119,7 +119,7 @@ def adds_up_on_gpu(tracked: Tracked) -> bool:
 
 
 def moved_rows(gradient: Any, tracked: Tracked) -> RowGradient:
-    """The rows of a dense gradient on a GPU that have a number other than zero."""
+    """Return the rows of a dense gradient on a GPU that have a nonzero number."""
     shape = tracked.variable.shape
     with tf.device(native.device_of(tracked)):
         moves = tf.reduce_any(tf.not_equal(gradient, 0), axis=list(range(1, shape.rank)))
@@ -130,9 +130,10 @@ def moved_rows(gradient: Any, tracked: Tracked) -> RowGradient:
 def squared_rows(
     slices: Slices, tracked: Tracked, program: Program | None, *, sorts: bool, has_all: bool
 ) -> RowGradient:
-    """Rows of which each gradient, settled before, is squared, as the program for that needs them.
+    """Return rows whose gradients, already scaled and clipped, are squared one by one, in the form of the program.
 
-    `sorts`, `has_all`: as for `row_gradient`."""
+    `sorts`, `has_all`: as for `row_gradient`.
+    """
     assert program is not None
     values = tf.cast(slices.values, compute_dtype(tracked.variable.dtype))
     given = tf.IndexedSlices(values, slices.rows)
@@ -145,7 +146,7 @@ def _can_sort(values: Any, indices: Any) -> bool:
 
 
 def _local(tensor: Any, tracked: Tracked) -> Any:
-    """The whole of an eager tensor on the mesh of a variable."""
+    """Return the whole of an eager tensor on the mesh of a variable."""
     assert tracked.layout is not None
     if not dtensor.is_dtensor(tensor):
         raise MismatchError(
@@ -162,7 +163,7 @@ def _local(tensor: Any, tracked: Tracked) -> Any:
 
 
 def _on_mesh(values: Any, indices: Any, tracked: Tracked, looks_at_sums: bool) -> RowGradient:
-    """All rows, and all their columns, to every device."""
+    """Send all rows, and all their columns, to every device."""
     layout, shape = tracked.layout, tracked.variable.shape
     assert layout is not None
     values = relayout(values, dtensor.Layout.replicated(layout.mesh, values.shape.rank))
@@ -173,9 +174,9 @@ def _on_mesh(values: Any, indices: Any, tracked: Tracked, looks_at_sums: bool) -
 
 
 def _summed(values: Any, rows: Any) -> tuple[Any, Any]:
-    """The same gradient, as many rows, with the sum of what each is given; zeros for one of them are what is left over.
+    """Return the same gradient, with as many rows, summed by row; surplus rows repeat one of them with zeros.
 
-    By ops that DTensor knows, whose shapes it knows.
+    It uses only ops that DTensor supports, whose shapes it knows.
     """
     place, count = tf.unique(rows)[1], tf.shape(rows)[0]
     times = tf.math.unsorted_segment_sum(tf.ones_like(rows), place, count)

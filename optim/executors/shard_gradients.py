@@ -22,8 +22,10 @@ from optim.precision import compute_dtype
 
 
 class Tensors:
-    """The gradients as tensors in Python, one per variable and device, or held for dtopt's own kernel: each of the two
-    is made when it is asked for, as it takes longer than to update a small variable."""
+    """The gradients as tensors in Python, one per variable and device, or held for dtopt's own kernel.
+
+    Each of the two is made on request, because it takes longer than to update a small variable.
+    """
 
     def __init__(
         self,
@@ -32,9 +34,11 @@ class Tensors:
         rows: Mapping[int, Held | tuple[Any, ...]],
         held: Held | None = None,
     ):
-        """Args: `given`: for each variable a DTensor, where `on_mesh`, a local tensor, or a list of those of all
-        devices. `rows`: by position of the variable, where all these are the sums of some rows: the `places` of these.
-        `held`: all that, if it is held already."""
+        """Args:
+        given: for each variable a DTensor, if `on_mesh`, a local tensor, or a list of those of all devices.
+        rows: by position of the variable, if these are the sums of some rows: the `places` of these.
+        held: all that, if it is held already.
+        """
         self._given = given
         self._on_mesh = on_mesh
         self.rows = rows
@@ -44,8 +48,8 @@ class Tensors:
 
     @property
     def parts(self) -> Sequence[Sequence[Any]]:
-        """Over variables, over the local devices of each."""
-        if self._parts is None:  # threads that ask again and again need not wait for each other
+        """List over variables, of lists over the local devices of each."""
+        if self._parts is None:  # repeated reads by threads need not wait for each other
             with self._lock:
                 self._parts = self._parts or self._unpack()
         return self._parts
@@ -57,7 +61,7 @@ class Tensors:
 
     @property
     def held(self) -> Held:
-        """The same, one after the other, and then the rows."""
+        """The same tensors, one after the other, and then the rows."""
         with self._lock:
             if self._held is None:
                 flat = self._given
@@ -68,8 +72,10 @@ class Tensors:
             return self._held
 
     def positions(self, count: int) -> dict[int, int]:
-        """Where in what is held, after `count` gradients, the rows of a variable's gradient are, by position of the
-        variable, or what stands for those that the kernel has sorted."""
+        """Return where the rows of a variable's gradient are among the held tensors, by position of the variable.
+
+        They follow `count` gradients. For rows that the kernel has sorted the result is their placeholder.
+        """
         found: dict[int, int] = {}
         for i, places in self.rows.items():
             found[i] = direct.place_of(places) if isinstance(places, Held) else count
@@ -80,8 +86,8 @@ class Tensors:
 class ShardGradients:
     """The gradients of one step: a list over variables of lists of shards, one per local device.
 
-    Scaling and clipping are left pending, because dtopt's own kernel does them on the way: a gradient is its `parts`
-    times its factor of `factors`, then clipped to ±`limit`.
+    Scaling and clipping stay pending, because dtopt's own kernel does them in its pass. A gradient is its `parts` times
+    its factor of `factors`, then clipped to ±`limit`.
     """
 
     def __init__(
@@ -97,7 +103,7 @@ class ShardGradients:
         self.limit = limit
         self._selection = selection
         self._squares = squares
-        """Sums of squares of the `parts`, once they were asked for."""
+        """Sums of squares of the `parts`, once they are computed."""
 
     @property
     def parts(self) -> Sequence[Sequence[Any]]:
@@ -113,15 +119,15 @@ class ShardGradients:
         return self._tensors.positions(sum(self._selection.counts))
 
     def control(self, group: int) -> None:
-        """None: the host knows all that is pending."""
+        """Return None: the host knows everything pending."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is pending, so that `part` makes nothing."""
+        """Whether nothing is pending, so that `part` computes nothing."""
         return self.factors is None and self.limit is None
 
     def part(self, i: int, k: int) -> Any:
-        """The gradient of variable `i` on its k-th device, with nothing pending."""
+        """Return the gradient of variable `i` on its k-th device, with everything pending applied."""
         part = self.parts[i][k]
         if self.factors is not None and self.factors[i] != 1.0:
             part = scaled(part, self.factors[i])
@@ -133,7 +139,7 @@ class ShardGradients:
         return ShardGradients(self._tensors, self._selection, self.factors, limit, self._squares)
 
     def scale(self, factors: list[float]) -> ShardGradients:
-        """Times a factor each. Factors of two calls are multiplied in float64, the gradients only once."""
+        """Multiply by a factor each. Factors of two calls are multiplied in float64, the gradients only once."""
         if self.limit is not None:
             self._settle()
         if self.factors is not None:
@@ -141,19 +147,20 @@ class ShardGradients:
         return ShardGradients(self._tensors, self._selection, factors, None, self._squares)
 
     def squared_norms(self) -> list[float]:
-        """The sum of squares of each gradient: NaN or infinite if one of its elements is (in float64: above 1e154)."""
+        """Return the sum of squares of each gradient: NaN or infinite if one of its elements is (in float64: above
+        1e154)."""
         if self.limit is not None:
             self._settle()
         squares = self._square_sums()
         if self.factors is None:
             return squares
-        if not all(map(math.isfinite, squares)):  # too large before they are scaled down, it may be
+        if not all(map(math.isfinite, squares)):  # too large, possibly only before they are scaled down
             self._settle()
             return self._square_sums()
         return [square * factor * factor for square, factor in zip(squares, self.factors, strict=True)]
 
     def is_finite(self) -> bool:
-        """Whether all numbers are; asked before anything is pending. What it reads, a norm need not read again."""
+        """Whether all numbers are finite; call it before anything is pending. A norm need not read them again."""
         if all(map(math.isfinite, self._square_sums())):
             return True
 
@@ -182,7 +189,7 @@ class ShardGradients:
         return a if math.isnan(a) else max(a, b)
 
     def _settle(self) -> None:
-        """Carry out what is pending, once for all who hold this object."""
+        """Apply everything pending, once for all users of this object."""
         assert not any(isinstance(rows, Held) for rows in self._tensors.rows.values()), "norms need sums"
         self.cast()
         parts = self._each(lambda i, shard: tf.cast(self.part(i, shard.part), self.parts[i][shard.part].dtype))
@@ -197,7 +204,7 @@ class ShardGradients:
         return shard.part == 0 if i in self._tensors.rows else shard.primary
 
     def _each(self, task: Callable[[int, Shard], Any]) -> list[list[Any]]:
-        """`task(variable, shard)` of every shard, run on the shard's device, devices at the same time."""
+        """Run `task(variable, shard)` for every shard on the shard's device, devices at the same time."""
         results: list[list[Any]] = [[None] * count for count in self._selection.counts]
 
         def on_device(device: str) -> None:
@@ -208,13 +215,13 @@ class ShardGradients:
         return results
 
     def _square_sums(self) -> list[float]:
-        """Of each whole gradient, with nothing pending taken into account."""
+        """Return the sum of each whole gradient, without anything pending."""
         if self._squares is None:
             self._squares = self._add_up()
         return self._squares
 
     def _add_up(self) -> list[float]:
-        """Each shard once, whatever holds a replica of it; over devices in float64."""
+        """Add up each shard once, however many replicas it has; over devices in float64."""
         sums: list[list[float]] = [[] for _ in self._selection.counts]
         rest: dict[str, list[tuple[int, Shard]]] = {}
         here: list[tuple[int, Shard]] = []
@@ -238,7 +245,7 @@ class ShardGradients:
         return [math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts) for parts in sums]
 
     def _squares_of(self, placed: Sequence[tuple[int, Shard]]) -> list[tuple[int, float]]:
-        if all(native.adds_up_parts(shard.tracked) for _, shard in placed):  # the host waits once, not for each
+        if all(native.adds_up_parts(shard.tracked) for _, shard in placed):  # the host waits once for all
             parts = [self.parts[i][shard.part] for i, shard in placed]
             sums = native.squares_on_gpu(parts, placed[0][1].variable.device).numpy().tolist()
             return list(zip((i for i, _ in placed), sums, strict=True))

@@ -17,7 +17,8 @@ from optim.rule import Rule
 
 
 def update_box(work: Work, i: int, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> Any:
-    """One step of the part of a shard that this device has slots for: its new value, which the caller writes."""
+    """Make one step of the part of a shard that this device has slots for. Returns its new value; the caller writes
+    it."""
     assert shard.box is not None
     begin, end = shard.box.begin, shard.box.end
     value = tf.strided_slice(devices.read(shard.variable, shard.dtype), begin, end)
@@ -28,9 +29,9 @@ def update_box(work: Work, i: int, shard: Shard, gradient: Any, scalars: Mapping
 
 
 def write_box(shard: Shard, box: Box | None, value: Any) -> None:
-    """Write what some device computed for a box into a shard on the device that this runs on.
+    """Write the result of some device for a box into a shard on the device that this runs on.
 
-    One thread at a time: TensorFlow's kernel does not lock the variable against another that writes.
+    Use one thread at a time: TensorFlow's kernel does not lock the variable against another writer.
     """
     assert box is not None
     tf.raw_ops.ResourceStridedSliceAssign(
@@ -39,7 +40,7 @@ def write_box(shard: Shard, box: Box | None, value: Any) -> None:
 
 
 def update(work: Work, i: int, shard: Shard, gradient: Any, scalars: Mapping[str, Any], decay: float | None) -> None:
-    """One step of a whole shard of variable number `i` on the device that this runs on."""
+    """Make one step of a whole shard of variable number `i` on the device that this runs on."""
     rule = work.rule(i)
     kernel = kernels.kernel_for(rule, shard.dtype)
     if kernel is not None:
@@ -53,7 +54,7 @@ def update(work: Work, i: int, shard: Shard, gradient: Any, scalars: Mapping[str
 
 
 def only_kernel(work: Work, shard: Shard, i: int) -> kernels.Kernel | None:
-    """The kernel whose one call is all that `update` does for variable number `i`; None if it takes more than that."""
+    """Return the kernel whose one call does all of `update` for variable number `i`; None if more is needed."""
     if shard.box is not None or work.decay_factors[i] is not None or work.has_averages:
         return None
     return kernels.kernel_for(work.rule(i), shard.dtype)
@@ -89,7 +90,7 @@ def _average(work: Work, shard: Shard, momentum: Any) -> None:
 def update_compiled(
     work: Work, plan: Plan, device: str, placed: Sequence[tuple[int, Shard]], gradients: Sequence[Any]
 ) -> None:
-    """The updates of all shards of a device as one XLA computation, compiled at the first step."""
+    """Run the updates of all shards of a device as one XLA computation, compiled at the first step."""
     shards = [shard for _, shard in placed]
     decays = [work.decay_factors[i] for i, _ in placed]
     factors = [repr(work.rate_factors[i]) for i, _ in placed]

@@ -1,8 +1,8 @@
-"""Eager steps on meshes of rules that need sums over variables: ops on the part of each device, sums added up here.
+"""Eager steps on meshes for rules that need sums over variables: ops on the part of each device, sums added up here.
 
-DTensor adds up by all-reduces, of each of which TensorFlow keeps a record for ever, some 400 bytes a device
+DTensor adds up by all-reduces. For each of them TensorFlow keeps a record for ever, some 400 bytes a device
 (`instance_table_` of tensorflow/core/common_runtime/collective_param_resolver_local.cc, which has the step in its key;
-TF 2.21). Here is none, and no function of DTensor's for each variable.
+TF 2.21). This module uses no all-reduce, and no DTensor function for each variable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Home:
         return cls(mesh, mesh.local_devices(), mesh.local_device_locations())
 
     def alike(self, devices: Iterable[int], axes: set[str]) -> list[list[int]]:
-        """Devices, by position, those together that have the same place along these axes."""
+        """Group devices, given by position, that have the same coordinates along these axes."""
         families: dict[Any, list[int]] = {}
         for k in devices:
             families.setdefault(tuple(at for axis, at in self.places[k].items() if axis in axes), []).append(k)
@@ -52,7 +52,7 @@ class Home:
 
 
 class Spread:
-    """An array as the parts of it that devices have, for a rule to compute with.
+    """An array as its parts on the devices, for a rule to compute with.
 
     `specs`: the mesh axis of each dim, as in `dtensor.Layout.sharding_specs`.
     """
@@ -64,7 +64,7 @@ class Spread:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole."""
+        """Shape of the whole."""
         sizes = [1 if spec == UNSHARDED else self.home.mesh.dim_size(spec) for spec in self.specs]
         return tuple(n * size for n, size in zip(self.parts[0].shape.as_list(), sizes, strict=True))
 
@@ -73,7 +73,7 @@ class Spread:
         return self.parts[0].dtype
 
     def map(self, function: Callable[..., Any], *others: Sequence[Any]) -> Spread:
-        """The same array after `function`, which is given each part, and what `others` have for its device."""
+        """Return the same array after `function`, which gets each part, and the parts of `others` on its device."""
         parts = []
         for device, *given in zip(self.home.devices, self.parts, *others, strict=True):
             with tf.device(device):
@@ -82,7 +82,7 @@ class Spread:
 
 
 def _apply(function: Callable[..., Any], *args: Any) -> Any:
-    """A function that treats each element for itself, of arrays some of which are `Spread`."""
+    """Return an elementwise function for arrays, some of which are `Spread`."""
     spread = [arg for arg in args if isinstance(arg, Spread)]
     if not spread:
         return function(*args)
@@ -107,7 +107,7 @@ for _name in ("neg", "abs", "lt", "le", "gt", "ge", "eq", "ne", "and_", "or_", "
 
 
 class _Namespace:
-    """The `xp` of a rule that is given `Spread`: what there is a kernel for."""
+    """The `xp` of a rule that computes with `Spread`: the functions that have a kernel."""
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(XP, name)
@@ -137,7 +137,7 @@ class _Namespace:
 
 
 def _dims(x: Spread, axis: Any) -> set[int]:
-    """Those that an argument `axis` names."""
+    """Return the dims that an argument `axis` names."""
     rank = len(x.specs)
     return set(range(rank)) if axis is None else {d % rank for d in ([axis] if isinstance(axis, int) else axis)}
 
@@ -146,7 +146,7 @@ SPREAD_XP = _Namespace()
 
 
 def update_for(work: Work, i: int) -> on_mesh.Update | None:
-    """What `update` takes to step variable number `i`, if it can now: eagerly, on a mesh of one client."""
+    """Return the argument of `update` for variable number `i`, if it can run now: eagerly, on a mesh of one client."""
     rule, tracked = work.rules[i], work.tracked[i]
     if not tf.executing_eagerly() or rule is None or rule.elementwise or tracked.layout is None or work.is_apart(i):
         return None
@@ -161,7 +161,8 @@ def update_for(work: Work, i: int) -> on_mesh.Update | None:
 
 
 def _is_possible(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
-    """Whether a rule calls only what is here, and each device has all that belongs to what it updates."""
+    """Whether a rule calls only functions that exist here, and each device has everything for its part of the
+    update."""
     place, own = step_layout(rule, tracked, slots), tracked.layout
     if place is None or own is None or not is_finer(place, own) or dtensor.num_clients() > 1:
         return False
@@ -226,12 +227,12 @@ def _assign(value: Any, handle: Any) -> None:
 
 
 def _own_part(shard: Shard, part: Any) -> Any:
-    """What a device updates of its shard."""
+    """Return the part of its shard that a device updates."""
     return part if shard.box is None else tf.strided_slice(part, shard.box.begin, shard.box.end)
 
 
 def _filled(value: Any, like: Spread, dtype: tf.DType) -> Spread:
-    """A rule's new slot in its dtype, of the slot's shape: a rule may return one number for all."""
+    """Return a rule's new slot in its dtype and shape: a rule may return one number for all elements."""
     given = value.parts if isinstance(value, Spread) else [value] * len(like.parts)
     return like.map(lambda part, new: tf.broadcast_to(tf.cast(new, dtype), part.shape), given)
 

@@ -1,4 +1,4 @@
-"""What both executors are given for one step, and the maths that they share."""
+"""The input of both executors for one step, and the maths that they share."""
 
 from __future__ import annotations
 
@@ -36,64 +36,65 @@ class Work:
     gradients: Sequence[Any]
     slots: SlotTable
     rules: Sequence[Rule | None]
-    """Per variable: what updates it; all None where a subclass brings its own `update_step`."""
+    """Per variable: the rule that updates it; all None if a subclass has its own `update_step`."""
     update_step: Callable[[Any, Any], None]
     coefficients: Mapping[Group, Mapping[str, Any]]
-    """What the rule made of the step's scalars, for each group of variables."""
+    """The rule's coefficients from the step's scalars, for each group of variables."""
     rate_factors: Sequence[Group]
     """Per variable: its key in `coefficients`."""
     decay_factors: Sequence[Any]
-    """Per variable: what weight decay multiplies it with before the update, `1 − weight_decay · lr`; None for none."""
+    """Per variable: the factor of weight decay before the update, `1 − weight_decay · lr`; None without decay."""
     active: Sequence[Any]
-    """Per variable: True, or a bool tensor that says whether it takes part in this step."""
+    """Per variable: whether it takes part in this step, True or a bool tensor."""
     lazy: Sequence[bool]
-    """Per variable: whether rows without a gradient are left as they are."""
+    """Per variable: whether rows without a gradient stay unchanged."""
     clip: GradientsClipOption
     has_averages: bool
     ema_momentum: Any
-    """μ of average ← μ·average + (1 − μ)·variable in this step, 1 where averages stay: a float, or a float64 tensor."""
+    """μ of average ← μ·average + (1 − μ)·variable in this step, 1 if averages stay: a float, or a float64 tensor."""
     overwrite: Any
     """Whether this step ends with variables overwritten by their averages: a bool, or a bool tensor."""
     loss_scale: Any = None
-    """What gradients are divided by first; where one of them is not finite, there is no step. None: neither."""
+    """Divisor of gradients; if one of them is not finite, there is no step. None: no division and no check."""
     jit_compile: bool = False
     only_ops: bool = False
     """`executor="portable"`: dtopt's own kernel is not used in functions either."""
     slices: Sequence[Slices | None] = ()
-    """Per variable: the slices of its gradient, where each is to be squared, or None. Empty: all None."""
+    """Per variable: the slices of its gradient, if each is squared separately, or None. Empty: all None."""
     named: Sequence[Any] = ()
-    """Per variable that is lazy: the rows that have a gradient, if only of zeros, where a dense one does not tell, or
-    None. Empty: all None."""
+    """Per lazy variable: the rows that have a gradient, even if it is zero, if a dense gradient does not show them, or
+    None. Empty: all None.
+    """
     held: Held | None = None
     """All gradients, if dtopt's own kernel has them already."""
     key: Any = None
     """Of the noise of stochastic rounding in this step: an int, or a uint32 tensor; None without it."""
     control: Any = None
-    """In a function, on a GPU: what `one_op.control` made there of the gradients, instead of numbers of the host."""
+    """In a function, on a GPU: the result of `one_op.control` there, instead of numbers of the host."""
 
     @property
     def has_rules(self) -> bool:
-        """Whether rules update the variables, and no `update_step` of a subclass."""
+        """Whether rules update the variables, and not the `update_step` of a subclass."""
         return not self.rules or self.rules[0] is not None
 
     def rule(self, i: int) -> Rule:
-        """The rule of variable number `i`, where rules update."""
+        """Return the rule of variable number `i`, if rules update."""
         rule = self.rules[i]
         assert rule is not None
         return rule
 
     def apart(self, i: int) -> Slices | None:
-        """The slices of variable number `i`, if each is to be squared."""
+        """Return the slices of variable number `i`, if each is squared separately."""
         return self.slices[i] if self.slices else None
 
     def is_apart(self, i: int) -> bool:
-        """Whether a dense gradient is not all that the step of variable number `i` needs to know."""
+        """Whether the step of variable number `i` needs more than a dense gradient."""
         if self.named and self.named[i] is not None:
             return True
         return self.apart(i) is not None and not isinstance(self.gradients[i], RowGradient)
 
     def only(self, members: Sequence[int]) -> Work:
-        """The step of these variables."""
+        """Return the step of only these variables."""
         return replace(
             self,
             tracked=[self.tracked[i] for i in members],
@@ -109,12 +110,12 @@ class Work:
         )
 
     def scalars(self, i: int) -> Mapping[str, Any]:
-        """The rule's coefficients for variable number `i`."""
+        """Return the rule's coefficients for variable number `i`."""
         return self.coefficients[self.rate_factors[i]]
 
 
 def scaled(gradient: Any, factor: Any) -> Any:
-    """A gradient times a scalar, multiplied in `compute_dtype`; float16 stays float32, where it does not underflow."""
+    """Multiply a gradient by a scalar in `compute_dtype`; float16 stays float32, which does not underflow."""
     return unfolded(_scaled, gradient, factor if tf.is_tensor(factor) else constant(factor, tf.float64))
 
 
@@ -131,7 +132,8 @@ def _constant(value: Any, dtype: tf.DType) -> Any:
 
 
 def averaged(average: Any, value: Any, momentum: Any) -> Any:
-    """average ← momentum·average + (1 − momentum)·value, computed in `compute_dtype`, in the dtype of `average`."""
+    """Return average ← momentum·average + (1 − momentum)·value, computed in `compute_dtype`, in the dtype of
+    `average`."""
     wide = compute_dtype(average.dtype)
     old, share = _constant(momentum, wide), _constant(1.0 - momentum, wide)
     new = old * tf.cast(average, wide) + share * tf.cast(value, wide)
@@ -141,12 +143,12 @@ def averaged(average: Any, value: Any, momentum: Any) -> Any:
 def updated(
     rule: Rule, variable: Any, gradient: Any, slots: Mapping[str, Any], scalars: Mapping[str, Any], decay: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """New values of a variable and of its slots, each in its own dtype.
+    """Return the new values of a variable and of its slots, each in its own dtype.
 
     All arrays have one shape and one layout, and the gradient may be `Each` of several. The update is computed in
     `compute_dtype` of the variable.
 
-    Raises MismatchError: the variable is complex, and the rule is one of real numbers.
+    Raises MismatchError: the variable is complex, and the rule needs real numbers.
     """
     dtype = variable.dtype
     wide = compute_dtype(dtype)
@@ -163,7 +165,7 @@ def updated(
         if not dtype.is_complex:
             raise
         raise MismatchError(
-            f"{type(rule).__name__} cannot step {dtype.name} variables, as it compares numbers; give complex ones an"
-            " optimizer of their own, as SGD"
+            f"{type(rule).__name__} cannot step {dtype.name} variables, because it compares numbers. Give complex ones"
+            " another optimizer, such as SGD"
         ) from error
     return tf.cast(value + summed(change), dtype), {n: tf.cast(summed(new[n]), slots[n].dtype) for n in new}

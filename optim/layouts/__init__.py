@@ -1,1 +1,1 @@
-"""Where variables and slots lie on meshes: layouts, placements of slots, and meshes as JSON."""
+"""Placement of variables and slots on meshes: layouts, policies for slots, and meshes as JSON."""

@@ -1,4 +1,4 @@
-"""Which part of a variable's shard a device updates where the slots are sharded further than the variable (ZeRO-1)."""
+"""The part of a variable's shard that a device updates if the slots are sharded further than the variable (ZeRO-1)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ class Box:
     end: tuple[int, ...]
 
     def runs(self) -> list[int]:
-        """The same as runs of elements without a gap, in row-major order: the offset of the first, the length of each,
-        how many levels follow, and their (count, stride), the outermost first. What `DtoptGroup` takes."""
+        """Return the box as runs of elements without a gap, in row-major order, in the form of `DtoptGroup`.
+
+        These are the offset of the first run, the length of each, the number of levels, and their (count, stride), the
+        outermost first.
+        """
         strides = [math.prod(self.shape[dim + 1 :]) for dim in range(len(self.shape))]
         sizes = [end - begin for begin, end in zip(self.begin, self.end, strict=True)]
         first = sum(begin * stride for begin, stride in zip(self.begin, strides, strict=True))
         dim, run = len(sizes) - 1, 1
-        while dim >= 0 and sizes[dim] == self.shape[dim]:  # whole dims at the end lie together
+        while dim >= 0 and sizes[dim] == self.shape[dim]:  # whole dims at the end are contiguous
             run *= sizes[dim]
             dim -= 1
         if dim >= 0:
@@ -38,8 +41,10 @@ class Box:
 def box_of(
     shape: Sequence[int], layout: dtensor.Layout, slot_layout: dtensor.Layout, place: Mapping[str, int]
 ) -> Box | None:
-    """The part of the slots on the device at `place` (coordinate by mesh axis) within the device's shard of the
-    variable; None if the slots are sharded like it, or are empty. `slot_layout` shards `layout` further."""
+    """Return the part of the slots on the device at `place` (coordinate by mesh axis) within its shard of the variable.
+
+    None if the slots are sharded like the variable, or are empty. `slot_layout` shards `layout` further.
+    """
     if slot_layout == layout or not math.prod(shape):
         return None
     local, part = local_shape(shape, layout), local_shape(shape, slot_layout)
@@ -53,9 +58,11 @@ def box_of(
 def region_of(
     shape: Sequence[int], layout: dtensor.Layout | None, box: Box | None, place: Mapping[str, int]
 ) -> tuple[int, int, int] | None:
-    """Where in a whole table what the device at `place` updates begins, its row and its column, and how many columns
-    the table has; a row's elements count as columns. None if it is not some columns of some rows: a dim but the first
-    two is divided, or there are no dims."""
+    """Return the position in the whole table of what the device at `place` updates.
+
+    Returns: its first row, its first column, and the number of columns of the table; a row's elements count as columns.
+    None if it is not some columns of some rows: a dim but the first two is divided, or there are no dims.
+    """
     if not shape or not math.prod(shape):
         return None
     local = list(shape) if layout is None else local_shape(shape, layout)
@@ -72,8 +79,11 @@ def region_of(
 
 
 def partners(layout: dtensor.Layout, slot_layout: dtensor.Layout) -> list[list[int]]:
-    """For each local device, by position, the others that hold the same shard of the variable and other parts of its
-    slots: those that differ only along the axes that only the slots use."""
+    """Return for each local device, by position, the partners with the same shard of the variable and other parts of
+    its slots.
+
+    Partners differ only along the axes that only the slots use.
+    """
     extra = set(slot_layout.sharding_specs) - set(layout.sharding_specs)
     places = layout.mesh.local_device_locations()
     families: dict[tuple[int, ...], list[int]] = {}
@@ -84,7 +94,7 @@ def partners(layout: dtensor.Layout, slot_layout: dtensor.Layout) -> list[list[i
 
 
 def primary_parts(layout: dtensor.Layout | None) -> list[bool]:
-    """For each local device, whether its part counts in sums: exactly one of the replicas of each part does."""
+    """Return for each local device whether its part counts in sums: exactly one of the replicas of each part does."""
     if layout is None:
         return [True]
     mesh = layout.mesh

@@ -1,4 +1,4 @@
-"""Meshes as JSON, so that an optimizer's config holds one."""
+"""Meshes as JSON, for the config of an optimizer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from optim.errors import HyperparameterError
 
 
 def check(mesh: Any) -> dtensor.Mesh | None:
-    """Return `mesh` if it is one or None. Raises HyperparameterError."""
+    """Return `mesh` if it is a mesh or None. Raises HyperparameterError."""
     if mesh is None or isinstance(mesh, dtensor.Mesh):
         return mesh
     raise HyperparameterError(f"mesh must be a tf.experimental.dtensor.Mesh or None, got {type(mesh).__name__}")
 
 
 def to_config(mesh: dtensor.Mesh | None) -> dict[str, Any] | None:
-    """`{"axes": [[name, size], ...], "device_type", "devices"}`; devices in row-major order over the axes.
+    """Return `{"axes": [[name, size], ...], "device_type", "devices"}`; devices in row-major order over the axes.
 
     With several clients `devices` is None: each client names only its own.
     """
@@ -34,7 +34,7 @@ def to_config(mesh: dtensor.Mesh | None) -> dict[str, Any] | None:
 
 
 def from_config(document: Mapping[str, Any] | None) -> dtensor.Mesh | None:
-    """The mesh that `to_config` described, made on this machine. Raises HyperparameterError."""
+    """Return the mesh that `to_config` described, made on this machine. Raises HyperparameterError."""
     if document is None:
         return None
     try:
@@ -53,7 +53,7 @@ def from_config(document: Mapping[str, Any] | None) -> dtensor.Mesh | None:
 
 
 def _check_present(devices: Sequence[str]) -> None:
-    """TensorFlow makes a mesh of devices that it does not have, and crashes when that is used."""
+    """Check that devices exist: TensorFlow accepts missing ones in a mesh, and crashes when the mesh is used."""
     here = {device.name.rpartition("device:")[2] for device in tf.config.list_logical_devices()}
     missing = [device for device in devices if device.rpartition("device:")[2].upper() not in here]
     if missing:

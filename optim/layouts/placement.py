@@ -1,4 +1,4 @@
-"""Where a slot lives: like its variable, sharded further (ZeRO-1), or wherever a callable says.
+"""Placement of a slot: like its variable, sharded further (ZeRO-1), or as a callable decides.
 
 An *axis* is a mesh axis, a *dim* a tensor dimension.
 """
@@ -22,14 +22,14 @@ from optim.layouts.policies import LIKE_VARIABLE, ZERO1, Placement
 
 
 def layout_of(variable: tf.Variable) -> dtensor.Layout | None:
-    """The layout of a DVariable, None for a plain variable."""
+    """Return the layout of a DVariable, None for a plain variable."""
     return getattr(variable, "layout", None)
 
 
 class DTensorReader:
-    """Layouts and local parts of eager DTensors, asked of DTensor's device without the cost of its Python layer.
+    """Layouts and local parts of eager DTensors, read from DTensor's device without the cost of its Python layer.
 
-    Made anew for each step: it looks the device up once, and not for every tensor.
+    Create one for each step: it looks the device up once, and not for every tensor.
     """
 
     def __init__(self) -> None:
@@ -37,23 +37,23 @@ class DTensorReader:
         self._device = api._dtensor_device()._device_info
 
     def layout_text(self, tensor: tf.Tensor) -> str | None:
-        """`to_string()` of a DTensor's layout, None for anything else; a tenth of the work of `fetch_layout`."""
+        """Return `to_string()` of a DTensor's layout, None for other tensors; a tenth of the work of `fetch_layout`."""
         try:
             return _pywrap_dtensor_device.FetchLayout(self._context, tensor, self._device)
         except core._NotOkStatusException:
             return None
 
     def parts(self, tensor: tf.Tensor) -> Sequence[Any]:
-        """What `dtensor.unpack` returns for a dense DTensor."""
+        """Return the result of `dtensor.unpack` for a dense DTensor."""
         return _pywrap_dtensor_device.Unpack(self._context, tensor, self._device)
 
 
 def slot_layout(placement: Placement, variable: tf.Variable, slot: str) -> dtensor.Layout | None:
-    """Layout of a slot that is shaped like `variable`; None for a plain variable.
+    """Return the layout of a slot that is shaped like `variable`; None for a plain variable.
 
     Raises:
-      MismatchError: a callable returned something that is no layout of this variable's mesh and rank, or one that does
-        not divide its shape.
+      MismatchError: a callable returned something that is not a layout of this variable's mesh and rank, or one that
+        does not divide its shape.
     """
     layout = layout_of(variable)
     if layout is None or placement == LIKE_VARIABLE:
@@ -67,23 +67,23 @@ def slot_layout(placement: Placement, variable: tf.Variable, slot: str) -> dtens
 
 
 def zero1_layout(layout: dtensor.Layout, shape: list[int]) -> dtensor.Layout:
-    """`layout` sharded further over the mesh axes that it leaves unused, see `sharding.zero1_specs`."""
+    """Return `layout` sharded further over the mesh axes that it leaves unused, see `sharding.zero1_specs`."""
     return dtensor.Layout(sharding.zero1_specs(layout.sharding_specs, axis_sizes(layout.mesh), shape), layout.mesh)
 
 
 def axis_sizes(mesh: dtensor.Mesh) -> dict[str, int]:
-    """Size by name of every axis, in the order of the mesh."""
+    """Return the size by name of every axis, in the order of the mesh."""
     return {name: mesh.dim_size(name) for name in mesh.dim_names}
 
 
 def is_finer(layout: dtensor.Layout, coarse: dtensor.Layout) -> bool:
-    """Whether `layout` only shards further what `coarse` leaves whole; of layouts of two ranks, always."""
+    """Whether `layout` only shards further what `coarse` leaves whole; always true for layouts of two ranks."""
     pairs = zip(layout.sharding_specs, coarse.sharding_specs, strict=False)
     return layout.rank != coarse.rank or all(b == a or coarse.num_shards(d) == 1 for d, (a, b) in enumerate(pairs))
 
 
 def only_dims(layout: dtensor.Layout | None, dims: Sequence[int]) -> dtensor.Layout | None:
-    """The layout of what is left of a tensor when it keeps these dims only."""
+    """Return the layout of a tensor that keeps only these dims."""
     return None if layout is None else dtensor.Layout([layout.sharding_specs[d] for d in dims], layout.mesh)
 
 
@@ -104,7 +104,7 @@ def _check_fits(chosen: Any, layout: dtensor.Layout, variable: tf.Variable, slot
 
 
 def from_host(array: np.ndarray, layout: dtensor.Layout | None) -> Any:
-    """A numpy array as a tensor in `layout`: each device is sent its own part only."""
+    """Return a numpy array as a tensor in `layout`: each device gets only its own part."""
     if layout is None:
         return tf.constant(array)
     mesh = layout.mesh
@@ -121,7 +121,8 @@ def from_host(array: np.ndarray, layout: dtensor.Layout | None) -> Any:
 
 
 def beside(variable: Any) -> AbstractContextManager[Any]:
-    """Put plain variables where this one is; a mesh, and a `tf.distribute` strategy, have places of their own."""
+    """Place new plain variables like this one; a mesh, and a `tf.distribute` strategy, place their variables
+    themselves."""
     if layout_of(variable) is not None or isinstance(variable, tf.distribute.DistributedValues):
         return nullcontext()
     device: AbstractContextManager[Any] = tf.device(variable.device)
@@ -129,10 +130,11 @@ def beside(variable: Any) -> AbstractContextManager[Any]:
 
 
 def new_variable(value: Any, dtype: Any, name: str, layout: dtensor.Layout | None) -> tf.Variable:
-    """A non-trainable variable: a DVariable with `layout`, or a plain variable where that is None.
+    """Return a non-trainable variable: a DVariable with `layout`, or a plain variable if it is None.
 
     Args:
-      value: a numpy array or Python number, or a tensor of the variable's own kind (on the layout's mesh or on none).
+      value: a numpy array or Python number, or a tensor of the variable's own kind (on the layout's mesh or without
+        one).
     """
     if layout is None:
         return tf.Variable(value, dtype=dtype, trainable=False, name=name)
@@ -144,7 +146,7 @@ def new_variable(value: Any, dtype: Any, name: str, layout: dtensor.Layout | Non
 
 
 def move_to_mesh(variable: tf.Variable, mesh: dtensor.Mesh) -> None:
-    """Make a plain variable a DVariable, replicated on a mesh, while it stays the same Python object."""
+    """Convert a plain variable to a DVariable, replicated on a mesh; it stays the same Python object."""
     if layout_of(variable) is not None:
         return
     layout = dtensor.Layout.replicated(mesh, variable.shape.rank)
@@ -156,7 +158,7 @@ def move_to_mesh(variable: tf.Variable, mesh: dtensor.Mesh) -> None:
 
 
 def move_to_device(variable: tf.Variable, device: str) -> None:
-    """Put a plain variable on another device, while it stays the same Python object."""
+    """Move a plain variable to another device; it stays the same Python object."""
     if variable.device == device:
         return
     value, name, trainable = variable.read_value(), variable._shared_name, variable.trainable
@@ -165,7 +167,7 @@ def move_to_device(variable: tf.Variable, device: str) -> None:
 
 
 def filled_variable(shape: list[int], fill: float, dtype: Any, name: str, layout: dtensor.Layout | None) -> tf.Variable:
-    """A variable filled with one number, made shard by shard: nothing of the full shape exists anywhere."""
+    """Return a variable filled with one number, made shard by shard: no array of the full shape exists anywhere."""
     if layout is None:
         return tf.Variable(_fill(shape, fill, dtype), trainable=False, name=name)
     parts = []
@@ -176,10 +178,10 @@ def filled_variable(shape: list[int], fill: float, dtype: Any, name: str, layout
 
 
 def _d_variable(value: Any, dtype: Any, name: str) -> tf.Variable:
-    """A non-trainable DVariable, given its name only once it is made.
+    """Return a non-trainable DVariable, which gets its name only after its creation.
 
-    TensorFlow passes the name of a variable to the op that makes its resource, and DTensor compiles an op anew, in
-    about 10 ms, for every name. All that are made under one name share what was compiled.
+    TensorFlow passes the name of a variable to the op that makes its resource, and DTensor compiles an op for every
+    name, in about 10 ms. Variables that are made under one name share the compiled op.
     """
     scope = tf.get_current_name_scope()
     with tf.name_scope(""):
@@ -189,7 +191,7 @@ def _d_variable(value: Any, dtype: Any, name: str) -> tf.Variable:
 
 
 def local_shape(shape: Sequence[int], layout: dtensor.Layout) -> list[int]:
-    """Shape of what one device holds of a tensor."""
+    """Return the shape of one device's part of a tensor."""
     return sharding.local_shape(shape, layout.sharding_specs, axis_sizes(layout.mesh))
 
 
@@ -198,7 +200,7 @@ def _fill(shape: Sequence[int], fill: float, dtype: Any) -> tf.Tensor:
 
 
 def relayout(value: Any, layout: dtensor.Layout | None) -> Any:
-    """`value` in `layout`, itself where it already is or where there is no mesh."""
+    """Return `value` in `layout`; return it unchanged if it has that layout or there is no mesh."""
     if layout is None:
         return value
     if tf.executing_eagerly() and dtensor.fetch_layout(value) == layout:
@@ -207,19 +209,19 @@ def relayout(value: Any, layout: dtensor.Layout | None) -> Any:
 
 
 def relayout_bits(value: Any, layout: dtensor.Layout | None) -> Any:
-    """`relayout` of an eager float tensor that keeps every bit.
+    """Change the layout of an eager float tensor, like `relayout`, and keep every bit.
 
-    DTensor gathers shards by adding them to zeros (TF 2.21), which turns −0 into 0; integers it leaves as they are.
+    DTensor gathers shards by adding them to zeros (TF 2.21), which converts −0 to 0; it does not change integers.
     """
     if layout is None or dtensor.fetch_layout(value) == layout:
         return value
     bits = tf.bitcast(value, {2: tf.uint16, 4: tf.int32, 8: tf.int64}[value.dtype.size])
-    wide = tf.cast(bits, tf.int32) if bits.dtype == tf.uint16 else bits  # on GPUs it gathers none of 16 bits
+    wide = tf.cast(bits, tf.int32) if bits.dtype == tf.uint16 else bits  # on GPUs it does not gather 16-bit integers
     return tf.bitcast(tf.cast(dtensor.relayout(wide, layout), bits.dtype), value.dtype)
 
 
 def to_host(variable: Any) -> Any:
-    """The whole value of a variable or DTensor as a numpy array, whatever its layout."""
+    """Return the whole value of a variable or DTensor as a numpy array, whatever its layout."""
     value = variable.read_value() if isinstance(variable, tf.Variable) else variable
     if dtensor.is_dtensor(value):
         value = dtensor.relayout(value, dtensor.Layout.replicated(dtensor.fetch_layout(value).mesh, value.shape.rank))

@@ -16,7 +16,7 @@ Placement = str | Callable[[Any, str], Any]
 
 
 def check(placement: Any) -> Placement:
-    """Return `placement` if it is one. Raises HyperparameterError."""
+    """Return `placement` if it is valid. Raises HyperparameterError."""
     if callable(placement) or placement in (LIKE_VARIABLE, ZERO1):
         return placement
     if isinstance(placement, Mapping) and "callable" in placement:
@@ -30,7 +30,7 @@ def check(placement: Any) -> Placement:
 
 
 def to_config(placement: Placement) -> Any:
-    """A JSON value. A callable becomes `{"callable": name}`, so that a reader knows what to pass again."""
+    """Return a JSON value. A callable becomes `{"callable": name}`, which tells readers what to pass again."""
     if isinstance(placement, str):
         return placement
     return {"callable": f"{placement.__module__}.{getattr(placement, '__qualname__', type(placement).__name__)}"}

@@ -1,10 +1,10 @@
-"""TensorFlow's compiler of DTensor functions, kept from running them out of order.
+"""Keep TensorFlow's compiler of DTensor functions from running them out of order.
 
 Its pass that combines independent all-reduces (`dtensor/mlir/dtensor_allreduce_combine_optimization.cc`, also in TF
-2.21) moves them down to the last of them and sorts what depends on them behind it, by values alone: an assignment then
-comes after a later read of the same variable, which gives the old value. Two gradients, or two norms, in one function
-are enough; with several steps in one function all but the first would start from old variables. An environment variable
-switches the pass off. TensorFlow reads it once, when it compiles for DTensor first, so `import optim` sets it.
+2.21) moves them down to the last of them, and sorts ops that depend on them after it, by values alone. An assignment
+may then come after a later read of the same variable, which gives the old value. Two gradients, or two norms, in one
+function are enough. With several steps in one function all but the first would start from old variables. An environment
+variable switches the pass off. TensorFlow reads it once, when it compiles for DTensor first, so `import optim` sets it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def keep() -> None:
 
 
 def warn_if_not_kept() -> None:
-    """While a step over DTensors is traced: say, once, that reads after it may give old values."""
+    """While a step over DTensors is traced: warn, once, that reads after it may give old values."""
     if not _kept[0]:
         _kept[0] = True
         warnings.warn(

@@ -1,7 +1,7 @@
-"""Which mesh axis each dim of a slot is sharded over: pure arithmetic on names and sizes, free of TensorFlow.
+"""The mesh axis of each dim of a slot: pure arithmetic on names and sizes, without TensorFlow.
 
-`placement` makes layouts of it, `dtopt bench plan` predicts bytes with it, so the two cannot drift apart. A
-*spec* is the name of a mesh axis or `UNSHARDED`, one for each dim of a tensor, as in `dtensor.Layout.sharding_specs`.
+`placement` makes layouts of it, and `dtopt bench plan` predicts bytes with it, so that the two always agree. A *spec*
+is the name of a mesh axis or `UNSHARDED`, one for each dim of a tensor, as in `dtensor.Layout.sharding_specs`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 UNSHARDED = "unsharded"
-"""DTensor's own word for it, `dtensor.UNSHARDED`."""
+"""DTensor's own value, `dtensor.UNSHARDED`."""
 
 
 def zero1_specs(specs: Sequence[str], axes: Mapping[str, int], shape: Sequence[int]) -> list[str]:
-    """`specs` with every mesh axis that they leave unused put on the largest free dim that its size divides.
+    """Return `specs` with every mesh axis that they leave unused put on the largest free dim that its size divides.
 
-    An axis that divides no free dim stays unused: DTensor cannot shard unevenly, and gathers no parts without elements.
+    An axis that divides no free dim stays unused: DTensor cannot shard unevenly, and gathers no empty parts.
 
     Args:
       specs: one for each dim.
@@ -31,9 +31,9 @@ def zero1_specs(specs: Sequence[str], axes: Mapping[str, int], shape: Sequence[i
 def zero1_axes(
     taken: Sequence[Sequence[str]], axes: Mapping[str, int], shape: Sequence[int], most: int | None = None
 ) -> list[tuple[str, ...]]:
-    """The axes of each dim, with every axis that no dim has put on the largest dim that its size divides.
+    """Return the axes of each dim, with every unused axis put on the largest dim that its size divides.
 
-    Dims that are whole come before those that are divided, of which the part on a device counts.
+    Whole dims come before divided dims; the size of a divided dim is that of its part on a device.
 
     Args:
       taken: the axes of each dim. axes, shape: as for `zero1_specs`.
@@ -41,7 +41,7 @@ def zero1_axes(
     """
     if 0 in shape:
         return [tuple(dim) for dim in taken]
-    found = [[axis for axis in dim if axes.get(axis) != 1] for dim in taken]  # one part is the whole
+    found = [[axis for axis in dim if axes.get(axis) != 1] for dim in taken]  # a single part is the whole
     for axis, size in axes.items():
         if size == 1 or any(axis in dim for dim in found):
             continue
@@ -53,5 +53,5 @@ def zero1_axes(
 
 
 def local_shape(shape: Sequence[int], specs: Sequence[str], axes: Mapping[str, int]) -> list[int]:
-    """Shape of what one device holds of a tensor."""
+    """Return the shape of one device's part of a tensor."""
     return [size if axis == UNSHARDED else size // axes[axis] for size, axis in zip(shape, specs, strict=True)]

@@ -1,11 +1,11 @@
-"""Attributes of a legacy optimizer that are kept by the `optim` optimizer which it holds."""
+"""Attributes of a legacy optimizer that its inner `optim` optimizer stores."""
 
 from __future__ import annotations
 
 from typing import Any
 
 KERAS_EPSILON = 1e-7
-"""`K.epsilon()` as every release ships it; what a user set with `K.set_epsilon` is in no config."""
+"""`K.epsilon()` as every release ships it; no config contains a user's `K.set_epsilon`."""
 
 
 class Delegated:
@@ -22,7 +22,7 @@ class Delegated:
 
 
 class Momentum(Delegated):
-    """Momentum: what was made without it has no slot for it, and cannot get it later."""
+    """Momentum: an optimizer made without it has no slot for it, and cannot get it later."""
 
     def __set__(self, instance: Any, value: Any) -> None:
         if not instance._modern._rule.keeps_momentum:
@@ -33,7 +33,7 @@ class Momentum(Delegated):
 
 
 class Fixed:
-    """What decides which slots and formula there are: it may be read only."""
+    """An attribute that determines the slots and the formula: read-only."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -46,10 +46,10 @@ class Fixed:
 
 
 def none_is_default(epsilon: Any) -> Any:
-    """`epsilon`, where None stands for 1e-7."""
+    """Return `epsilon`; None means 1e-7."""
     return KERAS_EPSILON if epsilon is None else epsilon
 
 
 def zero_is_default(epsilon: Any) -> Any:
-    """`epsilon`, where None and the number 0 stand for 1e-7 (`epsilon or K.epsilon()` in OptimizerV2)."""
+    """Return `epsilon`; None and the number 0 mean 1e-7 (`epsilon or K.epsilon()` in OptimizerV2)."""
     return KERAS_EPSILON if epsilon is None or (isinstance(epsilon, (int, float)) and epsilon == 0) else epsilon

@@ -1,4 +1,5 @@
-"""What the legacy interfaces share: an `optim` optimizer that does the work, and its settings by their old names."""
+"""Shared code of the legacy interfaces: an `optim` optimizer that does the work, and its settings by their old
+names."""
 
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ from optim.step.stepping import check_not_tf1
 class LegacyOptimizer(tf.Module):
     """Base of `legacy.v1.Optimizer` and `legacy.v2.Optimizer`.
 
-    Clipping is done here and not by the optimizer that is held, because the legacy interfaces clip the slices of
-    sparse gradients, and `get_gradients` of v1 gives clipped ones.
+    Clipping is done here and not by the inner optimizer, because the legacy interfaces clip the slices of sparse
+    gradients, and `get_gradients` of v1 returns clipped ones.
     """
 
     _self_setattr_tracking = False
     _kept_rows: tuple[str, ...] | None = None
-    """None: rows that `IndexedSlices` leave out see a zero gradient. Otherwise they stay, and with them these slots."""
+    """None: rows that `IndexedSlices` leave out get a zero gradient. With names of slots, these rows and slots do not
+    change."""
 
     def __init__(self, optimizer: Optimizer, clip: GradientsClipOption, decay: Any):
         super().__init__()
@@ -48,7 +50,7 @@ class LegacyOptimizer(tf.Module):
     def iterations(self) -> tf.Variable:
         """Number of steps taken: int64 scalar, on the mesh of the variables if they are on one.
 
-        In v2 it joins `weights` when it is first asked for, or at the first step, as in OptimizerV2.
+        In v2 it joins `weights` at its first use, or at the first step, as in OptimizerV2.
         """
         self._iterations_exist = not self._counts_elsewhere
         return self._modern.iterations
@@ -67,14 +69,14 @@ class LegacyOptimizer(tf.Module):
 
     @_iterations.setter
     def _iterations(self, variable: tf.Variable) -> None:
-        """Count with the variable of another optimizer, as wrappers have it; it is then none of `weights`."""
+        """Count with the variable of another optimizer, as wrappers do; it is then not in `weights`."""
         if variable is not self._modern.iterations:
             self._modern._state.put_scalar(slot_layout.ITERATIONS, variable)
         self._iterations_exist, self._counts_elsewhere = False, True
 
     @property
     def learning_rate(self) -> Any:
-        """The constant rate's variable, in float32; the schedule; or what the callable gives. `lr` is the same."""
+        """The constant rate's variable, in float32; the schedule; or the callable's value. `lr` is the same."""
         rate = self._modern._learning_rate
         if rate is None:
             raise AttributeError(f"{type(self).__name__} has no learning_rate; declare it with _set_hyper")
@@ -143,18 +145,18 @@ class LegacyOptimizer(tf.Module):
         raise UnsupportedError(f"{type(self).__name__} has no weights; use a subclass")
 
     def get_weights(self) -> list[np.ndarray]:
-        """The values of `weights`, as whole numpy arrays whatever the layouts."""
+        """Return the values of `weights`, as whole numpy arrays whatever the layouts."""
         return weights_of_state.read(self.weights)
 
     def _create_all_weights(self, var_list: Sequence[Any]) -> None:
-        """Make the slots of variables before the first step, so that `set_weights` has something to set."""
+        """Make the slots of variables before the first step, so that `set_weights` can set them."""
         self._modern.build(list(var_list))
 
     # Steps.
 
     @tf.autograph.experimental.do_not_convert
     def _step(self, pairs: Sequence[tuple[Any, Any]]) -> None:
-        """One step on gradients that are clipped already, none of them None; errors as `Optimizer.apply_gradients`."""
+        """Make one step on clipped gradients without None; errors as `Optimizer.apply_gradients`."""
         check_not_tf1()
         if replicas.needed():
             raise UnsupportedError(
@@ -169,17 +171,17 @@ class LegacyOptimizer(tf.Module):
             self._modern.apply_gradients(pairs)
 
     def _apply_pairs(self, pairs: Sequence[tuple[Any, Any]], aggregate: bool = True) -> None:
-        """What Keras's `fit` asks for: one step on gradients that are not clipped yet, some of which may be None."""
+        """Make one step for Keras's `fit`, on gradients that are not clipped yet; some may be None."""
         given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         clipped = portable.clipped([gradient for gradient, _ in given], self._clip)
         self._step(list(zip(clipped, [variable for _, variable in given], strict=True)))
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
-        """(gradient, variable) pairs of a loss."""
+        """Return (gradient, variable) pairs of a loss."""
         return _gradients.compute(loss, var_list, grad_loss, tape)
 
     def _updated(self, params: Sequence[Any]) -> list[Any]:
-        """What a step on `params` wrote: iterations and other scalars, their slots, themselves."""
+        """Return the variables that a step on `params` wrote: iterations and other scalars, their slots, themselves."""
         state, rule = self._modern._state, self._modern._rule
         assert rule is not None
         names = [slot.name for slot in rule.slots]

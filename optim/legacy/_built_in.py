@@ -18,12 +18,12 @@ class BuiltIn(Optimizer):
 
     Args:
       kind: the class of `optim` that does the work. name, keywords: see `Optimizer`.
-      learning_rate, arguments: are for `kind`.
+      learning_rate, arguments: passed to `kind`.
     """
 
     _config_keys: ClassVar[tuple[str, ...]] = ()
     _shorter_list: ClassVar[bool] = False
-    """Whether a list without iterations, as the v1 optimizer of that name has it, is understood."""
+    """Whether `set_weights` accepts a list without iterations, as the v1 optimizer of that name has it."""
 
     def __init__(
         self, kind: type[ModernOptimizer], name: Any, learning_rate: Any, keywords: Keywords, **arguments: Any
@@ -35,7 +35,7 @@ class BuiltIn(Optimizer):
         super().__init__(name, _modern=made, **keywords)
 
     def _prepare_local(self, var_device: str, var_dtype: Any, apply_state: Any) -> None:
-        """The coefficients by the names that OptimizerV2's classes gave them, for subclasses that read them."""
+        """Compute the coefficients under the names of OptimizerV2's classes, for subclasses that read them."""
         super()._prepare_local(var_device, var_dtype, apply_state)
         own = apply_state[(var_device, var_dtype)]
         step = tf.cast(self.iterations + 1, var_dtype)
@@ -53,7 +53,7 @@ class BuiltIn(Optimizer):
         super().set_weights([0, *given] if self._shorter_list and len(self.weights) == len(given) + 1 else given)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as JSON values."""
+        """Return the constructor's arguments as JSON values."""
         config = super().get_config()
         name = config.pop("name")
         rate = self._serialize_hyperparameter("learning_rate")

@@ -1,4 +1,4 @@
-"""Steps of users' subclasses of `legacy.v2`, which bring their own `_resource_apply_dense` and its kin."""
+"""Steps of users' subclasses of `legacy.v2` that have their own `_resource_apply_dense` and related methods."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ HOOKS = (
 )
 
 State = Mapping[tuple[str, tf.DType], Mapping[str, Any]]
-"""What `_prepare` gives: coefficients of a step by device and dtype."""
+"""The result of `_prepare`: coefficients of a step by device and dtype."""
 
 
 def is_extended(cls: type) -> bool:
-    """Whether a class has steps, or scalars of a step, other than those of `optim`."""
+    """Whether a class has its own steps, or scalars of a step, instead of those of `optim`."""
     return any(not getattr(cls, hook).__module__.startswith("optim.") for hook in HOOKS)
 
 
@@ -61,13 +61,13 @@ def check_unconstrained(variable: Any) -> None:
 
 
 def _with_state(method: Any, state: State) -> dict[str, Any]:
-    """The argument `apply_state`, for a method that takes it; those written for TF 2.0 do not."""
+    """Return the argument `apply_state`, for a method that takes it; methods written for TF 2.0 do not."""
     return {"apply_state": state} if "apply_state" in inspect.signature(method).parameters else {}
 
 
 @contextmanager
 def undone_on_error(variables: Sequence[Any]) -> Iterator[None]:
-    """Put variables back if a subclass's step raises half way, as it may eagerly."""
+    """Restore variables if a subclass's step raises half way, which is possible eagerly."""
     before = [(v, v.read_value()) for v in map(unwrap, variables)] if tf.executing_eagerly() else []
     try:
         yield
@@ -82,7 +82,7 @@ def _operations(done: Any) -> list[Any]:
 
 
 def summed(values: Any, indices: Any) -> tuple[Any, Any]:
-    """Slices of the same row added up: (values, indices), each index once, in order of appearance."""
+    """Add up slices of the same row. Returns (values, indices), each index once, in order of appearance."""
     unique, positions = tf.unique(indices)
     return tf.math.unsorted_segment_sum(values, positions, tf.shape(unique)[0]), unique
 
@@ -115,7 +115,7 @@ def apply_sparse(
     variable: Any,
     kept_rows: Sequence[str] | None,
 ) -> None:
-    """`apply_dense` of `IndexedSlices`; for `kept_rows` see `LegacyOptimizer`."""
+    """Apply `IndexedSlices` as `apply_dense` does; for `kept_rows` see `LegacyOptimizer`."""
     if modern._rule is None:
         raise NotImplementedError("_resource_apply_sparse must be implemented in subclasses")
     dense = densify(gradient, modern._state.tracked[variable])
@@ -134,7 +134,7 @@ def _coefficients(modern: ModernOptimizer, hyper: Mapping[str, Any]) -> Mapping[
 
 
 def finish(modern: ModernOptimizer, hyper: Callable[[], Mapping[str, Any]]) -> None:
-    """Count a step, and move on what the rule keeps for all variables (Nadam's product)."""
+    """Count a step, and update the rule's scalars for all variables (Nadam's product)."""
     if modern._rule is not None and modern._rule.scalars:
         new = _coefficients(modern, hyper())
         for name in modern._rule.scalars:

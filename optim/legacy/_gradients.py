@@ -1,4 +1,4 @@
-"""Gradients as the legacy interfaces take, give, clip and scatter them."""
+"""Compute, clip and scatter gradients for the legacy interfaces."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def compute(
     transform: Callable[[Any], Any] = lambda loss: loss,
     by: Callable[..., list[tuple[Any, Any]]] | None = None,
 ) -> list[tuple[Any, Any]]:
-    """(gradient, variable) pairs; a gradient may be None.
+    """Return (gradient, variable) pairs; a gradient may be None.
 
     Args:
       loss: a callable without arguments; or a tensor, with its tape, or inside a `tf.function` that computes it.
-      var_list: variables in any nesting, or a callable that gives them, asked after `loss` was called.
-      grad_loss: what the gradient of `loss` is taken to be, shaped like it; ones by default.
-      tape: what recorded `loss`, or is to record it.
-      transform: what is differentiated in place of the loss.
-      by: `differentiate`, or what stands for it.
+      var_list: variables in any nesting, or a callable that returns them, called after `loss`.
+      grad_loss: the gradient of `loss`, shaped like it; ones by default.
+      tape: the tape that recorded `loss`, or will record it.
+      transform: returns the value to differentiate in place of the loss.
+      by: `differentiate`, or a replacement of it.
 
     Raises:
-      UnsupportedError (a ValueError): `loss` is an eager tensor without a tape, of which nothing is recorded.
+      UnsupportedError (a ValueError): `loss` is an eager tensor without a tape, so nothing was recorded.
     """
     if not callable(loss) and tape is None:
         if tf.executing_eagerly():
             raise UnsupportedError(
-                "loss is a tensor, and nobody recorded how it came about: `tape` is required; pass the GradientTape"
+                "loss is a tensor, and no tape recorded its computation: `tape` is required; pass the GradientTape"
                 " that recorded it, or a callable that computes the loss"
             )
         variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
@@ -59,15 +59,15 @@ def compute(
 
 
 def differentiate(tape: tf.GradientTape, loss: Any, variables: Sequence[Any], grad_loss: Any) -> list[tuple[Any, Any]]:
-    """(gradient, variable) pairs of a loss that `tape` recorded."""
+    """Return (gradient, variable) pairs of a loss that `tape` recorded."""
     if grad_loss is None and tf.executing_eagerly() and dtensor.is_dtensor(loss):
-        grad_loss = tf.ones_like(loss)  # the tape would start from a plain 1, which does not meet DTensors
+        grad_loss = tf.ones_like(loss)  # the tape would start from a plain 1, which does not combine with DTensors
     found = tape.gradient(loss, [unwrap(v) for v in variables], output_gradients=grad_loss)
     return list(zip(found, variables, strict=True))
 
 
 def require_all(pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """The gradients alone. Raises NoGradientsError (a ValueError) if one is None."""
+    """Return the gradients alone. Raises NoGradientsError (a ValueError) if one is None."""
     for gradient, variable in pairs:
         if gradient is None:
             raise NoGradientsError(
@@ -79,11 +79,11 @@ def require_all(pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
 
 @contextmanager
 def other_rows_kept(state: State, pairs: Sequence[tuple[Any, Any]], slots: Sequence[str]) -> Iterator[None]:
-    """A step in this context moves those rows only that `IndexedSlices` name, whether by zeros or not.
+    """Let steps in this context move only the rows that `IndexedSlices` name, even if their gradient is zero.
 
     Args:
-      pairs: (gradient, variable) of the step; dense gradients go their way.
-      slots: slots whose other rows keep their values, too; those of further slots do what a zero gradient does.
+      pairs: (gradient, variable) of the step; dense gradients are treated as usual.
+      slots: slots whose other rows keep their values, too; further slots change as with a zero gradient.
     """
     kept = []
     for gradient, variable in pairs:

@@ -1,4 +1,4 @@
-"""Hyperparameters as OptimizerV2 kept them: declared with `_set_hyper`, read with `_get_hyper` or as attributes."""
+"""Hyperparameters as OptimizerV2 stored them: declared with `_set_hyper`, read with `_get_hyper` or as attributes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NewVariable = Callable[[str, Any], tf.Variable]
 
 
 class Hypers:
-    """Values by name. Numbers become variables when the first step is taken, so that traced functions see changes."""
+    """Values by name. Numbers become variables at the first step, so that traced functions see changes."""
 
     def __init__(self, new_variable: NewVariable):
         self._new_variable = new_variable
@@ -29,7 +29,7 @@ class Hypers:
         return iter(sorted(self._values))
 
     def set(self, name: str, value: Any) -> None:
-        """Declare a hyperparameter, or give it another value."""
+        """Declare a hyperparameter, or change its value."""
         old = self._values.get(name)
         if isinstance(old, tf.Variable) and not (callable(value) or schedules.is_schedule(value)):
             old.assign(tf.cast(value, old.dtype))
@@ -37,18 +37,18 @@ class Hypers:
             self._values[name] = value
 
     def create(self) -> None:
-        """Put the numbers into variables."""
+        """Convert the numbers to variables."""
         for name, value in sorted(self._values.items()):
             is_live = tf.is_tensor(value) or isinstance(value, tf.Variable) or callable(value)
             if not (is_live or schedules.is_schedule(value)):
                 self._values[name] = self._new_variable(name, value)
 
     def get(self, name: str) -> Any:
-        """The schedule, what a callable gives, or the variable or number. Raises KeyError."""
+        """Return the schedule, the callable's value, or the variable or number. Raises KeyError."""
         return now(self._values[name])
 
     def number(self, name: str) -> Any:
-        """What a config says: a number, or a schedule's config. Raises KeyError."""
+        """Return the value for a config: a number, or a schedule's config. Raises KeyError."""
         value = self.get(name)
         if schedules.is_schedule(value):
             return schedules.to_config(value)
@@ -56,19 +56,19 @@ class Hypers:
 
 
 def now(value: Any) -> Any:
-    """`value`, or what it gives if it is a callable, which neither variables nor schedules are here."""
+    """Return `value`, or its result if it is a callable; here variables and schedules do not count as callables."""
     if callable(value) and not isinstance(value, tf.Variable) and not schedules.is_schedule(value):
         return value()
     return value
 
 
 def declared(cls: type) -> list[str]:
-    """Names of the hyperparameters that the rule of a built-in class reads, but for the learning rate."""
+    """Return the names of the hyperparameters that the rule of a built-in class reads, except the learning rate."""
     return [name for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, Delegated)]
 
 
 class HyperOptimizer(LegacyOptimizer):
-    """What a legacy optimizer is asked about its hyperparameters; `legacy.v2.Optimizer` completes it."""
+    """The methods of a legacy optimizer for its hyperparameters; `legacy.v2.Optimizer` completes it."""
 
     _hyper: Hypers
 
@@ -80,7 +80,8 @@ class HyperOptimizer(LegacyOptimizer):
             self._hyper.set(name, value)
 
     def _get_hyper(self, name: str, dtype: Any = None) -> Any:
-        """A hyperparameter now: a schedule as it is, else a number or tensor, of `dtype` if that is given."""
+        """Return the current value of a hyperparameter: a schedule unchanged, else a number or tensor, of `dtype` if
+        given."""
         if name in self._hyper:
             self._create_hypers()
             value = self._hyper.get(name)
@@ -91,7 +92,7 @@ class HyperOptimizer(LegacyOptimizer):
         return value if dtype is None or schedules.is_schedule(value) else tf.cast(value, dtype)
 
     def _serialize_hyperparameter(self, hyperparameter_name: str) -> Any:
-        """A hyperparameter as `get_config` tells it."""
+        """Return a hyperparameter as in `get_config`."""
         if hyperparameter_name in self._hyper:
             return self._hyper.number(hyperparameter_name)
         if hyperparameter_name == "decay":
@@ -121,7 +122,7 @@ class HyperOptimizer(LegacyOptimizer):
         return self.decay
 
     def _decayed_lr(self, var_dtype: Any) -> Any:
-        """The learning rate of the next step, a tensor of `var_dtype`."""
+        """Return the learning rate of the next step, a tensor of `var_dtype`."""
         rate = self._get_hyper("learning_rate", var_dtype)
         steps = tf.cast(self.iterations, var_dtype)
         if schedules.is_schedule(rate):

@@ -15,10 +15,10 @@ from optim.state.initializers import initializer_of
 
 
 class Slots:
-    """Slots in the order of their making.
+    """Slots in the order of their creation.
 
     Args:
-      modern: whose state they are.
+      modern: the optimizer that owns the state.
       names: slots of the algorithm by the names of OptimizerV2, with those of `optim`.
       per_variable: whether new slots are listed variable by variable (Ftrl), and not slot by slot.
     """
@@ -31,7 +31,7 @@ class Slots:
         self._added: list[str] = []
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Make the algorithm's slots of variables that have none; they come after those that there are."""
+        """Make the algorithm's slots of new variables, and list them after the existing ones."""
         state = self._modern._state
         count = len(state.tracked)
         self._modern.build(list(var_list))
@@ -41,7 +41,7 @@ class Slots:
 
     @property
     def names(self) -> list[str]:
-        """Those of the algorithm, then those that were added."""
+        """Names of the algorithm's slots, then of the added ones."""
         rule = self._modern._rule
         used = [slot.name for slot in rule.slots] if rule is not None else []
         return [old for old, new in self._known.items() if new in used] + self._added
@@ -52,7 +52,7 @@ class Slots:
         return [state.slots.get(slot, state.tracked.at(index)) for slot, index in self._order]
 
     def get(self, var: Any, name: str) -> tf.Variable:
-        """One slot of a variable. Raises UnknownVariableError (a KeyError)."""
+        """Return one slot of a variable. Raises UnknownVariableError (a KeyError)."""
         state = self._modern._state
         return state.slots.get(self._inner_name(name), state.tracked[var])
 
@@ -60,7 +60,7 @@ class Slots:
         return self._known.get(name) or f"added_{name}"
 
     def add(self, var: Any, name: str, initializer: Any, shape: Any, owner: str) -> tf.Variable:
-        """What `Optimizer.add_slot` returns."""
+        """Return the result of `Optimizer.add_slot`."""
         state = self._modern._state
         is_new = var not in state.tracked
         self.build([var])
@@ -82,18 +82,18 @@ class Slots:
 
 
 def initial(initializer: Any, dims: Sequence[int], dtype: Any) -> Any:
-    """What an `initializer` argument says: a name that Keras has for one, a callable, or the value itself."""
+    """Return the initial value for an `initializer`: a Keras name, a callable, or the value itself."""
     is_made = isinstance(initializer, str) or callable(initializer)
     return initializer_of(initializer)(dims, dtype=dtype) if is_made else initializer
 
 
 class SlotOptimizer(HyperOptimizer):
-    """What a legacy optimizer is asked about its slots and weights; `legacy.v2.Optimizer` completes it."""
+    """The methods of a legacy optimizer for its slots and weights; `legacy.v2.Optimizer` completes it."""
 
     _slots: Slots
 
     def _create_all_weights(self, var_list: Sequence[Any]) -> None:
-        """Make what a step on these variables needs: iterations, hyperparameters, slots of those that have none."""
+        """Make everything that a step on these variables needs: iterations, hyperparameters, missing slots."""
         _ = self.iterations
         self._create_hypers()
         self._create_slots(list(var_list))
@@ -108,20 +108,20 @@ class SlotOptimizer(HyperOptimizer):
         return [*(name for name in super().__dir__() if name != "get_slot_names"), *self._hyper]
 
     def get_slot_names(self) -> list[str]:
-        """Names of the slots: those of the algorithm, then those that were added."""
+        """Return the names of the slots: those of the algorithm, then the added ones."""
         return self._slots.names
 
     def get_slot(self, var: Any, slot_name: str) -> tf.Variable:
-        """One slot of a variable. Raises UnknownVariableError (a KeyError)."""
+        """Return one slot of a variable. Raises UnknownVariableError (a KeyError)."""
         return self._slots.get(var, slot_name)
 
     def add_slot(self, var: Any, slot_name: str, initializer: Any = "zeros", shape: Any = None) -> tf.Variable:
-        """Add a slot to a variable, and to the end of `weights`; one that is there already is returned as it is.
+        """Add a slot to a variable, and to the end of `weights`; return an existing slot unchanged.
 
         Args:
           var: a variable; it gets the algorithm's slots, too.
           slot_name: name of the slot; one of the algorithm's is filled by `initializer` if `var` is new.
-          initializer: a name that Keras has for one, a callable `(shape, dtype=...) -> tensor`, or the initial value.
+          initializer: a Keras name, a callable `(shape, dtype=...) -> tensor`, or the initial value.
           shape: another shape than that of `var`; the slot is then replicated on its mesh.
 
         Raises:
@@ -144,9 +144,9 @@ class SlotOptimizer(HyperOptimizer):
         Args:
           name: its name, and its key in checkpoints. shape: sequence of ints. dtype: float32 by default.
           initializer: as of `add_slot`.
-          trainable: True raises, no part of an optimizer is trained.
-          synchronization, aggregation: how replicas of a `tf.distribute.Strategy` keep it; they step alike, so that
-            each has the same value whatever is said here. ON_READ raises.
+          trainable: True raises, because no part of an optimizer is trained.
+          synchronization, aggregation: how replicas of a `tf.distribute.Strategy` store it. All replicas make the same
+            steps, so these values have no effect. ON_READ raises.
         """
         if trainable or synchronization == tf.VariableSynchronization.ON_READ:
             raise UnsupportedError(
@@ -158,7 +158,7 @@ class SlotOptimizer(HyperOptimizer):
         value = tf.broadcast_to(tf.convert_to_tensor(initial(initializer, dims, kind), kind), dims)
         return self._modern.add_variable(dims, kind, lambda shape, dtype: value, name)
 
-    # What TensorFlow asks when it restores a checkpoint of OptimizerV2.
+    # Methods that TensorFlow calls when it restores a checkpoint of OptimizerV2.
 
     def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self.iterations if name == "iter" else super()._lookup_dependency(name, *args, **kwargs)
@@ -180,14 +180,14 @@ class SlotOptimizer(HyperOptimizer):
         return self._weights
 
     def variables(self) -> list[tf.Variable]:
-        """The same as `weights`."""
+        """Return the same as `weights`."""
         return self.weights
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set the values of `weights`, in its order.
 
-        RMSprop, Adagrad and Adadelta take the list of their v1 namesake, too, which lacks iterations, and set them to
-        0, as OptimizerV2 did; Adam takes its namesake's placeholders of vhat.
+        RMSprop, Adagrad and Adadelta accept the list of their v1 namesake, too, which lacks iterations, and set them to
+        0, as OptimizerV2 did. Adam accepts its namesake's placeholders of vhat.
 
         Raises:
           MismatchError (a ValueError): number or shapes of the arrays do not fit. Then nothing was set.

@@ -22,7 +22,7 @@ from optim.step.gradients import check_pairs
 from optim.step.stepping import check_not_tf1
 
 NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
-"""What TensorFlow takes as the name of a scope."""
+"""Names that TensorFlow accepts for a scope."""
 
 Transformer = Callable[[list[tuple[Any, Any]]], Sequence[tuple[Any, Any]]]
 """Makes (gradient, variable) pairs from such pairs."""
@@ -47,19 +47,19 @@ class Optimizer(SlotOptimizer):
     A subclass declares its hyperparameters with `_set_hyper`, its slots in `_create_slots` with `add_slot`, and updates
     a variable in `_resource_apply_dense(grad, var, apply_state=None)` and `_resource_apply_sparse(grad, var, indices,
     apply_state=None)`. `_prepare_local` adds to the coefficients in `apply_state`. Subclasses of the built-in classes
-    may override any of these, and call `super()`; their steps are then TensorFlow's ops and not the kernel's.
+    may override any of these, and call `super()`; their steps then use TensorFlow's ops and not the kernel.
 
     Args:
       name: of the optimizer, and prefix of the names of slots.
-      gradient_aggregator: what takes (gradient, variable) pairs of a replica and returns those that it steps by; None
-        sums gradients over the replicas of a `tf.distribute.Strategy`.
-      gradient_transformers: are called in turn after that, each with the pairs that the one before returned. Not with
-        `clipnorm`, `clipvalue` or `global_clipnorm`.
+      gradient_aggregator: a callable that gets the (gradient, variable) pairs of a replica and returns the pairs for
+        its step; None sums gradients over the replicas of a `tf.distribute.Strategy`.
+      gradient_transformers: callables, called in turn after that, each with the pairs that the one before returned. Not
+        with `clipnorm`, `clipvalue` or `global_clipnorm`.
       clipnorm: each gradient is scaled down to at most this norm. > 0.
       clipvalue: each element of a gradient is clipped to [-clipvalue, clipvalue]. > 0.
       global_clipnorm: all gradients are scaled down together to at most this joint norm. > 0, not with `clipnorm`.
-      clip_order: `"value_first"` as TF 2.4 and later, `"norm_first"` as TF 2.0 to 2.3, where value meets norm.
-      lr: old name of `learning_rate`; given both, `lr` counts, as in OptimizerV2.
+      clip_order: `"value_first"` as in TF 2.4 and later, `"norm_first"` as in TF 2.0 to 2.3, if both limits are set.
+      lr: old name of `learning_rate`; if you pass both, `lr` is used, as in OptimizerV2.
       decay: the learning rate is divided by 1 + decay · iterations. >= 0.
 
     Raises:
@@ -71,7 +71,7 @@ class Optimizer(SlotOptimizer):
     _slot_names: ClassVar[Mapping[str, str]] = {}
     """Slots by the names of OptimizerV2, with those of `optim`."""
     _per_variable: ClassVar[bool] = False
-    """Whether weights go variable by variable (Ftrl), and not slot by slot."""
+    """Whether weights are listed variable by variable (Ftrl), and not slot by slot."""
 
     def __init__(self, name: Any, *, _modern: ModernOptimizer | None = None, **kwargs: Any):
         unknown = sorted(set(kwargs) - set(Keywords.__annotations__))
@@ -105,15 +105,15 @@ class Optimizer(SlotOptimizer):
     # Gradients.
 
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
-        """Gradients of `loss` with respect to `params`, before clipping, as from TF 2.4 on.
+        """Return the gradients of `loss` with respect to `params`, before clipping, as from TF 2.4 on.
 
         Args:
-          loss: a callable without arguments that gives the loss; or, inside a `tf.function`, a tensor of it.
+          loss: a callable without arguments that returns the loss; or, inside a `tf.function`, a tensor of it.
           params: list of variables.
 
         Raises:
           NoGradientsError (a ValueError): a gradient is None.
-          UnsupportedError (a ValueError): an eager tensor as loss, of which nothing is recorded.
+          UnsupportedError (a ValueError): an eager tensor as loss, for which nothing was recorded.
         """
         return _gradients.require_all(_gradients.compute(loss, params))
 
@@ -121,7 +121,7 @@ class Optimizer(SlotOptimizer):
         """Take one step on `loss`, arguments and errors as of `get_gradients`.
 
         Returns:
-          The variables that the step wrote: `iterations`, the slots, `params`. (Graph mode gave an op that would.)
+          The variables that the step wrote: `iterations`, the slots, `params`. (Graph mode returned an op that would.)
         """
         variables = tf.nest.flatten(params)
         self.apply_gradients(list(zip(self.get_gradients(loss, variables), variables, strict=True)))
@@ -133,12 +133,12 @@ class Optimizer(SlotOptimizer):
         """Compute gradients of `loss` and apply them.
 
         Args:
-          loss: a callable without arguments that gives the value to minimize; or a tensor, with the tape that recorded
-            it, or inside of the `tf.function` that computes it.
-          var_list: variables, or a callable that gives them, asked after `loss` was called.
-          grad_loss: what the gradient of `loss` is taken to be, shaped like it; ones by default.
+          loss: a callable without arguments that returns the value to minimize; or a tensor, with the tape that
+            recorded it, or inside the `tf.function` that computes it.
+          var_list: variables, or a callable that returns them, called after `loss`.
+          grad_loss: the gradient of `loss`, shaped like it; ones by default.
           name: see `apply_gradients`.
-          tape: the `tf.GradientTape` that recorded `loss`; of a callable, one that is to record it.
+          tape: the `tf.GradientTape` that recorded `loss`; for a callable, a tape to record it.
 
         Returns, raises: as `apply_gradients`; and UnsupportedError (a ValueError) for an eager tensor without a tape.
         """
@@ -150,19 +150,19 @@ class Optimizer(SlotOptimizer):
         return _gradients.compute(loss, var_list, grad_loss, tape, self._transform_loss, self._get_gradients)
 
     def _transform_loss(self, loss: Any) -> Any:
-        """What `minimize` differentiates in place of `loss`; subclasses override it."""
+        """Return the value that `minimize` differentiates in place of `loss`; subclasses override it."""
         return loss
 
     def _get_gradients(self, tape: Any, loss: Any, var_list: Any, grad_loss: Any = None) -> list[tuple[Any, Any]]:
-        """How `minimize` differentiates; subclasses override it."""
+        """Differentiate for `minimize`; subclasses override it."""
         return _gradients.differentiate(tape, loss, var_list, grad_loss)
 
     def _transform_unaggregated_gradients(self, grads_and_vars: Any) -> Any:
-        """What `apply_gradients` does to the pairs of a replica before they are aggregated; subclasses override it."""
+        """Transform the pairs of a replica in `apply_gradients` before they are aggregated; subclasses override it."""
         return grads_and_vars
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
-        """`gradient_aggregator` of the pairs; subclasses may override it."""
+        """Apply `gradient_aggregator` to the pairs; subclasses may override it."""
         return self.gradient_aggregator(grads_and_vars)
 
     def _transform_gradients(self, grads_and_vars: Any) -> Any:
@@ -185,24 +185,24 @@ class Optimizer(SlotOptimizer):
     ) -> Any:
         """Take one step; gradients are clipped here, as from TF 2.4 on (before, `minimize` and `fit` did).
 
-        Variables that are new get their slots now; one whose gradient is None gets none and stays as it is.
+        New variables get their slots now. A variable whose gradient is None gets no slots and does not change.
 
         Args:
           grads_and_vars: (gradient, variable) pairs.
-          name: inside a `tf.function` the name of the operation behind the result, and always that of the step in
-            traces of TensorFlow's profiler; the optimizer's name by default.
+          name: inside a `tf.function` the name of the operation of the result, and always that of the step in traces of
+            TensorFlow's profiler; the optimizer's name by default.
           experimental_aggregate_gradients: whether replicas of a `tf.distribute.Strategy` sum up their gradients.
 
         Returns:
-          `iterations` after the step: eagerly, where the updates are done, the variable; inside a `tf.function` a
-          tensor that comes after the updates (graph mode's operation is its `.op`), which the function may return.
+          `iterations` after the step: eagerly, after the updates, the variable; inside a `tf.function` a tensor that
+          comes after the updates (graph mode's operation is its `.op`), which the function may return.
 
         Raises:
           GradientsError (a TypeError): malformed pairs, or a variable twice.
           NoGradientsError (a ValueError): no gradients.
           UnsupportedError (a ValueError): in a TF1 graph, or `IndexedSlices` of a variable with a constraint.
           MismatchError, HyperparameterError: as `optim.Optimizer.apply_gradients`.
-          No variable is changed when any of these is raised.
+          If it raises one of these, no variable changes.
         """
         check_not_tf1()
         if replicas.needed():
@@ -219,7 +219,7 @@ class Optimizer(SlotOptimizer):
         return self.iterations if tf.executing_eagerly() else tf.identity(self.iterations.read_value(), name=label)
 
     def _apply(self, pairs: list[tuple[Any, Any]], aggregate: bool) -> None:
-        if not replicas.needed():  # the slots are there when the hooks are called, as in OptimizerV2
+        if not replicas.needed():  # the slots exist when the hooks are called, as in OptimizerV2
             with tf.init_scope():
                 self._create_all_weights([variable for _, variable in pairs])
         if aggregate:
@@ -247,7 +247,7 @@ class Optimizer(SlotOptimizer):
             _extension.finish(self._modern, self._rule_hypers)
 
     def _prepare(self, var_list: Sequence[Any]) -> Any:
-        """Coefficients of a step by (device, dtype) of the variables, for `apply_state`."""
+        """Return the coefficients of a step by (device, dtype) of the variables, for `apply_state`."""
         state: dict[tuple[str, tf.DType], dict[str, Any]] = {}
         for variable in var_list:
             for device in getattr(variable, "_devices", None) or [variable.device]:
@@ -263,13 +263,14 @@ class Optimizer(SlotOptimizer):
             apply_state[(var_device, var_dtype)]["lr_t"] = tf.identity(self._decayed_lr(var_dtype))
 
     def _fallback_apply_state(self, var_device: str, var_dtype: Any) -> Any:
-        """The coefficients of one device and dtype, where none were passed on."""
+        """Return the coefficients of one device and dtype, if the caller passed no `apply_state`."""
         state: Any = {(var_device, var_dtype): {}}
         self._prepare_local(var_device, var_dtype, state)
         return state[(var_device, var_dtype)]
 
     def _rule_hypers(self, apply_state: Any = None, variable: Any = None) -> dict[str, Any]:
-        """What the rule of a built-in class reads, with the learning rate of `apply_state`."""
+        """Return the hyperparameters that the rule of a built-in class reads, with the learning rate of
+        `apply_state`."""
         dtype = tf.float32 if variable is None else variable.dtype.base_dtype
         own = None if variable is None else (apply_state or {}).get((variable.device, dtype))
         rate = own["lr_t"] if own else self._decayed_lr(dtype)
@@ -277,11 +278,11 @@ class Optimizer(SlotOptimizer):
         return {**{name: self._get_hyper(name, tf.float64) for name in names}, "learning_rate": rate}
 
     def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        """Update a variable and its slots; a subclass brings its own, or extends that of a built-in class."""
+        """Update a variable and its slots; a subclass has its own method, or extends that of a built-in class."""
         _extension.apply_dense(self._modern, self._rule_hypers(apply_state, var), grad, var)
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Any, var: Any, indices: Any, **kwargs: Any) -> Any:
-        """As `_resource_apply_sparse`, where indices may repeat: here slices of the same row are summed first."""
+        """Apply slices whose indices may repeat: sum slices of the same row, then call `_resource_apply_sparse`."""
         values, unique = _extension.summed(grad, indices)
         return self._resource_apply_sparse(values, var, unique, **kwargs)
 
@@ -291,17 +292,17 @@ class Optimizer(SlotOptimizer):
         _extension.apply_sparse(self._modern, self._rule_hypers(apply_state, var), slices, var, self._kept_rows)
 
     def _resource_scatter_add(self, x: Any, i: Any, v: Any) -> Any:
-        """Add slices to rows of a variable, which is returned as a tensor."""
+        """Add slices to rows of a variable; return it as a tensor."""
         return x.scatter_add(tf.IndexedSlices(v, i)).read_value()
 
     def _resource_scatter_update(self, x: Any, i: Any, v: Any) -> Any:
-        """Put slices in place of rows of a variable, which is returned as a tensor."""
+        """Replace rows of a variable by slices; return it as a tensor."""
         return x.scatter_update(tf.IndexedSlices(v, i)).read_value()
 
     # Config.
 
     def get_config(self) -> dict[str, Any]:
-        """The name and how gradients are clipped; a subclass adds its hyperparameters."""
+        """Return the name and the clipping of gradients; a subclass adds its hyperparameters."""
         clips = ("clipnorm", "clipvalue", "global_clipnorm")
         config = {name: getattr(self, name) for name in clips if getattr(self, name) is not None}
         if self._clip.clip_order != "value_first":
@@ -310,12 +311,12 @@ class Optimizer(SlotOptimizer):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
-        """An optimizer with this configuration and no state; `config` is not changed.
+        """Return an optimizer with this configuration and no state; `config` is not changed.
 
         Args:
-          config: what `get_config` gave; `lr` is `learning_rate`.
-          custom_objects: by name: the class of a learning-rate schedule that is not a stock one, or what stands for a
-            hyperparameter that is given by that name (a function, for example).
+          config: the result of `get_config`; `lr` is `learning_rate`.
+          custom_objects: by name: the class of a custom learning-rate schedule, or the object (a function, for example)
+            for a hyperparameter whose value in the config is that name.
         """
         arguments = dict(config)
         custom = custom_objects or {}

@@ -1,14 +1,15 @@
 """`keras.optimizers` of tf.keras 1.x: `lr=`, `get_updates(loss, params)`, weights without names.
 
-The generation is that of tf.keras 1.12 and 1.13 (`tensorflow/python/keras/optimizers.py`), the last before OptimizerV2,
-in formulas, defaults and the order of `get_weights()`. Keras 1 to 2.3 differ in this, and can be had:
+Formulas, defaults and the order of `get_weights()` are those of tf.keras 1.12 and 1.13
+(`tensorflow/python/keras/optimizers.py`), the last before OptimizerV2. Keras 1 to 2.3 differ in the following, which
+you can reproduce:
 
-- their `clipnorm` bounds the joint norm of all gradients: give `global_clipnorm`;
-- Keras up to 2.0 has epsilon 1e-8: give it;
-- `set_weights` also takes the lists of Keras 2.3, which begin with `iterations` everywhere (and Nadam's `m_schedule`),
-  and those of Adam before Keras 2.1.3 and tf.keras 1.5, which have no vhats.
+- their `clipnorm` bounds the joint norm of all gradients: use `global_clipnorm`;
+- Keras up to 2.0 has epsilon 1e-8: pass it;
+- `set_weights` also accepts the lists of Keras 2.3, which begin with `iterations` everywhere (and Nadam's
+  `m_schedule`), and those of Adam before Keras 2.1.3 and tf.keras 1.5, which have no vhats.
 
-Graphs of ops became eager steps: `get_updates` takes one step when it is called, eagerly or inside a `tf.function`, and
+Graphs of ops became eager steps: each call of `get_updates` takes one step, eagerly or inside a `tf.function`, and
 returns the variables that it wrote. Sparse gradients are made dense, as K.gradients' were, after clipping.
 """
 
@@ -61,7 +62,7 @@ class Optimizer(LegacyOptimizer):
     """
 
     _slots: ClassVar[tuple[str, ...]] = ()
-    """The algorithm's slots, by the names of `optim`, in the order in which lists of weights have them."""
+    """The algorithm's slots, by the names of `optim`, in the order of lists of weights."""
     _lists_iterations: ClassVar[bool] = True
     """Whether `iterations` comes first among the weights."""
     _config_keys: ClassVar[tuple[str, ...]] = ()
@@ -76,15 +77,15 @@ class Optimizer(LegacyOptimizer):
         super().__init__(optimizer, GradientsClipOption(clip_order="norm_first", **keywords), decay)
 
     def get_gradients(self, loss: Any, params: Any) -> list[Any]:
-        """Gradients of `loss` with respect to `params`, clipped.
+        """Return the gradients of `loss` with respect to `params`, clipped.
 
         Args:
-          loss: a callable without arguments that gives the loss; or, inside a `tf.function`, a tensor of it.
+          loss: a callable without arguments that returns the loss; or, inside a `tf.function`, a tensor of it.
           params: list of variables.
 
         Raises:
           NoGradientsError (a ValueError): a gradient is None.
-          UnsupportedError (a ValueError): an eager tensor as loss, of which nothing is recorded.
+          UnsupportedError (a ValueError): an eager tensor as loss, for which nothing was recorded.
         """
         return portable.clipped(_gradients.require_all(_gradients.compute(loss, params)), self._clip)
 
@@ -117,13 +118,13 @@ class Optimizer(LegacyOptimizer):
         return [state.slots.get(name, tracked) for name in self._slots for tracked in state.tracked]
 
     def _other_lists(self) -> list[list[tf.Variable]]:
-        """Which weights the lists of other releases hold."""
+        """Return which weights the lists of other releases contain."""
         return [[self.iterations, *self._slot_weights()]]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Set the values of `weights`; see the module for the lists that are understood.
+        """Set the values of `weights`; the module's docstring describes the accepted lists.
 
-        Should only be called after a step (otherwise the optimizer has no weights), or `_create_all_weights(params)`.
+        Call it only after a step (before, the optimizer has no weights), or after `_create_all_weights(params)`.
 
         Raises:
           MismatchError (a ValueError): number or shapes of the arrays do not fit. Then nothing was set.
@@ -134,7 +135,7 @@ class Optimizer(LegacyOptimizer):
         weights_of_state.write(chosen, weights, type(self).__name__)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as JSON values, under their old names."""
+        """Return the constructor's arguments as JSON values, under their old names."""
         known = self._modern.get_config()
         clips = {name: getattr(self, name) for name in Keywords.__annotations__ if getattr(self, name) is not None}
         return {"lr": known["learning_rate"], **{key: known[key] for key in self._config_keys}, **clips} | (
@@ -143,7 +144,8 @@ class Optimizer(LegacyOptimizer):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Optimizer:
-        """An optimizer with this configuration and no state; `learning_rate`, as Keras 2.3 writes it, is `lr`."""
+        """Return an optimizer with this configuration and no state; `learning_rate`, as Keras 2.3 writes it, is
+        `lr`."""
         arguments = dict(config)
         if "learning_rate" in arguments:
             arguments["lr"] = arguments.pop("learning_rate")
@@ -151,7 +153,7 @@ class Optimizer(LegacyOptimizer):
 
 
 class SGD(Optimizer):
-    """Gradient descent with momentum. Weights: iterations, all moments (even where `momentum` is 0).
+    """Gradient descent with momentum. Weights: iterations, all moments (even if `momentum` is 0).
 
     Args:
       lr: float >= 0. momentum: in [0, 1). decay: float >= 0, see `decay`. nesterov: Nesterov's momentum.
@@ -318,7 +320,7 @@ class Nadam(Optimizer):
     """Nadam with the paper's schedule. Weights: iterations, all ms, all vs.
 
     The product of the schedule's values so far (`m_schedule`) is not among them: the originals started it again at 1.
-    Here `set_weights` works it out from iterations, beta_1 and schedule_decay, which is what it was, if those two never
+    Here `set_weights` computes it from iterations, beta_1 and schedule_decay. The result is right if those two never
     changed.
 
     Args:
@@ -349,7 +351,7 @@ class Nadam(Optimizer):
         return [[self.iterations, self._modern._state.scalars["u_product"], *self._slot_weights()]]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Set the values of `weights`; the product of momenta is computed anew where the list lacks it."""
+        """Set the values of `weights`; compute the product of momenta again if the list lacks it."""
         super().set_weights(weights)
         if 0 < len(weights) == len(self.weights):
             steps = np.arange(1, int(placement.to_host(self.iterations)) + 1)

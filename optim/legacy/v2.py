@@ -1,14 +1,14 @@
 """OptimizerV2: `tf.keras.optimizers` of TF 2.0 to 2.10, `tf.keras.optimizers.legacy` from 2.11 on.
 
-The generation is that of TF 2.4 to 2.10 where releases differ: gradients are clipped in `apply_gradients`, the value
-before the norm (`clip_order="norm_first"` is 2.0 to 2.3), and `get_gradients` gives them unclipped. Formulas, defaults
-and the order of `get_weights()` are the same in all of them, but for Ftrl with `l2_shrinkage_regularization_strength`
-in TF 2.3 to 2.5 alone, whose state only `optim.Ftrl(learning_rate_in_linear=True)` continues.
+If releases differ, this follows TF 2.4 to 2.10: gradients are clipped in `apply_gradients`, the value before the norm
+(`clip_order="norm_first"` is 2.0 to 2.3), and `get_gradients` returns them unclipped. Formulas, defaults and the order
+of `get_weights()` are the same in all of them. The only exception is Ftrl with `l2_shrinkage_regularization_strength`
+in TF 2.3 to 2.5: only `optim.Ftrl(learning_rate_in_linear=True)` continues its state.
 
-Hyperparameters are attributes. A number counts as it is when a step is taken, or a `tf.function` traced; set a
-`tf.Variable` to change it afterwards. `learning_rate` is one already.
+Hyperparameters are attributes. The value of a number at the time of a step, or of the tracing of a `tf.function`,
+counts; set a `tf.Variable` to change it afterwards. `learning_rate` is one already.
 
-Sparse gradients (`IndexedSlices`) move what they moved in OptimizerV2: with momentum (SGD, RMSprop), Adadelta, Adamax
+Sparse gradients (`IndexedSlices`) move the same rows as in OptimizerV2: with momentum (SGD, RMSprop), Adadelta, Adamax
 and Ftrl only the rows that they name; with Nadam these, while both slots decay in all rows; with Adam all rows. That
 needs a copy of the variable and of those slots for the time of the step.
 
@@ -61,7 +61,7 @@ class SGD(BuiltIn):
         self._kept_rows = ("m",) if self.get_slot_names() else None
 
     def _resource_apply_sparse_duplicate_indices(self, grad: Any, var: Any, indices: Any, **kwargs: Any) -> Any:
-        """As in OptimizerV2, a subclass's `_resource_apply_sparse` is asked only where there is momentum."""
+        """Call a subclass's `_resource_apply_sparse` only if there is momentum, as OptimizerV2 did."""
         if self._kept_rows is not None:
             return super()._resource_apply_sparse_duplicate_indices(grad, var, indices, **kwargs)
         return SGD._resource_apply_sparse(self, grad, var, indices, **kwargs)
@@ -107,7 +107,7 @@ class Adagrad(BuiltIn):
 
     Args:
       learning_rate: float, tensor, schedule or zero-argument callable.
-      initial_accumulator_value: what `accumulator` starts at, >= 0. epsilon: >= 0; None is 1e-7.
+      initial_accumulator_value: initial value of `accumulator`, >= 0. epsilon: >= 0; None is 1e-7.
       name: see `apply_gradients`. kwargs: see `Optimizer`.
     """
 
@@ -241,8 +241,8 @@ class Nadam(BuiltIn):
     Args:
       learning_rate: float, tensor or zero-argument callable. beta_1, beta_2: in [0, 1).
       epsilon: >= 0; None and 0 are 1e-7. name: see `apply_gradients`.
-      kwargs: see `Optimizer`; and `schedule_decay` (0.004, >= 0), which is what `decay` means here and in its config:
-        the learning rate itself does not decay.
+      kwargs: see `Optimizer`; and `schedule_decay` (0.004, >= 0), which `decay` means here and in its config: the
+        learning rate itself does not decay.
     """
 
     beta_1 = Delegated()
@@ -273,7 +273,7 @@ class Nadam(BuiltIn):
 
     @property
     def decay(self) -> Any:
-        """The schedule's decay, as in OptimizerV2; the learning rate has none."""
+        """The schedule's decay, as in OptimizerV2; the learning rate does not decay."""
         return self.schedule_decay
 
     @decay.setter

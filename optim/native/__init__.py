@@ -1,5 +1,5 @@
-"""dtopt's own update kernel, for CPU devices: an accelerator and never a need.
+"""dtopt's own update kernel for CPU devices: an optional accelerator.
 
-`trace` makes a graph of a rule, `generate` C++ of the graph, `compiling` and `build` make libraries of that and of the
-ops in `ops.cc`, `library` loads them; without them every step runs on TensorFlow's kernels.
+`trace` makes a graph of a rule, and `generate` makes C++ of the graph. `compiling` and `build` make libraries of that
+and of the ops in `ops.cc`, and `library` loads them. Without them every step uses TensorFlow's kernels.
 """

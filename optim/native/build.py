@@ -1,11 +1,11 @@
-"""Which libraries there are, what each is made of, and where it lies.
+"""The libraries, their sources, and where they are stored.
 
 - `maths`: the functions of the built-in rules, generated from them, for several instruction sets. No TensorFlow.
 - `rule`: the same for one rule of a user's, for this processor.
 - `ops`: TensorFlow's ops, for one minor version of TensorFlow.
 
-Each lies in the package, where the wheel or `python -m optim.native.prebuild` put it, or in the user's cache. Beside it
-stands what it was made of: a build of other sources, or a damaged one, is never loaded.
+Each is in the package, where the wheel or `python -m optim.native.prebuild` put it, or in the user's cache. A record of
+its sources is stored next to it: a build of other sources, or a damaged one, is never loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREBUILT = HERE / "prebuilt"
 SOURCES = HERE / "cpp"
 MATHS_SOURCES = ("abi.h", "arithmetic.h", "math.h", "basics.cc")
 GPU_SOURCES = ("arithmetic.h", "gpu.h", "squares.h", "table.h", "table_gpu.h", "squares_gpu.h", "sums.h", "sums_gpu.h")
-"""Of kernels, which `cuda` compiles."""
+"""Sources of the GPU kernels, which `cuda` compiles."""
 OPS_SOURCES = tuple(
     sorted(
         f.name
@@ -48,12 +48,12 @@ OPS_FLAGS = (*COMMON, "-O1", "-fvisibility=default")
 AVX2 = ("avx2", "fma", "f16c", "bmi", "bmi2")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 LEVELS = {"base": (), "avx2": AVX2, "avx512": AVX512}
-"""Instruction sets by name, as compilers call their parts: a processor uses the last one that it has."""
+"""Instruction sets by name, with their compiler flags: a processor uses the last one that it has."""
 
 
 @cache
 def level() -> str:
-    """The best of LEVELS that this processor, and its system, have."""
+    """Return the best of LEVELS that this processor, and its system, have."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -64,25 +64,25 @@ def level() -> str:
 
 
 def levels() -> list[str]:
-    """Those that are compiled for this kind of machine."""
+    """Return the levels to compile for this kind of machine."""
     return list(LEVELS) if platform.machine().lower() in ("x86_64", "amd64") else ["base"]
 
 
 @cache
 def maths(everywhere: bool = False) -> Recipe:
-    """The library of all built-in rules: for this processor, or for all that have the same machine code."""
+    """Return the library of all built-in rules: for this processor, or for all that have the same machine code."""
     names = tuple(levels()) if everywhere else (level(),)
     title = "maths" if everywhere else "maths-here"
     return _maths(title, generate.builtin_programs(), names, with_basics=True)
 
 
 def needed() -> list[Recipe]:
-    """What a process loads: the ops, and the maths as they are in the package or else for this machine."""
+    """Return the libraries that a process loads: the ops, and the maths from the package or else for this machine."""
     return [ops(), maths(everywhere=find(maths(everywhere=True)) is not None)]
 
 
 def rule(program: generate.Program) -> Recipe:
-    """The library of one rule, for this processor."""
+    """Return the library of one rule, for this processor."""
     return _maths("rule", [program], (level(),), with_basics=False)
 
 
@@ -98,7 +98,7 @@ def _maths(title: str, programs: Sequence[generate.Program], names: Sequence[str
 
 @cache
 def ops() -> Recipe:
-    """The library of ops, for the TensorFlow that is installed."""
+    """Return the library of ops, for the installed TensorFlow."""
     import tensorflow as tf
 
     flags = tf.sysconfig.get_compile_flags()
@@ -110,7 +110,7 @@ def ops() -> Recipe:
 
 
 def find(recipe: Recipe) -> Path | None:
-    """A library made by this recipe; None if there is none."""
+    """Return a library made by this recipe; None if there is none."""
     for path, is_trusted in ((PREBUILT / f"{recipe.name}.so", True), (cached(recipe), False)):
         if (is_trusted or _is_ours(path)) and is_intact(path, recipe.key):
             return path
@@ -118,18 +118,18 @@ def find(recipe: Recipe) -> Path | None:
 
 
 def cached(recipe: Recipe) -> Path:
-    """Where the library lies in the user's cache."""
+    """Return the library's path in the user's cache."""
     return cache_folder() / f"{recipe.name}-{recipe.key[:16]}.so"
 
 
 def cache_folder() -> Path:
-    """The folder of what was compiled at first use."""
+    """Return the folder of libraries compiled at first use."""
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(root) / "dtopt" / "kernels"
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether nobody but this user and root can have put it there: it is about to be run."""
+    """Whether only this user and root can have put it there: it is about to be run."""
     if os.name != "posix":
         return True
     try:
@@ -141,10 +141,10 @@ def _is_ours(path: Path) -> bool:
 
 @cache
 def text(name: str) -> str:
-    """One of the sources."""
+    """Return one of the sources."""
     return (SOURCES / name).read_text(encoding="utf-8")
 
 
 def digest(*parts: str) -> str:
-    """Of everything that a build depends on."""
+    """Return a digest of everything that a build depends on."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Compile one library and record beside it what it was made of. Run as a script, it does so in the background.
+"""Compile one library and record its sources next to it. Run as a script, it does so in the background.
 
-Nothing but Python's own library is imported, so that a compilation starts at once.
+It imports only Python's own library, so that a compilation starts immediately.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-COMPILERS = ("g++", "c++", "clang++")  # the environment variable CXX goes before
-LIMIT = 600  # seconds that a compiler may take
+COMPILERS = ("g++", "c++", "clang++")  # the environment variable CXX has priority
+LIMIT = 600  # most seconds of a compiler
 
 
 class BuildError(Exception):
-    """Why there is no build; leaves `optim.native` for `bench` and tools alone."""
+    """Why there is no build; only `bench` and tools see it outside `optim.native`."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a library is made: each step of `objects` compiles a file, or a text, to an object; then all are linked.
+    """How to make a library: each step of `objects` compiles a file, or a text, to an object; then all are linked.
 
     Attributes:
       key: a digest of everything that the result depends on.
@@ -43,7 +43,7 @@ class Recipe:
 
 
 def is_intact(path: Path, key: str) -> bool:
-    """Whether the library is the one that was made for `key`, whole: to load another, or a torn one, may crash."""
+    """Whether the library is complete and made for `key`: loading another, or an incomplete one, may crash."""
     try:
         record = json.loads(_record(path).read_text(encoding="utf-8"))
         if record["key"] != key or path.stat().st_size != record["size"]:
@@ -54,10 +54,10 @@ def is_intact(path: Path, key: str) -> bool:
 
 
 def compile_into(recipe: Recipe, path: Path) -> Path:
-    """Make the library, unless that was done before; processes that do so at once wait for one of them.
+    """Make the library, unless it exists; concurrent processes wait for one of them.
 
     Raises:
-      BuildError: no compiler, or it failed, or the folder cannot be written.
+      BuildError: there is no compiler, or it failed, or the folder cannot be written.
     """
     command = compiler()
     try:
@@ -71,7 +71,7 @@ def compile_into(recipe: Recipe, path: Path) -> Path:
 
 
 def compiler() -> list[str]:
-    """The command that calls one; CXX may have arguments. Raises BuildError."""
+    """Return the command that calls the compiler; CXX may have arguments. Raises BuildError."""
     given = os.environ.get("CXX")
     commands = [shlex.split(given)] if given else [[name] for name in COMPILERS]
     found = next((command for command in commands if command and shutil.which(command[0])), None)
@@ -106,7 +106,7 @@ def _compile(command: list[str], recipe: Recipe, path: Path) -> None:
 
 
 def _without_paths(flags: Sequence[str], folder: Path) -> list[str]:
-    """Flags by which a library does not tell where it was compiled: the same sources give the same bytes anywhere."""
+    """Return flags that keep the build folder out of a library: the same sources give the same bytes anywhere."""
     includes = [flag[2:] for flag in flags if flag.startswith("-I")]
     return [
         f"-ffile-prefix-map={place}=." for place in dict.fromkeys([*includes, str(folder), str(Path(__file__).parent)])
@@ -140,7 +140,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def start(recipes: Sequence[tuple[Recipe, Path]]) -> subprocess.Popen[str]:
-    """Make libraries, one after the other, in a process that outlives this one; its stderr says what went wrong."""
+    """Make libraries, one after the other, in a process that outlives this one; its stderr reports problems."""
     request = json.dumps([[asdict(recipe), str(path)] for recipe, path in recipes])
     process = subprocess.Popen(
         [sys.executable, "-I", __file__],
@@ -158,7 +158,7 @@ def start(recipes: Sequence[tuple[Recipe, Path]]) -> subprocess.Popen[str]:
 
 def _main() -> int:
     if hasattr(os, "nice"):
-        os.nice(5)  # training goes before
+        os.nice(5)  # training has priority
     for fields, path in json.load(sys.stdin):
         fields["objects"] = tuple((source, tuple(flags)) for source, flags in fields["objects"])
         try:

@@ -1,8 +1,8 @@
-"""CUDA from traces: the kernel of a rule, one launch of which updates all variables of a device with one dtype.
+"""CUDA from traces: the kernel of a rule. One launch updates all variables of a device with one dtype.
 
-Its statements are those that `generate` writes; `cpp/gpu.h` gives them another meaning. A kernel's argument is the
-struct `Launch` of that file, whose layout `argument` repeats. A rule that adds up, or that has slots of fewer dims than
-its variable, has several kernels (`cpp/sums_gpu.h`): `launches` says which, and in what order a step launches them.
+Its statements are those of `generate`; `cpp/gpu.h` gives them another meaning. A kernel's argument is the struct
+`Launch` of that file; `argument` repeats its layout. A rule that adds up, or that has slots of fewer dims than its
+variable, has several kernels (`cpp/sums_gpu.h`): `launches` lists them in the order in which a step launches them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ GIVEN = {
     "bfloat16": ("bfloat16", "float32"),
     "float16": ("float16", "float32"),
 }
-"""Dtypes of gradients, by that of their variables, if they may have another one: those of a master copy, and means."""
+"""Dtypes of gradients, by the dtype of their variables, if they may differ: those of a master copy, and means."""
 MOST_BYTES = 32_764
-"""Of a kernel's argument, from CUDA 12.1 and compute capability 7.0 on."""
+"""Bytes of a kernel's argument, from CUDA 12.1 and compute capability 7.0 on."""
 BLOCK = 16_384
 """Elements of a variable that one block of threads updates: `kBlock` in gpu.h."""
 OPTIONS = (
@@ -36,14 +36,14 @@ OPTIONS = (
     "--std=c++17",
     "-default-device",
 )
-"""Of NVRTC, for any GPU: a result is that of the CPU's kernel, bit for bit, but for exp, log, tanh and pow."""
+"""Options of NVRTC, for any GPU: a result matches the CPU's kernel, bit for bit, except for exp, log, tanh and pow."""
 ROUNDING_TYPES = {"": 0, "bfloat16": 1, "float16": 2}
 """`RoundingType` of gpu.h, by the dtype of variables that have a master copy."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a kernel is launched: threads of a block, and blocks that one multiprocessor holds at once."""
+    """How to launch a kernel: threads of a block, and blocks that one multiprocessor runs at the same time."""
 
     threads: int
     at_once: int
@@ -53,20 +53,20 @@ WIDE = Shape(512, 2)
 """At most 64 registers a thread."""
 OF_FLOAT64 = Shape(256, 3)
 OF_MANY = Shape(256, 1)
-"""For rules of which a thread needs more registers."""
+"""For rules whose threads need more registers."""
 MANY_SLOTS = 4
-"""Slots of a variable from which on a thread needs more than 64 registers."""
+"""Slots of a variable from which a thread needs more than 64 registers."""
 
 
 def shape(program: Program, dtype: str) -> Shape:
-    """How the kernel of a rule is launched for variables of a dtype."""
+    """Return how to launch the kernel of a rule for variables of a dtype."""
     if len(program.slots) >= MANY_SLOTS:
         return OF_MANY
     return OF_FLOAT64 if dtype == "float64" else WIDE
 
 
 def takes_dense(program: Program) -> bool:
-    """Whether a kernel takes gradients that are not rows, of which there are no sums of powers."""
+    """Whether a kernel takes gradients that are not rows; these have no sums of powers."""
     return not program.powers
 
 
@@ -76,40 +76,40 @@ def is_elementwise(program: Program) -> bool:
 
 
 def given(dtype: str) -> tuple[str, ...]:
-    """Dtypes that the gradients of variables of a dtype may have."""
+    """Return the dtypes that the gradients of variables of a dtype may have."""
     return GIVEN.get(dtype, (dtype,))
 
 
 def name(program: Program, dtype: str, of_gradient: str) -> str:
-    """The name of a kernel in its module."""
+    """Return the name of a kernel in its module."""
     return f"dtopt_{program.name}_{dtype}_{of_gradient}"
 
 
 def row_name(program: Program, dtype: str) -> str:
-    """The kernel of that module that updates some rows of a variable."""
+    """Return the kernel of that module that updates some rows of a variable."""
     return f"dtopt_{program.name}_{dtype}_rows"
 
 
 def summed(dtype: str) -> str:
-    """The dtype in which gradients of rows of a dtype are added up."""
+    """Return the dtype in which gradients of rows of a dtype are added up."""
     return "float64" if dtype == "float64" else "float32"
 
 
 def names(program: Program, dtype: str) -> set[str]:
-    """The kernels of the module of a rule for variables of a dtype."""
+    """Return the kernels of the module of a rule for variables of a dtype."""
     every = {one.name for of_gradient in given(dtype) for one in launches(program, dtype, of_gradient)}
     dense = given(dtype) if takes_dense(program) else ()
     return every or {*(name(program, dtype, of_gradient) for of_gradient in dense), row_name(program, dtype)}
 
 
 def most_tensors(program: Program) -> int:
-    """How many variables one launch takes, by the size of its argument."""
-    one, two = argument(program, 0), argument(program, 2)  # two, as every other begins at a multiple of 8
+    """Return how many variables one launch takes, by the size of its argument."""
+    one, two = argument(program, 0), argument(program, 2)  # two, because every other begins at a multiple of 8
     return 2 * (MOST_BYTES - one.itemsize) // (two.itemsize - one.itemsize)
 
 
 def argument(program: Program, tensors: int | None = None) -> np.dtype:
-    """The layout of `Launch` in gpu.h, for so many variables, or as many as fit."""
+    """Return the layout of `Launch` in gpu.h, for `tensors` variables, or as many as fit."""
     count = most_tensors(program) if tensors is None else tensors
     scalars, full, small = len(program.scalars), len(program.slots), 0
     if not is_elementwise(program):
@@ -132,27 +132,27 @@ def argument(program: Program, tensors: int | None = None) -> np.dtype:
 
 
 def source(program: Program, dtype: str) -> str:
-    """The text of the module of a rule for variables of a dtype, with a kernel for each dtype of gradients."""
+    """Return the text of the module of a rule for variables of a dtype, with a kernel for each dtype of gradients."""
     return "\n".join((HEADER, "", functions(program), *kernels(program, dtype))) + "\n"
 
 
 HEADER = '#include "sums_gpu.h"'
-"""What the text of a module includes."""
+"""Files that the text of a module includes."""
 
 
 SQUARES = '#include "squares_gpu.h"\n#include "table_gpu.h"\n'
 """The text of the module that adds up squares, and gradients of rows, of all dtypes."""
 SQUARES_THREADS = 256
-"""Of a block: `kSquaresThreads` of squares_gpu.h."""
+"""Threads of a block: `kSquaresThreads` of squares_gpu.h."""
 
 
 def table_name(dtype: str) -> str:
-    """The kernel of that module that adds up gradients of rows of a dtype."""
+    """Return the kernel of that module that adds up gradients of rows of a dtype."""
     return f"dtopt_table_{dtype}"
 
 
 def squares_name(dtype: str) -> str:
-    """The kernel of that module for tensors of a dtype."""
+    """Return the kernel of that module for tensors of a dtype."""
     return f"dtopt_squares_{dtype}"
 
 
@@ -161,26 +161,26 @@ class Launch:
     """One launch of a step of a rule that adds up, or has slots of fewer dims.
 
     Attributes:
-      visit: what its threads are, as the enum `Visit` of sums.h counts.
-      function: what its kernel calls, in C++.
+      visit: what its threads are, numbered as the enum `Visit` of sums.h.
+      function: the C++ function that its kernel calls.
     """
 
     name: str
     visit: int
     number: int
-    """Of its pass, -1 for none."""
+    """Number of its pass, -1 if it has no pass."""
     shape: Shape
     function: str
 
 
 SUMS = Shape(256, 1)
-"""Of all launches but that which updates: `kSumsThreads` in sums.h."""
+"""Threads of a block for all launches but the one that updates: `kSumsThreads` in sums.h."""
 UPDATE, RUNS, COLUMN_PARTS, JOIN_RUNS, JOIN_PARTS, STORE = range(6)
-"""The enum `Visit`, of which the last one and those after it store rows, columns and single numbers."""
+"""The enum `Visit`; the last one and those after it store rows, columns and single numbers."""
 
 
 def passes(program: Program) -> list[tuple[int, ...]]:
-    """The `numbers` of each function that adds up."""
+    """Return the `numbers` of each function that adds up."""
     each = 1 + len(SUMS_OF)
     return [program.passes[at : at + each] for at in range(0, len(program.passes), each)]
 
@@ -191,7 +191,7 @@ def is_by_rows(program: Program) -> bool:
 
 
 def launches(program: Program, dtype: str, of_gradient: str) -> Iterator[Launch]:
-    """The launches of a step, in order; none if the rule is elementwise."""
+    """Return the launches of a step, in order; empty if the rule is elementwise."""
     if is_elementwise(program):
         return
     plan, types, mine = (
@@ -199,7 +199,7 @@ def launches(program: Program, dtype: str, of_gradient: str) -> Iterator[Launch]
         f"{TYPES[dtype]}, {TYPES[of_gradient]}",
         name(program, dtype, of_gradient),
     )
-    shared = f"dtopt_{program.name}_{dtype}"  # kernels that see no gradient
+    shared = f"dtopt_{program.name}_{dtype}"  # kernels that use no gradient
     for k, (over, ones, matrices, rows, columns) in enumerate(passes(program)):
         rule = f"{plan}, {program.name}_sums{k}_rule, {k}"
         is_full = over == SHAPES.index(FULL)
@@ -223,7 +223,7 @@ def launches(program: Program, dtype: str, of_gradient: str) -> Iterator[Launch]
 
 
 def functions(program: Program) -> str:
-    """The text of a rule's functions, and what its kernels know of it."""
+    """Return the text of a rule's functions, with the constants for its kernels."""
     if is_elementwise(program):
         return program.code
     made = passes(program)
@@ -233,7 +233,7 @@ def functions(program: Program) -> str:
 
 
 def kernels(program: Program, dtype: str) -> Iterator[str]:
-    """The lines that make kernels of a rule's functions, which stand before them."""
+    """Return the lines that make kernels of a rule's functions; the functions come before them."""
     return _one_each(program, dtype) if is_elementwise(program) else _several(program, dtype)
 
 

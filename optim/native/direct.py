@@ -1,5 +1,8 @@
-"""What the kernel's library does without an op (`calls.h`): a step's gradients are checked and unpacked in one call
-(`gradients.h`), groups of variables updated (`update.h`), and scalars read and written (`scalars.h`)."""
+"""Calls of the kernel's library without an op (`calls.h`).
+
+They check and unpack a step's gradients in one call (`gradients.h`), update groups of variables (`update.h`), and read
+and write scalars (`scalars.h`).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from tensorflow.dtensor.python import api
 from tensorflow.python.eager import context
 
 EAGER_TENSORS = ("python/lib_pywrap_tensorflow_common.so", "python/_pywrap_tensorflow_internal.so")
-"""Where TensorFlow 2.21, and earlier ones, keep the functions that take an eager tensor apart."""
+"""Files of TensorFlow 2.21, and earlier ones, with the functions that read the parts of an eager tensor."""
 DTENSORS = ("libtensorflow_cc.so.2", *EAGER_TENSORS)
-"""Where those are that take a DTensor apart."""
+"""Files with the functions that read the parts of a DTensor."""
 SYMBOLS = {
     "_Z22EagerTensor_CheckExactPK7_object": EAGER_TENSORS,
     "_Z18EagerTensor_HandlePK7_object": EAGER_TENSORS,
@@ -37,17 +40,18 @@ INSIDES = (
     "_ZNK10tensorflow7dtensor18TensorWithLayoutTf6layoutEv",
     "_ZNK10tensorflow7dtensor6Layout8ToStringB5cxx11Ev",
 )
-"""Of the class of DTensors, next in that struct: done without where TensorFlow lacks one of them, or is another than
-those in which this class was looked at."""
+"""Functions of the class of DTensors, next in that struct. They are not used if TensorFlow lacks one of them, or
+has another version than those that we examined.
+"""
 TENSOR_OF = "_ZNK10tensorflow12TensorHandle6TensorEPPKNS_6TensorE"
-"""`TensorHandle::Tensor`, which shares the buffer of a tensor on any device; the same holds for it."""
+"""`TensorHandle::Tensor`, which shares the buffer of a tensor on any device; the same condition applies."""
 LOOKED_AT = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 FUNCTIONS = ("hold", "drop", "read", "write", "sort", "squares", "update", "control", "is_left_out")
-"""Of the kernel's library, as `calls.h` has them."""
+"""Functions of the kernel's library, as in `calls.h`."""
 
 
 class Expected(ctypes.Structure):
-    """What a gradient is like that can be used as it is: that of its variable, in the variable's layout."""
+    """The properties of a gradient that can be used unchanged: those of its variable, in the variable's layout."""
 
     _fields_ = (
         ("layout", ctypes.c_char_p),
@@ -58,18 +62,23 @@ class Expected(ctypes.Structure):
 
 
 def expected(layout: str | None, dtype: int, shape: Sequence[int] | None) -> Expected:
-    """Args: `layout` as DTensor writes it, None without a mesh; `dtype` as TensorFlow's C API numbers it; `shape` of
-    the whole tensor, None, which nothing fits, if it is not known."""
+    """Return the expected properties.
+
+    Args:
+      layout: as DTensor writes it, None without a mesh.
+      dtype: as TensorFlow's C API numbers it.
+      shape: of the whole tensor; None, which no tensor matches, if it is unknown.
+    """
     text = None if layout is None else layout.encode()
     sizes = shape or ()
     return Expected(text, dtype, -1 if shape is None else len(sizes), (ctypes.c_int64 * len(sizes))(*sizes))
 
 
 class AllExpected:
-    """What each gradient of a step has to be like, one after the other."""
+    """The expected properties of each gradient of a step, one after the other."""
 
     def __init__(self, each: Sequence[Expected]):
-        self._each = [*each]  # texts and shapes are theirs
+        self._each = [*each]  # they own texts and shapes
         self._array = (Expected * len(each))(*each)
         self.count, self.address = len(each), ctypes.addressof(self._array)
 
@@ -110,7 +119,7 @@ class _Method(ctypes.Structure):
 
 
 class _Loaded:
-    """The functions of the kernel's library, and what TensorFlow's Python side has."""
+    """The functions of the kernel's library, and the functions of TensorFlow's Python side."""
 
     def __init__(self, library: Any, addresses: Sequence[int | None]):
         make = ctypes.pythonapi.PyCFunction_NewEx
@@ -126,7 +135,7 @@ class _Loaded:
         self._last: tuple[Any, Any, Any] = (None, None, None)
 
     def runtime(self) -> Any:
-        """A `_Runtime`; the same one until TensorFlow's context or DTensor's device are others."""
+        """A `_Runtime`; the same one until TensorFlow's context or DTensor's device changes."""
         device = None if api._dtensor_singleton is None else api._dtensor_singleton._device_info
         handle = context.context()._handle
         if self._last[2] is None or self._last[0] is not handle or self._last[1] is not device:
@@ -140,9 +149,10 @@ _loaded: list[_Loaded] = []
 
 
 def load(path: Path, looks_inside: bool = True) -> None:
-    """Find what is needed in the kernel at `path` and in TensorFlow; what is missing is done without (`available`).
+    """Find the required functions in the kernel at `path` and in TensorFlow; `available` shows if any are missing.
 
-    Args: `looks_inside`: whether DTensors are read themselves where that can be, or always by DTensor's device.
+    Args:
+      looks_inside: whether to read DTensors directly if possible, or always by DTensor's device.
     """
     found = [address(symbol, files) for symbol, files in SYMBOLS.items()]
     inside = [address(symbol, DTENSORS) for symbol in INSIDES]
@@ -165,7 +175,8 @@ def reads_gpus() -> bool:
 
 
 def address(symbol: str, files: Sequence[str]) -> int | None:
-    """Where a function of TensorFlow's is, in the first of these files of its wheel that has it; None if none does."""
+    """Return the address of a TensorFlow function in the first of these files of its wheel that has it; None if no file
+    does."""
     for name in files:
         try:
             return ctypes.cast(ctypes.CDLL(str(Path(tf.sysconfig.get_lib()) / name))[symbol], ctypes.c_void_p).value
@@ -175,13 +186,13 @@ def address(symbol: str, files: Sequence[str]) -> int | None:
 
 
 def read_scalar(number: int) -> float | None:
-    """The value of the one variable in a group of that number; None if it cannot be read here."""
+    """Return the value of the one variable in a group of that number; None if it cannot be read here."""
     value = _loaded[0].read(number) if _loaded else False
     return None if value is False else value
 
 
 def write_scalar(number: int, value: float) -> bool:
-    """Give it a value, rounded to its dtype; False if it cannot be given one here."""
+    """Set the value of the one variable in a group, rounded to its dtype; False if it cannot be set here."""
     return bool(_loaded) and _loaded[0].write(number, value)
 
 
@@ -206,11 +217,14 @@ def hold(tensors: Sequence[Any]) -> Held:
 
 
 def hold_if(tensors: Sequence[Any], wanted: AllExpected) -> Held | list[int]:
-    """Hold what is as it is wanted, in the same look at it. Otherwise the positions of all that are no eager tensors as
-    expected, or that cannot be told; then nothing is held."""
+    """Hold tensors if all have the expected properties, checked in the same pass.
+
+    If not, nothing is held. Returns the positions of all that are not eager tensors as expected, or that cannot be
+    checked.
+    """
     if not _loaded or len(tensors) != wanted.count:
         return list(range(len(tensors)))
-    # A tensor that Python code still computes, in asynchronous mode, would wait for Python's lock, and this for it.
+    # Keeping Python's lock would deadlock with a tensor that Python code still computes, in asynchronous mode.
     context.context().sync_executors()
     loaded = _loaded[0]
     found = loaded.hold(loaded.runtime().address, [*tensors], wanted.address)
@@ -218,20 +232,25 @@ def hold_if(tensors: Sequence[Any], wanted: AllExpected) -> Held | list[int]:
 
 
 def sort(values: Any, indices: Any, rows: int, powers: Sequence[int] = ()) -> Held:
-    """`IndexedSlices` of a table with so many rows, on no mesh, in float32 or float64: each row once, and where the sum
-    of what it is given lies, and of `powers` of each. Raises RuntimeError: they do not fit the table, or each other."""
+    """Sort `IndexedSlices` of a table with this many rows, without a mesh, in float32 or float64.
+
+    Returns: each row once, and where the sums of its gradients and of their `powers` are.
+
+    Raises RuntimeError: they do not fit the table, or each other.
+    """
     context.context().sync_executors()  # as above
     loaded = _loaded[0]
     return Held(loaded.sort(loaded.runtime().address, values, indices, rows, [*powers]))
 
 
 def place_of(rows: Held) -> int:
-    """What `update` is given for a variable whose gradient `sort` gave."""
+    """Return the argument of `update` for a variable whose gradient comes from `sort`."""
     return -2 - rows.number
 
 
 def square_sums(group: int, held: Held, sources: Sequence[int]) -> list[float]:
-    """The sum of squares of each of the tensors at `sources`, added up in float64 by the threads of any group."""
+    """Return the sum of squares of each of the tensors at `sources`, added up in float64 by the threads of any
+    group."""
     sums: list[float] = _loaded[0].squares(group, held.number, [*sources])
     return sums
 
@@ -247,7 +266,7 @@ def update(
     control: Held | None = None,
     packing: Sequence[float] = (),
 ) -> None:
-    """A step of the variables of a group, as `calls.h` says. Raises RuntimeError: it cannot be, nothing changed."""
+    """Step the variables of a group, as `calls.h` describes. Raises RuntimeError: impossible; nothing changed."""
     number = NO_CONTROL if control is None else control.number
     _loaded[0].update(group, held.number, [*options], [*scales], [*decays], [*rows], overwrite, number, [*packing])
 
@@ -256,17 +275,18 @@ NO_CONTROL = -1
 
 
 def control(group: int, held: Held, sources: Sequence[int], numbers: Sequence[float]) -> Held:
-    """What the GPU of a group makes of the gradients at `sources`, as `calls.h` describes. It does not wait."""
+    """Return what the GPU of a group computes from the gradients at `sources`, as `calls.h` describes. It does not
+    wait."""
     return Held(_loaded[0].control(group, held.number, [*sources], [*numbers]))
 
 
 def is_left_out(control: Held) -> bool:
-    """Whether the GPU left a step out. Waits for what was launched before that step, and for nothing after."""
+    """Whether the GPU left a step out. Waits for launches before that step, and not for later ones."""
     return bool(_loaded[0].is_left_out(control.number))
 
 
 def _pointer(capsule: Any) -> int | None:
-    """What a PyCapsule holds."""
+    """Return the pointer in a PyCapsule."""
     if capsule is None:
         return None
     name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer

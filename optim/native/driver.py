@@ -1,7 +1,7 @@
-"""CUDA's driver from Python: which GPUs there are, whether they take a module, and how long they work.
+"""CUDA's driver from Python: the GPUs, whether they accept a module, and how long they work.
 
-`Driver` is the library, `Stream` a queue of work on one GPU. Only the GPUs that this process uses are asked: a context
-on another one would take memory there.
+`Driver` is the library, `Stream` a queue of work on one GPU. It queries only the GPUs that this process uses: a context
+on another one would use memory there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the driver knows of a GPU; None if it does not know.
+    """The driver's facts about a GPU; None for unknown ones.
 
     Attributes:
       memory, cache: bytes, `cache` of the level that all multiprocessors share.
@@ -59,7 +59,7 @@ class Facts:
 
 
 class Driver:
-    """A loaded driver. Raises DriverError: it is not there, or lacks functions."""
+    """A loaded driver. Raises DriverError: it is missing, or lacks functions."""
 
     def __init__(self, path: str = DRIVER):
         try:
@@ -69,7 +69,7 @@ class Driver:
             raise DriverError(f"the CUDA driver ({path}) cannot be used: {error}") from error
 
     def version(self) -> str:
-        """Return the CUDA release that the driver is of."""
+        """Return the CUDA release of the driver."""
         version = self._number("cuDriverGetVersion")
         return f"{version // 1000}.{version % 1000 // 10}"
 
@@ -80,7 +80,7 @@ class Driver:
         return [self._gpu(device) for device in found if self._is_used(device)]
 
     def first(self) -> Gpu:
-        """Return the first GPU that CUDA_VISIBLE_DEVICES leaves. Raises DriverError: there is no GPU."""
+        """Return the first GPU that CUDA_VISIBLE_DEVICES allows. Raises DriverError: there is no GPU."""
         return self._gpu(self._number("cuDeviceGet", 0))
 
     def facts(self, gpu: Gpu) -> Facts:
@@ -98,17 +98,17 @@ class Driver:
         )
 
     def stream(self, handle: int) -> Stream:
-        """Return a stream of some framework's by its handle, a CUstream or cudaStream_t that is not 0."""
+        """Return a stream of a framework by its handle, a CUstream or cudaStream_t that is not 0."""
         context = ctypes.c_void_p()
         self.call("cuStreamGetCtx", ctypes.c_void_p(handle), ctypes.byref(context))
         return Stream(self, context.value, handle)
 
     def default_stream(self, gpu: Gpu) -> Stream:
-        """Return the default stream of a GPU, whose context this process then keeps."""
+        """Return the default stream of a GPU; this process then keeps its context."""
         return Stream(self, self._retained(gpu).value, None)
 
     def result_of_loading(self, image: bytes, gpu: Gpu) -> int:
-        """Load a module and drop it. Returns CUDA's error, 0 for none; the driver keeps what it compiled on disk."""
+        """Load a module and drop it. Returns CUDA's error, 0 for success; the driver caches machine code on disk."""
         module = ctypes.c_void_p()
         context = self._retained(gpu)
         try:
@@ -127,7 +127,7 @@ class Driver:
         return f"{(text.value or b'unknown error').decode()} (CUDA error {code})"
 
     def call(self, function: str, *arguments: object) -> None:
-        """Call a function of the driver, whose handles and sizes are ctypes. Raises DriverError: it failed."""
+        """Call a function of the driver with ctypes for handles and sizes. Raises DriverError: it failed."""
         act = getattr(self._library, function, None)
         if act is None:
             raise DriverError(f"the CUDA driver has no {function}: install a later one")
@@ -137,7 +137,7 @@ class Driver:
 
     @contextmanager
     def current(self, context: int | None) -> Iterator[None]:
-        """Make a context that of this thread for a while."""
+        """Make a context current in this thread for the duration of the block."""
         last = ctypes.c_void_p()
         self.call("cuCtxPushCurrent_v2", ctypes.c_void_p(context))
         try:
@@ -172,13 +172,13 @@ class Driver:
 
 
 class Stream:
-    """A queue of work on a GPU: nothing of it begins before what came earlier has ended. Errors are DriverErrors."""
+    """A queue of work on a GPU: work begins after all earlier work has ended. Errors are DriverErrors."""
 
     def __init__(self, driver: Driver, context: int | None, handle: int | None):
         self._driver, self._context, self._handle = driver, context, ctypes.c_void_p(handle)
 
     def allocate(self, size: int) -> int:
-        """Return the address of so many bytes of the GPU's memory."""
+        """Return the address of `size` bytes of the GPU's memory."""
         address = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value

@@ -1,9 +1,9 @@
-"""C++ from traces: functions for each variant of a rule and each dtype, and what names them.
+"""C++ from traces: functions for each variant of a rule and each dtype, and their names.
 
-One updates a run of elements; its C signature, `DtoptUpdate` in `abi.h`, is the same for all rules. A rule that adds up
-over a whole variable, its matrices, its rows or its columns has further ones, `DtoptSums`, one after the other: each
-makes sums, or numbers of each row or column that elements need, from what those before it made and the slots as they
-were. Slots that have fewer dims are stored by functions of their own, `DtoptStores`.
+One function updates a run of elements; its C signature, `DtoptUpdate` in `abi.h`, is the same for all rules. A rule
+that adds up over a whole variable, its matrices, its rows or its columns has further functions, `DtoptSums`, one after
+the other. Each makes sums, or numbers of each row or column that elements need, from earlier results and the old slots.
+Slots with fewer dims are stored by separate functions, `DtoptStores`.
 """
 
 from __future__ import annotations
@@ -52,28 +52,29 @@ CALLS = {
 
 
 SHAPES = (FULL, ROWS, COLUMNS, ONE)
-"""Of slots, in the order in which the kernel is given them."""
+"""Shapes of slots, in the order in which the kernel gets them."""
 SUMS = (ONE, MATRICES, ROWS, COLUMNS)
-"""What there are sums of, in the order of the struct `Adding` in `whole.h`."""
+"""Kinds of sums, in the order of the struct `Adding` in `whole.h`."""
 STORES = {"rows": ROWS, "columns": COLUMNS, "ones": ONE}
 """The functions that store slots of fewer dims."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What one function makes of all elements, rows or columns, `over`: sums, and numbers of each that it visits."""
+    """The results of one function over all elements, rows or columns, `over`: sums, and numbers of each that it
+    visits."""
 
     over: frozenset[str]
     sums: tuple[Value, ...]
     kept: tuple[Value, ...]
 
     def into(self, dims: frozenset[str]) -> tuple[Value, ...]:
-        """The sums of all, of each matrix, of each row, or of each column."""
+        """Return the sums of all, of each matrix, of each row, or of each column."""
         return tuple(value for value in self.sums if kind_of(value) == dims)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """As the struct `Adding` in `whole.h` has them."""
+        """The counts, as in the struct `Adding` in `whole.h`."""
         made = {dims: len(self.into(dims)) for dims in SUMS}
         if self.over != FULL:
             made[self.over] = len(self.kept)
@@ -82,24 +83,24 @@ class Pass:
 
 @dataclass(frozen=True)
 class Program:
-    """A rule as the kernel knows it."""
+    """A rule in the form that the kernel uses."""
 
     name: str
-    """Of its function: the class of the rule, and a digest of what it computes."""
+    """Name of its function: the class of the rule, and a digest of its formulas."""
     slots: tuple[str, ...]
-    """Those that are shaped like the variable, then those of rows, of columns, and those that are one number."""
+    """Slots with the variable's shape, then those of rows, of columns, and single numbers."""
     scalars: tuple[str, ...]
-    """Which coefficients it takes, in order."""
+    """Names of its coefficients, in order."""
     is_identity_at_zero: bool
     code: str
     shapes: tuple[int, ...] = ()
-    """How many slots there are of each of `SHAPES`."""
+    """Number of slots of each of `SHAPES`."""
     passes: tuple[int, ...] = ()
     """The `numbers` of each function that adds up."""
     stored: tuple[str, ...] = ()
-    """For which of `STORES` there is a function."""
+    """The `STORES` that have a function."""
     powers: tuple[int, ...] = ()
-    """Which of `POWERS` it needs the sums of, where a gradient is the sum of several, in order."""
+    """The `POWERS` whose sums it needs, if a gradient is the sum of several, in order."""
 
     @property
     def has_sums(self) -> bool:
@@ -118,7 +119,10 @@ class Program:
 def program_for(
     rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False
 ) -> Program | None:
-    """For variables of that rank with these slots, see `trace`; None if there is none, and `why_none` tells why."""
+    """Return the program for variables of that rank with these slots, see `trace`; None if there is none.
+
+    `why_none` explains why.
+    """
     try:
         return _program(trace(rule, rank, slots, each))
     except UntraceableError:
@@ -126,7 +130,7 @@ def program_for(
 
 
 def why_none(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False) -> str:
-    """Why there is no kernel for a rule; empty if there is."""
+    """Explain why there is no kernel for a rule; empty if there is one."""
     try:
         trace(rule, rank, slots, each)
     except UntraceableError as error:
@@ -164,7 +168,7 @@ def _program(traced: Trace) -> Program:
 
 
 def _passes(traced: Trace) -> list[Pass]:
-    """In an order in which everything is known before it is needed."""
+    """Return the passes in an order in which every value is known before its use."""
     sums: dict[tuple[int, int], list[Value]] = {}
     for value in traced.sums:
         whole = value.operands[0]
@@ -177,11 +181,11 @@ def _passes(traced: Trace) -> list[Pass]:
 
 
 _ORDER = (ROWS, COLUMNS, FULL)
-"""Of functions that need sums of the same level: elements need numbers of rows and columns."""
+"""Order of functions that need sums of the same level: elements need numbers of rows and columns."""
 
 
 def _boundary(traced: Trace) -> list[Value]:
-    """The numbers of rows and of columns that elements need."""
+    """Return the numbers of rows and of columns that elements need."""
     results = [traced.change, *traced.slots.values(), *(total.operands[0] for total in traced.sums)]
     of_elements = [value for value in _used(traced, results, ()) if kind_of(value) == FULL and value.op != "sum"]
     needed = {operand.number for value in of_elements for operand in value.operands}
@@ -190,15 +194,16 @@ def _boundary(traced: Trace) -> list[Value]:
 
 
 def _stored(traced: Trace, dims: frozenset[str]) -> list[str]:
-    """The slots of these dims that the rule gives new values."""
+    """Return the slots of these dims that the rule updates."""
     return [name for name in traced.slots_along(dims) if name in traced.slots]
 
 
 class _Writer:
     """The statements of a trace's functions.
 
-    A function visits elements, rows or columns, `over`. What it is given of each of these comes in streams, and to
-    elements what they need of their column, and sums of powers; of their row, its matrix and all, in scalars.
+    A function visits elements, rows or columns, `over`. Its inputs for each of these are streams; elements also get
+    streams with the numbers of their column, and with sums of powers. Numbers of the row, the matrix and the whole are
+    scalars.
     """
 
     def __init__(self, traced: Trace, passes: Sequence[Pass]):
@@ -220,7 +225,7 @@ class _Writer:
         }
 
     def update(self) -> str:
-        """Of variable and slots."""
+        """Return the function that updates variable and slots."""
         names, change = _stored(self._traced, FULL), self._traced.change
         lines = self._up_to(FULL, [change, *(self._traced.slots[name] for name in names)])
         lines += self._store(FULL, names)
@@ -228,7 +233,9 @@ class _Writer:
         return _text(lines)
 
     def sums(self, each: Pass) -> str:
-        """Of all, of the matrix and of the row first, one after the other in `sums`; the rest goes to more streams."""
+        """Return the function of sums. The whole, the matrix and the row go into `sums`, one after the other; other
+        results go to more streams.
+        """
         whole, by_column = [*each.into(ONE), *each.into(MATRICES), *each.into(ROWS)], each.into(COLUMNS)
         made = [*((v.operands[0], "+=") for v in by_column), *((v, "=") for v in each.kept)]
         lines = [f"  Wide<T> t{k}[kTerms];" for k in range(len(whole))]
@@ -241,7 +248,7 @@ class _Writer:
         return _text(lines)
 
     def stores(self, dims: frozenset[str]) -> str:
-        """Of the slots that have these dims."""
+        """Return the function for the slots that have these dims."""
         names = _stored(self._traced, dims)
         return _text([*self._up_to(dims, [self._traced.slots[n] for n in names]), *self._store(dims, names), "  }"])
 
@@ -250,7 +257,7 @@ class _Writer:
         return [f"    Store(C({_name(self._traced.slots[name])}), s{at[name]} + i);" for name in names]
 
     def _up_to(self, over: frozenset[str], results: Sequence[Value]) -> list[str]:
-        """What computes `results` of one element, row or column: the loop is left open."""
+        """Return the statements that compute `results` of one element, row or column; the loop stays open."""
         streams, scalars = self._streams[over], self._scalars[over]
         at = {value.number: k for k, value in enumerate(streams)}
         given = {value.number: k for k, value in enumerate(scalars) if value.number not in at}
@@ -262,7 +269,7 @@ class _Writer:
         made = [value for value in used if value.operands and value.number not in {*at, *given}]
         inner = {value.number for value in made if kind_of(value) == over or over == ONE}
         lines += [f"  {_statement(value)}" for value in made if value.number not in inner]
-        own = {"slot": "T", "power": "C"}  # what is made of rows or columns is float64
+        own = {"slot": "T", "power": "C"}  # results for rows or columns are float64
         kinds = [own.get(value.op, "double") if kind_of(value) == over else "double" for value in streams]
         lines += [f"  {kind}* __restrict s{k} = static_cast<{kind}*>(slots[{k}]);" for k, kind in enumerate(kinds)]
         arrays = [*(["gradient", "variable"] if over == FULL else []), *(f"s{k}" for k in range(len(streams)))]
@@ -278,7 +285,8 @@ def _text(lines: Sequence[str]) -> str:
 
 
 def _used(traced: Trace, results: Sequence[Value], given: Collection[int]) -> list[Value]:
-    """What the results depend on, operands first; not what that depends on which is given, as all sums are."""
+    """Return the values that the results depend on, operands first; not what `given` values depend on, as all sums
+    are."""
     wanted: set[int] = set()
     pending = list(results)
     while pending:
@@ -317,13 +325,13 @@ def _expression(value: Value) -> str:
 
 
 def source(programs: Iterable[Program]) -> str:
-    """One C++ file with all of them, each once."""
+    """Return one C++ file with all of them, each once."""
     by_name = {program.name: program for program in programs}
     return '#include "math.h"\n\n' + "\n".join(by_name[name].code for name in sorted(by_name))
 
 
 def builtin_programs() -> list[Program]:
-    """Of all rules in `optim/rules`, in every combination of their yes-or-no choices."""
+    """Return the programs of all rules in `optim/rules`, in every combination of their yes-or-no choices."""
     every = [rule for cls in rules.every() for rule in _variants(cls)]
     found = [program_for(rule, rank) for rule in every for rank in ((2,) if rule.elementwise else range(4))]
     found += [program_for(rule, each=True) for rule in every]
@@ -336,6 +344,6 @@ def _variants(cls: Any) -> list[Any]:
     for values in itertools.product((False, True), repeat=len(choices)):
         try:
             made.append(cls(**dict(zip(choices, values, strict=True))))
-        except (TypeError, ValueError):  # a combination that the rule refuses
+        except (TypeError, ValueError):  # an invalid combination of choices
             continue
     return made

@@ -1,7 +1,7 @@
-"""Kernels for GPUs: the driver is opened, and the modules of rules are handed to the ops (`cpp/gpu_step.h`).
+"""Kernels for GPUs: open the driver, and give the modules of rules to the ops (`cpp/gpu_step.h`).
 
-The environment variable DTOPT_GPU says whether steps on GPUs use them: `off` (the default, as they have been run by an
-emulated launch only, and never on a device) or `on`. With `off` nothing of CUDA is loaded.
+The environment variable DTOPT_GPU switches steps on GPUs with these kernels `on` or `off`. `off` is the default,
+because the kernels have run only by an emulated launch, and never on a device. With `off` nothing of CUDA is loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("optim")
 
 
 class Gpus:
-    """What the ops in a library know of GPUs."""
+    """The interface of a library's ops to GPUs."""
 
     def __init__(self, path: Path):
         self._library: Any = ctypes.CDLL(str(path))
@@ -44,10 +44,10 @@ class Gpus:
         """Open CUDA's driver.
 
         Args:
-          is_test: also launch the steps of variables on CPU devices, whose memory this driver's kernels work on.
+          is_test: also launch the steps of variables on CPU devices, whose memory this driver's kernels use.
 
         Raises:
-          BuildError: it is not there, or too old.
+          BuildError: it is missing, or too old.
         """
         problem = self._library.DtoptOpenGpus(driver.encode(), is_test).decode()
         if problem:
@@ -58,7 +58,7 @@ class Gpus:
         self._library.DtoptCloseGpus()
 
     def add(self, program: Program, dtype: str, image: bytes | str) -> None:
-        """Take the module of a rule for variables of a dtype: PTX, or machine code of the GPU."""
+        """Add the module of a rule for variables of a dtype: PTX, or machine code of the GPU."""
         threads = cuda.shape(program, dtype).threads
         numbers = (program.shapes[0], len(program.scalars), cuda.most_tensors(program), threads)
         for given in cuda.given(dtype) if cuda.takes_dense(program) else ():
@@ -71,7 +71,7 @@ class Gpus:
             self._add(f"{program.name} rows", dtype, cuda.summed(dtype), name, image, of_one)
 
     def add_squares(self, image: bytes | str) -> None:
-        """Take the module that adds up squares."""
+        """Add the module that adds up squares."""
         for dtype in cuda.TYPES:
             self._add("squares", dtype, dtype, cuda.squares_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS))
             self._add("table", dtype, dtype, cuda.table_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS))
@@ -98,7 +98,7 @@ class Gpus:
 
 
 class _Modules:
-    """The modules that this process has handed to the ops, and why others are not there."""
+    """The modules that this process has given to the ops, and why others are missing."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -106,7 +106,7 @@ class _Modules:
         self.problem = ""
         """Why there is no driver."""
         self.reasons: dict[str, str] = {}
-        """By the key of a module: empty once it was handed over."""
+        """By the key of a module: empty after the ops got it."""
 
 
 _modules = _Modules()
@@ -114,7 +114,7 @@ COMPILING = "it is being compiled in the background"
 
 
 def is_on() -> bool:
-    """Whether DTOPT_GPU asks for kernels on GPUs. Raises HyperparameterError: it is something else."""
+    """Whether DTOPT_GPU asks for kernels on GPUs. Raises HyperparameterError for another value."""
     found = os.environ.get(VARIABLE) or "off"
     if found not in MODES:
         raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {found!r}")
@@ -122,25 +122,26 @@ def is_on() -> bool:
 
 
 def why_not(program: Program, dtype: str) -> str:
-    """Why no kernel updates variables of a dtype on a GPU; empty if one does. A missing one is compiled."""
+    """Explain why no kernel updates variables of a dtype on a GPU; empty if one does. A missing one is compiled."""
     if not is_on():
         return f"dtopt's kernels for GPUs have not been run on a device yet; {VARIABLE}=on uses them"
     return _why_no_module(cuda.source(program, dtype), lambda gpus, image: gpus.add(program, dtype, image))
 
 
 def why_no_squares() -> str:
-    """Why no kernel adds up squares, or gradients of rows, on a GPU; empty if one does."""
+    """Explain why no kernel adds up squares, or gradients of rows, on a GPU; empty if one does."""
     return _why_no_module(cuda.SQUARES, Gpus.add_squares)
 
 
 def stream(device: str) -> int:
-    """Return the handle of the CUDA stream on which TensorFlow runs what is on a GPU, and kernels are launched.
+    """Return the handle of the CUDA stream on which TensorFlow runs the work of a GPU, and on which kernels are
+    launched.
 
     Args:
       device: such as "GPU:0".
 
     Raises:
-      BuildError: the ops are not there. tf.errors.OpError: it is no GPU.
+      BuildError: the ops are missing. tf.errors.OpError: it is not a GPU.
     """
     status = library.status()
     if status.path is None:
@@ -150,7 +151,7 @@ def stream(device: str) -> int:
 
 
 def _why_no_module(source: str, add: Callable[[Gpus, bytes], None]) -> str:
-    """Why the ops do not have a module yet; empty if they do. One that is not at hand is compiled in the background."""
+    """Explain why the ops do not have a module yet; empty if they do. A missing one is compiled in the background."""
     with _modules.lock:
         if _modules.gpus is None and not _modules.problem:
             _modules.problem = _open()
@@ -181,7 +182,7 @@ def _open() -> str:
 
 
 def _provide(source: str, add: Callable[[Gpus, bytes], None]) -> None:
-    """Hand a module to the ops, compiled first if it is not at hand, in a form that the driver takes."""
+    """Give a module to the ops, in a form that the driver accepts; compile it first if necessary."""
     assert _modules.gpus is not None
     try:
         add(_modules.gpus, modules.accepted(source, Driver(DRIVER)))

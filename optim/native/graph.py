@@ -1,4 +1,4 @@
-"""A rule's maths as an expression graph: numbers of one element of a variable, and what is made of them."""
+"""A rule's maths as an expression graph: numbers of one element of a variable, and values computed from them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from optim.each import Each
 COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 LOGIC = {"logical_and", "logical_or", "logical_not"}
 MATRIX, ROW, COLUMN = "matrix", "row", "column"
-"""The dims of a matrix, by which that of a value goes, and all dims before: a variable of more dims is a batch of
-matrices, one of fewer is one row."""
+"""The dims of a matrix, by which a value varies, and all dims before: a variable of more dims is a batch of matrices,
+one of fewer is one row.
+"""
 FULL, MATRICES, ROWS, COLUMNS, ONE = map(frozenset, ((ROW, COLUMN), (MATRIX,), (ROW,), (COLUMN,), ()))
 COUNTS = ("size", "matrices", "rows", "columns")
-"""How many elements a variable has, how many matrices, and rows and columns of each."""
+"""The number of elements, and of matrices, of a variable, and of rows and columns of each matrix."""
 
 
 class UntraceableError(Exception):
-    """Why a rule has no graph: it looks at more than one element, or branches on a value. Stays in `optim.native`."""
+    """Why a rule has no graph: it uses more than one element, or branches on a value. Not used outside
+    `optim.native`."""
 
     def __init__(self, reason: str, function: str | None = None):
         super().__init__(reason)
         self.function = function
-        """What it calls that is not in the table, if that is why."""
+        """The function that it calls that is not in the table, if that is the reason."""
 
 
 class Value:
-    """A number (or truth value) of one element; of all that differ along `dims`, 1 where they do not."""
+    """A number (or truth value) of one element; of all that differ along `dims`, 1 for dims in which it does not
+    vary."""
 
     __array_ufunc__ = None  # NumPy scalars leave arithmetic to this class
     __hash__ = object.__hash__
@@ -43,11 +46,11 @@ class Value:
         self.is_bool = op in COMPARISONS or op in LOGIC
         self.along = frozenset(dim for dim in dims if dim != 1)
         self.level: int = max((operand.level for operand in self.operands), default=0) + (op == "sum")
-        """How many sums have to be known one after the other before this is."""
+        """How many sums must be known one after the other before this value."""
 
     @property
     def shape(self) -> tuple[None, ...]:
-        """As many dims as there are, of which nobody knows more."""
+        """As many dims as there are; their sizes are unknown."""
         if self.graph.rank is None:
             raise UntraceableError("it asks for a shape, which elements do not have")
         return () if self.graph.rank == 0 else (None,) * len(self.dims)
@@ -128,7 +131,7 @@ class Value:
 
 
 class _Real:
-    """The dtype of every value: what rules ask it about themselves."""
+    """The dtype of every value, for rules that ask for its properties."""
 
     is_complex = False
     is_floating = True
@@ -143,7 +146,7 @@ class Graph:
     def __init__(self, *, rank: int | None = None, folds_zero: bool = False):
         self.values: list[Value] = []
         self.rank = rank
-        """Of the variable; None where it does not matter."""
+        """Rank of the variable; None if it does not matter."""
         self.dims: tuple[Any, ...] = (*((MATRIX, k) for k in range((rank or 0) - 2)), ROW, COLUMN)[-(rank or 1) :]
         self._known: dict[Any, Value] = {}
         self._folds_zero = folds_zero
@@ -167,7 +170,7 @@ class Graph:
         return self._keep("constant", (repr(float(number)),), dims)
 
     def sum(self, value: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Value:
-        """Of all elements of a variable, of each of its matrices, of each row, or of each column."""
+        """Return the sum over all elements of a variable, each of its matrices, each row, or each column."""
         if not isinstance(value, Value) or not value.along:
             raise UntraceableError("it adds up what is the same for all elements")
         over = _axes(value, axis)
@@ -189,14 +192,14 @@ class Graph:
         return self.of("div", total, functools.reduce(functools.partial(self.of, "mul"), counts))
 
     def expand(self, value: Any, axis: int) -> Value:
-        """With one more dim, in which it is the same."""
+        """Return the value with one more dim, in which it is constant."""
         if not isinstance(value, Value) or not -len(value.dims) - 1 <= axis <= len(value.dims):
             raise UntraceableError(f"it expands the dims of {type(value).__name__} at {axis}")
         at = axis % (len(value.dims) + 1)
         return self._keep("same", (value,), (*value.dims[:at], 1, *value.dims[at:]))
 
     def symbol(self, kind: str, name: str, dims: tuple[Any, ...]) -> Value:
-        """Kinds: `scalar`, `slot`, `count`, `variable`, `gradient`, `power` (summed, see `Each`)."""
+        """Return a symbol. Kinds: `scalar`, `slot`, `count`, `variable`, `gradient`, `power` (summed, see `Each`)."""
         return self._keep(kind, (name,), dims)
 
     def _keep(self, op: str, args: tuple[Any, ...], dims: tuple[Any, ...]) -> Value:
@@ -207,7 +210,7 @@ class Graph:
         return self._known[key]
 
     def _folded(self, op: str, args: tuple[Value, ...]) -> Value | None:
-        """What an operation with a zero comes to, for finite numbers and where nothing is divided by zero."""
+        """Return the result of an operation with a zero, for finite numbers and without division by zero."""
         zero = [is_zero(arg) for arg in args]
         if op == "add" and any(zero):
             return args[1] if zero[0] else args[0]
@@ -221,7 +224,7 @@ class Graph:
 
 
 def broadcast(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The dims of what is made of both, element by element."""
+    """Return the dims of an elementwise result of both."""
     longest = max(len(one), len(two))
     pairs = zip((1,) * (longest - len(one)) + one, (1,) * (longest - len(two)) + two, strict=True)
     found = []
@@ -233,7 +236,7 @@ def broadcast(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _axes(value: Value, axis: int | Sequence[int] | None) -> set[int]:
-    """Positions in the dims of a value."""
+    """Return positions in the dims of a value."""
     rank = len(value.dims)
     given = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
     if any(not -rank <= each < rank for each in given):
@@ -246,9 +249,9 @@ def is_zero(value: Value) -> bool:
 
 
 def kind_of(value: Value) -> frozenset[str]:
-    """FULL, MATRICES, ROWS, COLUMNS or ONE: what it is one of each of.
+    """Return the unit that has one of the value: FULL, MATRICES, ROWS, COLUMNS or ONE.
 
-    Raises UntraceableError: it is the same along some of the dims before a matrix, or along these, and not along all.
+    Raises UntraceableError: it is constant along some of the dims before a matrix, or along these, and not along all.
     """
     every, along = frozenset(value.graph.dims), value.along
     if along == every:
@@ -260,5 +263,5 @@ def kind_of(value: Value) -> frozenset[str]:
 
 
 def _plain(dims: Set[Any]) -> frozenset[str]:
-    """All dims before a matrix as one."""
+    """Return the dims with all dims before a matrix as one."""
     return frozenset(MATRIX if isinstance(dim, tuple) else dim for dim in dims)

@@ -32,9 +32,10 @@ _log = logging.getLogger("optim")
 
 @dataclass(frozen=True)
 class KernelStatus:
-    """Whether steps on CPU devices can use dtopt's own kernel; if not, `reason` says why and what to do.
+    """Whether steps on CPU devices can use dtopt's own kernel; if not, `reason` explains why and what to do.
 
-    `path` is the library of its ops, `rules` how many libraries of single rules were loaded besides the built-in ones.
+    `path` is the library of its ops, `rules` how many libraries of single rules were loaded in addition to the built-in
+    ones.
     """
 
     available: bool
@@ -44,7 +45,7 @@ class KernelStatus:
 
 
 class _Kernels:
-    """What this process has loaded, and what is being compiled for it."""
+    """The libraries that this process has loaded, and those being compiled for it."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -55,23 +56,23 @@ class _Kernels:
         self.known: set[str] = set()
         """Programs that ops find."""
         self.wanted: dict[str, generate.Program] = {}
-        """Programs that steps have asked for, by name."""
+        """Programs that steps have requested, by name."""
         self.failed: dict[str, str] = {}
         """Why there is no build, by the recipe's key."""
         self.building: set[str] = set()
         self.rules = 0
         self.ready = KernelStatus(True, "")
-        """What `status` says of it."""
+        """The result of `status`."""
 
 
 _kernels = _Kernels()
 
 
 def status() -> KernelStatus:
-    """The state of the kernel under DTOPT_KERNELS, loading (or compiling) it at the first call.
+    """Return the state of the kernel under DTOPT_KERNELS, loading (or compiling) it at the first call.
 
     Raises:
-      HyperparameterError: DTOPT_KERNELS is something else.
+      HyperparameterError: DTOPT_KERNELS has another value.
     """
     how = mode()
     if how == "off":
@@ -89,14 +90,16 @@ def status() -> KernelStatus:
 def build_kernels() -> KernelStatus:
     """Compile dtopt's own update kernel for this machine now, which takes about half a minute, and use it from now on.
 
-    So are those of your own rules that were asked for, by a step or by `executor_report()`. This is only of use where
-    the package came without the kernel for the TensorFlow installed, or for your rule; it is compiled in the background
-    anyway. The result stays in `$XDG_CACHE_HOME/dtopt/kernels` (`~/.cache/dtopt/kernels`), where later processes find
-    it. Needs a C++ compiler (`CXX`, g++, c++ or clang++) and the headers that TensorFlow brings along. Nothing is
-    raised if they are missing: the status says what is, and steps run on TensorFlow's kernels.
+    It also compiles kernels for your own rules that a step or `executor_report()` has requested. You only need this if
+    the package has no kernel for the installed TensorFlow, or for your rule; and it is compiled in the background
+    anyway. The result is stored in `$XDG_CACHE_HOME/dtopt/kernels` (`~/.cache/dtopt/kernels`), where later processes
+    find it.
+
+    It needs a C++ compiler (`CXX`, g++, c++ or clang++) and the headers that TensorFlow includes. If they are missing
+    it raises nothing: the status shows what is missing, and steps use TensorFlow's kernels.
     """
     with _kernels.lock:
-        _kernels.failed.clear()  # what was missing before may be there now
+        _kernels.failed.clear()  # missing files may exist now
         reason = _provide(build.needed(), waits=True) if _kernels.ops is None else ""
         missing = [p for name, p in _kernels.wanted.items() if name not in _kernels.known] if not reason else []
         for program in missing:
@@ -105,17 +108,17 @@ def build_kernels() -> KernelStatus:
 
 
 def want(program: generate.Program) -> None:
-    """Remember what `build_kernels` is to wait for."""
+    """Remember that `build_kernels` must wait for the program."""
     _kernels.wanted.setdefault(program.name, program)
 
 
 def ops() -> Any:
-    """The ops, as functions in Python; only where `status` says that they are available."""
+    """Return the ops, as functions in Python; only if `status` shows that they are available."""
     return _kernels.ops
 
 
 def why_no_program(program: generate.Program) -> str:
-    """Why the ops do not have a rule yet; empty if they do. One that is missing is compiled, as the mode says."""
+    """Explain why the ops do not have a rule yet; empty if they do. A missing one is compiled, by the mode."""
     if program.name in _kernels.known:
         return ""
     with _kernels.lock:
@@ -123,7 +126,7 @@ def why_no_program(program: generate.Program) -> str:
 
 
 def _provide(recipes: Sequence[Recipe], waits: bool, program: generate.Program | None = None) -> str:
-    """Load libraries, compiled first where they are missing. Returns why that cannot be, or not yet."""
+    """Load libraries; compile missing ones first. Returns why that is impossible, or not done yet."""
     for recipe in recipes:
         if recipe.key in _kernels.failed:
             return _kernels.failed[recipe.key]
@@ -143,14 +146,14 @@ def _provide(recipes: Sequence[Recipe], waits: bool, program: generate.Program |
 
 
 def _fail(recipes: Sequence[Recipe], reason: str) -> str:
-    """Remember why there is no build, and say it once."""
+    """Remember why there is no build, and warn once."""
     _log.warning("dtopt's update kernel is not used, steps run on TensorFlow's ops: %s", reason)
     _kernels.failed.update({recipe.key: reason for recipe in recipes})
     return reason
 
 
 def _start(missing: Sequence[Recipe]) -> str:
-    """Have libraries compiled by another process, said once."""
+    """Let another process compile libraries; warn once."""
     reason = "it is being compiled in the background"
     new = [recipe for recipe in missing if recipe.key not in _kernels.building]
     if not new:
@@ -210,7 +213,7 @@ def _load(paths: Sequence[Path], program: generate.Program | None) -> None:
 
 
 def _register(library: Any, names: Sequence[str], dtypes: Sequence[tf.DType] = DTYPES) -> None:
-    """Tell the ops where a library's functions are, those for this processor."""
+    """Register a library's functions with the ops, those for this processor."""
     for name in names:
         for dtype in dtypes:
             function = ctypes.cast(library[f"dtopt_{name}_{dtype.name}_{build.level()}"], ctypes.c_void_p)
@@ -219,9 +222,10 @@ def _register(library: Any, names: Sequence[str], dtypes: Sequence[tf.DType] = D
 
 
 def _check(module: Any) -> None:
-    """One step of three numbers: whether the library gets on with this TensorFlow. Raises RuntimeError.
+    """Make one step of three numbers to check that the library works with this TensorFlow. Raises RuntimeError.
 
-    A `tf.Variable` would count as one of the `tf.function` that is being traced, which may make none at a later call.
+    It uses no `tf.Variable`: one would belong to the `tf.function` that is being traced, which may create none at a
+    later call.
     """
     from optim.rules.sgd import SGDRule
 

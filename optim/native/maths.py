@@ -17,9 +17,9 @@ from optim.rule import Rule
 ITEMSIZES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 """Bytes of an element, for the dtypes that a kernel has."""
 RUN = 1 << 15
-"""The fewest elements that are worth a thread."""
+"""The fewest elements that justify a thread."""
 _ALIGNED = 1 << 8
-"""Elements by which the runs of threads begin, so that no two threads write to one cache line."""
+"""The runs of threads begin at multiples of this many elements, so that no two threads write to one cache line."""
 
 _log = logging.getLogger("optim")
 _no_kernel: dict[str, str] = {}
@@ -52,7 +52,7 @@ class Update:
         Args:
           variable, gradient, slots: addresses. The gradient is in float32, or in float64 for variables in float64; the
             slots have the dtype of the variable, in the order of `self.slots`.
-          coefficients: what the rule takes as `c`.
+          coefficients: the rule's `c`.
           decay: the factor of the variable before the update.
         """
         scalars = (ctypes.c_double * len(self._scalars))(*(float(coefficients[name]) for name in self._scalars))
@@ -74,7 +74,7 @@ class Update:
 
 
 def update_for(rule: Rule, dtype: str) -> Update | None:
-    """The kernel's update of a rule that treats each element for itself; None if there is none, or none yet."""
+    """Return the kernel's update of an elementwise rule; None if there is none, or none yet."""
     if mode() == "off" or not rule.elementwise or dtype not in ITEMSIZES:
         return None
     made = _updates.get((rule, dtype))
@@ -95,7 +95,7 @@ _updates: dict[tuple[Rule, str], Update] = {}
 
 
 def _library(program: generate.Program) -> Any:
-    """The library that has a program, loaded; None if it does not exist yet."""
+    """Return the loaded library that has a program; None if it does not exist yet."""
     everywhere = build.maths(everywhere=True)
     is_built_in = program.name in _built_in()
     recipe = build.rule(program) if not is_built_in else everywhere if build.find(everywhere) else build.maths()

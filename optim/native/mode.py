@@ -15,7 +15,7 @@ MODES = ("auto", "build", "off")
 
 
 def mode() -> str:
-    """The value of DTOPT_KERNELS. Raises HyperparameterError for another value."""
+    """Return the value of DTOPT_KERNELS. Raises HyperparameterError for another value."""
     found = os.environ.get(VARIABLE) or "auto"
     if found not in MODES:
         raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {found!r}")

@@ -1,7 +1,7 @@
-"""Where the machine code of GPU kernels comes from: the package, the user's cache, or NVRTC.
+"""The source of GPU machine code: the package, the user's cache, or NVRTC.
 
-The package has PTX of the built-in rules, which every supported driver compiles for its GPU. A user's own rule is
-compiled by the NVRTC that is installed, and kept in the cache next to the CPU's libraries.
+The package has PTX of the built-in rules, which every supported driver compiles for its GPU. The installed NVRTC
+compiles a user's own rule, and the result is kept in the cache next to the CPU's libraries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from optim.native.driver import PTX_IS_TOO_NEW, Driver, Gpu
 PACKED = build.PREBUILT / "gpu.ptx.xz"
 FORMAT = "JSON of PTX by key, in xz"
 NEWEST = (12, 1)
-"""The CUDA release of PTX in the package: newer PTX is refused by older drivers."""
+"""The CUDA release of PTX in the package: older drivers refuse newer PTX."""
 PACKAGE = "nvidia-cuda-nvrtc-cu12==12.1.105"
 
 
@@ -43,10 +43,10 @@ def at_hand(source: str) -> bytes | None:
 
 
 def accepted(source: str, driver: Driver) -> bytes:
-    """Return the module in a form that the driver takes on each GPU in use: PTX, or machine code if it is too new.
+    """Return the module in a form that the driver accepts on each GPU in use: PTX, or machine code if it is too new.
 
     Raises:
-      BuildError: the driver takes neither. OSError: the cache cannot be written.
+      BuildError: the driver accepts neither. OSError: the cache cannot be written.
     """
     found, gpus = image(source), driver.gpus()
     if not any(driver.result_of_loading(found, gpu) == PTX_IS_TOO_NEW for gpu in gpus):
@@ -105,7 +105,7 @@ def _keep(path: Path, wanted: str, data: bytes) -> bytes:
 
 @cache
 def headers() -> dict[str, str]:
-    """Return what the text of a module includes, by name."""
+    """Return the files that the text of a module includes, by name."""
     return {name: build.text(name) for name in build.GPU_SOURCES}
 
 
@@ -117,7 +117,7 @@ def key(source: str, *more: str) -> str:
 
 @cache
 def packed() -> dict[str, str]:
-    """Return the modules in the package, by key: none if the file is missing or damaged."""
+    """Return the modules in the package, by key; empty if the file is missing or damaged."""
     data = _read(PACKED, FORMAT)
     return json.loads(lzma.decompress(data)) if data is not None else {}
 

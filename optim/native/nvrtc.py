@@ -13,9 +13,9 @@ from pathlib import Path
 from optim.native.compiling import BuildError
 
 LEAST = 70
-"""The compute capability that PTX is made for, 7.0, or the least that a newer NVRTC has: all later GPUs take it."""
+"""The compute capability of PTX, 7.0, or the least that a newer NVRTC supports: all later GPUs accept it."""
 PACKAGES = ("nvidia.cuda_nvrtc", "nvidia.cu13")
-"""Of CUDA 12 and 13, in which pip puts the library."""
+"""Folders of CUDA 12 and 13 in which pip puts the library."""
 NAMES = ("libnvrtc.so.12", "libnvrtc.so.13")
 
 
@@ -23,8 +23,8 @@ class Nvrtc:
     """A loaded library.
 
     Attributes:
-      version: (major, minor) of the CUDA release that it is of.
-      architecture: the compute capability that its PTX is for, 70 for 7.0.
+      version: (major, minor) of its CUDA release.
+      architecture: the compute capability of its PTX, 70 for 7.0.
     """
 
     def __init__(self, path: str):
@@ -46,7 +46,7 @@ class Nvrtc:
           headers: the texts of the files that it includes, by name.
 
         Raises:
-          BuildError: with the first lines of what the compiler says.
+          BuildError: with the first lines of the compiler's output.
         """
         target = f"compute_{self.architecture}"
         return self._compiled("PTX", source, headers, target, options).rstrip(b"\0").decode(errors="replace")
@@ -87,16 +87,16 @@ class Nvrtc:
 
 
 def least_architecture(supported: Iterable[int]) -> int:
-    """Return the compute capability for which PTX is made by an NVRTC that supports these."""
+    """Return the compute capability for PTX of an NVRTC that supports these."""
     return min((each for each in supported if each >= LEAST), default=LEAST)
 
 
 @cache
 def find() -> Nvrtc:
-    """The library, of the package that pip installed, or of the system.
+    """Return the library of the package that pip installed, or of the system.
 
     Raises:
-      BuildError: there is none.
+      BuildError: there is no library.
     """
     for path in _places():
         try:

@@ -1,7 +1,7 @@
-"""Compile the libraries into the package: `python -m optim.native.prebuild`. What the wheel's build calls.
+"""Compile the libraries into the package: `python -m optim.native.prebuild`. The wheel's build calls this.
 
-The ops are compiled for the TensorFlow that is installed, and left out without one; libraries of other versions stay,
-so that a wheel for several is made by calling this once under each. GPU kernels are compiled by NVRTC, without a GPU.
+The ops are compiled for the installed TensorFlow, and left out without one. Libraries of other versions stay, so that a
+wheel for several is made by calling this once under each. NVRTC compiles GPU kernels, without a GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from optim.native.compiling import BuildError, Recipe, compile_into
 
 
 def main() -> int:
-    """Compile, and say what was made. What cannot be compiled here is compiled at first use."""
+    """Compile, and report the results. A library that cannot be compiled here is compiled at first use."""
     recipes: list[Recipe] = [build.maths(everywhere=True)]
     try:
         recipes.append(build.ops())

@@ -1,7 +1,8 @@
-"""The kernel's ops inside functions over DTensors: DTensor's compiler is told that each device runs them on its parts.
+"""The kernel's ops inside functions over DTensors: register with DTensor's compiler that each device runs them on its
+parts.
 
-TensorFlow has no public way to say so (`spmd_expander.h`). Its private one is used where it is as in TensorFlow 2.16 to
-2.21, which `spmd.h` checks; elsewhere steps in such functions are TensorFlow's own ops.
+TensorFlow has no public way to do this (`spmd_expander.h`). The private one is used if it is as in TensorFlow 2.16 to
+2.21, which `spmd.h` checks; with other versions steps in such functions use TensorFlow's own ops.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _works: list[bool] = []
 
 
 def load(path: Path) -> None:
-    """Make the op of the kernel at `path` known to DTensor's compiler, where that can be done."""
+    """Register the op of the kernel at `path` with DTensor's compiler, if possible."""
     found = [address(symbol, DTENSORS) for symbol in SYMBOLS]
-    # PyDLL keeps Python's lock: no other thread calls a function that DTensor would compile meanwhile.
+    # PyDLL keeps Python's lock: no other thread can call a function that DTensor would compile meanwhile.
     expand = ctypes.PyDLL(str(path)).DtoptExpandLike
     expand.restype = ctypes.c_bool
     expand.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
@@ -40,5 +41,5 @@ def load(path: Path) -> None:
 
 
 def available() -> bool:
-    """Whether functions over DTensors may have the op."""
+    """Whether functions over DTensors may use the op."""
     return _works == [True]

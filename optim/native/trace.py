@@ -1,7 +1,7 @@
 """The graph of a rule: `Rule.update` run once on symbols instead of arrays.
 
-What the rule branches on in Python (its structural choices, the rank of a variable) is decided while it runs, so that
-each variant has a graph of its own; scalars of `coefficients` stay symbols, which a step gives their values.
+Branches of the rule in Python (on its structural choices, on the rank of a variable) are resolved while it runs, so
+each variant has its own graph. Scalars of `coefficients` stay symbols, which get their values in a step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Namespace:
 
 
 class _Scalars(Mapping[str, Any]):
-    """The coefficients of a step, symbols whatever they are called."""
+    """The coefficients of a step: a symbol for every name."""
 
     def __init__(self, graph: Graph):
         self._graph = graph
@@ -59,34 +59,34 @@ class Trace:
     """The class of the rule."""
     graph: Graph
     given: Mapping[str, Value]
-    """The slots as they were, in the rule's order."""
+    """The old slots, in the rule's order."""
     change: Value
     slots: Mapping[str, Value]
     is_identity_at_zero: bool
-    """Whether a gradient of zero moves neither variable nor slots; False where that is not asked."""
+    """Whether a gradient of zero moves neither variable nor slots; False if that was not checked."""
 
     @property
     def scalars(self) -> tuple[str, ...]:
-        """The names of the scalars in the order in which the kernel is given them."""
+        """The names of the scalars in the order of the kernel's arguments."""
         return tuple(value.args[0] for value in self.graph.values if value.op == "scalar")
 
     @property
     def powers(self) -> tuple[str, ...]:
-        """The powers whose sums it needs, where a gradient is the sum of several."""
+        """The powers whose sums it needs, if a gradient is the sum of several."""
         return tuple(value.args[0] for value in self.graph.values if value.op == "power")
 
     @property
     def sums(self) -> tuple[Value, ...]:
-        """What is added up, in the order in which it becomes known."""
+        """The sums, in the order in which they become known."""
         return tuple(sorted((v for v in self.graph.values if v.op == "sum"), key=lambda v: (v.level, v.number)))
 
     def slots_along(self, dims: frozenset[str]) -> tuple[str, ...]:
-        """The slots that have these dims of the variable."""
+        """Return the slots that have these dims of the variable."""
         return tuple(name for name, value in self.given.items() if kind_of(value) == dims)
 
 
 def unknown_function(rule: Rule) -> str | None:
-    """The first function that an elementwise rule calls and that has no kernel."""
+    """Return the first function that an elementwise rule calls and that has no kernel."""
     try:
         trace(rule)
     except UntraceableError as error:
@@ -95,12 +95,13 @@ def unknown_function(rule: Rule) -> str | None:
 
 
 def trace(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False) -> Trace:
-    """The graph of a rule for variables of that rank with these slots, maybe others among them, or with all its own.
+    """Return the graph of a rule for variables of that rank with these slots, perhaps among others, or with all its
+    own.
 
-    `each`: where a gradient is the sum of several, of which each is squared.
+    `each`: whether a gradient is the sum of several that are squared one by one.
 
     Raises:
-      UntraceableError: there is none.
+      UntraceableError: there is no graph.
     """
     if rule is not None and slots is None:
         slots = [slot.name for slot in rule.slots if rule.slot_dims(slot, (2,) * rank, ()) is not None]
@@ -127,7 +128,7 @@ def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...], each: bo
     if not rule.elementwise:
         return traced
     if any(kind_of(slot) != FULL for slot in given.values()):
-        raise UntraceableError(f"{name} looks at whole tensors")  # a step of some elements has no number of all
+        raise UntraceableError(f"{name} looks at whole tensors")  # a step of some elements has no numbers of the whole
     folding = Graph(folds_zero=True)
     given, change_at_zero, new_at_zero = _run(rule, folding, slots, folding.constant(0.0))
     identity = is_zero(change_at_zero) and all(value is given[slot] for slot, value in new_at_zero.items())
@@ -137,7 +138,7 @@ def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...], each: bo
 def _run(
     rule: Rule, graph: Graph, names: Sequence[str], gradient: Value | Each
 ) -> tuple[dict[str, Value], Value, dict[str, Value]]:
-    """The slots as they were, the change, and the new slots."""
+    """Return the old slots, the change, and the new slots."""
     variable = graph.symbol("variable", "w", graph.dims)
     slots = {
         slot.name: graph.symbol("slot", slot.name, _dims(slot, graph)) for slot in rule.slots if slot.name in names
@@ -161,7 +162,7 @@ def _run(
         return slots, change, {name: values[name] for name in slots if name in values}
     except UntraceableError as error:
         raise UntraceableError(f"{type(rule).__name__} has no kernel: {error}", error.function) from None
-    except Exception as error:  # a user's rule may do anything with what it takes for arrays
+    except Exception as error:  # a user's rule may do anything with its arguments, which it assumes to be arrays
         raise UntraceableError(f"{type(rule).__name__} has no kernel: {type(error).__name__}: {error}") from error
 
 
@@ -171,7 +172,7 @@ def _check_dims(value: Value, dims: tuple[Any, ...], what: str) -> None:
 
 
 def _dims(slot: Slot, graph: Graph) -> tuple[Any, ...]:
-    """Of a slot of a variable."""
+    """Return the dims of a slot of a variable."""
     dims = slot_dims(slot.like, len(graph.dims))
     if graph.rank is None and slot.like not in (VARIABLE, UNFACTORED):
         dims = ()

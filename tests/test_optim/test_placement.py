@@ -201,7 +201,7 @@ def test_local_is_refused_where_it_cannot_be(mesh_2x2: Any) -> None:
 
     for optimizer, culprit in (
         (optim.Adam(executor="local", slot_placement=across), "not only sharded further"),
-        (optim.Adam(executor="local", slot_placement=one_only), "not all placed alike"),
+        (optim.Adam(executor="local", slot_placement=one_only), "do not all have the same placement"),
         (optim.Adam(jit_compile=True, slot_placement="zero1"), "slot_placement.*jit_compile"),
     ):
         variables = place.variables(values)
