@@ -87,6 +87,7 @@ class Optimizer(tf.Module):
         rule: Rule | None = None,
         **options: Unpack[settings.Options],
     ):
+        super().__init__()
         self._state = self._begin(name or type(self).__name__, mesh)
         self._hyper = self.__dict__.get("_hyper") or Values({} if rule is None else hyperparameters(type(rule)), {})
         made = algorithm.of(self, rule, self._hyper.current, Optimizer)

@@ -40,6 +40,8 @@ class Slot:
       like: the shape, see `slot_dims`.
       nonnegative: whether no step makes an element negative.
       at_least: name of the slot that this one is never below, element by element.
+      few_bits: whether `slot_dtype` may store it in fewer bits: the rule bears that each element is rounded. Only slots
+        that are shaped like the variable can be, and start as a number that is not negative.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Slot:
     like: str = VARIABLE
     nonnegative: bool = False
     at_least: str | None = None
+    few_bits: bool = False
 
 
 def slot_dims(like: str, rank: int) -> tuple[int, ...] | None:

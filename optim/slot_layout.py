@@ -25,6 +25,8 @@ AVERAGE = "average"
 ACCUMULATED_GRADIENT = "accumulated_gradient"
 GATHERED = "gathered"
 MASTER = "master"
+SCALE = "_scale"
+"""What the name of a slot of 8-bit codes ends in, in that of the slot with the scale of each of their blocks."""
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
 ACCUMULATED_STEPS = "accumulated_steps"
@@ -32,6 +34,9 @@ LOSS_SCALE = "loss_scale"
 FINITE_STEPS = "finite_steps"
 CONSTRAINTS = "constraints"
 """In the provenance: variable -> the constraint that the source applies to it after each step, in words."""
+GROUPS_CLASS = "Groups"
+GROUPS = "groups"
+"""In the provenance of `Groups`: variable -> the number of its group."""
 SCALAR_DTYPES = {ITERATIONS: "int64", ACCUMULATED_STEPS: "int64", LOSS_SCALE: "float32", FINITE_STEPS: "int64"}
 """Dtype of counters and of scalars of options; others are float64."""
 GATHERED_DTYPE = "int64"
@@ -64,6 +69,19 @@ def is_ours(name: str) -> bool:
     return name == POINTER_NAME or name.startswith((STATE_PREFIX, f".{POINTER_NAME}-"))
 
 
+def group_key(number: int, scalar: str) -> str:
+    """What a scalar of one group of `Groups` is called."""
+    return f"group_{number}_{scalar}"
+
+
+def rates_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The learning rates in the config of an optimizer, by the names of the scalars that keep them."""
+    groups = config.get(GROUPS)
+    if groups is None:
+        return {LEARNING_RATE: config.get(LEARNING_RATE)}
+    return {group_key(i, LEARNING_RATE): of["config"].get(LEARNING_RATE) for i, (_, of) in enumerate(groups)}
+
+
 def scalar_key(name: str) -> str:
     return f"optimizer/{escape(name)}{VALUE_SUFFIX}"
 
@@ -78,6 +96,11 @@ def variable_key(variable: str) -> str:
 
 def unmapped_key(name: str) -> str:
     return f"unmapped/{escape(name)}{VALUE_SUFFIX}"
+
+
+def scale_of(slot: str) -> str:
+    """The slot with the scales of a slot of 8-bit codes."""
+    return slot + SCALE
 
 
 def is_grown(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:

@@ -29,8 +29,8 @@ OURS = {*ALLOWED, "tests"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax", "optax"}
 ROOMS = {
     "optim": (
-        "errors", "interrupts", "lazy", "release", "slot_layout", "bytes", "precision", "float32_view", "arrays",
-        "each", "namespace", "arguments", "hyperparameters",
+        "errors", "interrupts", "lazy", "release", "slot_layout", "bytes", "bits", "precision", "float32_view",
+        "arrays", "each", "namespace", "arguments", "hyperparameters",
         "layouts", "devices", "rule", "rules", "algorithm", "schedules", "native", "state", "options",
         "keras_differences", "keras_configs", "configs", "recipe", "executors", "step", "groups", "optimizer",
         "checkpoints", "optimizers", "legacy", "keras",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 
 from bench.errors import UnknownNameError
-from bench.peers import keras3, optax, ours, own, tf_keras, torch
+from bench.peers import keras3, optax, ours, ours_elsewhere, own, tf_keras, torch
 from bench.peers.peer import Peer
 
-PEERS: tuple[Peer, ...] = (*ours.PEERS, *tf_keras.PEERS, *keras3.PEERS, *torch.PEERS, *optax.PEERS)
+_FILES = (ours, ours_elsewhere, tf_keras, keras3, torch, optax)
+PEERS: tuple[Peer, ...] = tuple(peer for file in _FILES for peer in file.PEERS)
 
 
 def find(names: tuple[str, ...]) -> tuple[Peer, ...]:

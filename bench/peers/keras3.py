@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ def _on_tensorflow(case: Case) -> Session:
     return tensorflow.whole_session(case, lambda gradients, _: called(gradients), variables, averages)
 
 
-def _on_jax(case: Case) -> Session:
+def on_jax(case: Case, make: Callable[[Any], Any]) -> Session:
+    """`stateless_apply` of an optimizer under `jax.jit`. `make` is given Keras."""
     os.environ["KERAS_BACKEND"] = "jax"
     import keras as keras3
 
@@ -66,7 +68,7 @@ def _on_jax(case: Case) -> Session:
         keras3.Variable(value, dtype=case.options.dtype, name=tensor.name.replace("/", "_"))
         for value, tensor in zip(start, case.tensors, strict=True)
     ]
-    optimizer = keras.make(keras3.optimizers, case)
+    optimizer = make(keras3)
     optimizer.build(variables)
     names = [variable.path for variable in optimizer.variables]
     wanted = [average.path for average in keras.averages(optimizer)] if case.options.ema is not None else []
@@ -81,6 +83,10 @@ def _on_jax(case: Case) -> Session:
     return jax.session(case, [value.copy() for value in start], state, update, averages)
 
 
+def _on_jax(case: Case) -> Session:
+    return on_jax(case, lambda keras3: keras.make(keras3.optimizers, case))
+
+
 _HAS = Abilities(
     ("tensorflow", "keras"),
     "keras",
@@ -89,7 +95,7 @@ _HAS = Abilities(
     ways=("function", "eager", "fit"),
     but=_differs,
 )
-_AVERAGES = Conventions(average_of_first_step=True)
+AVERAGES = Conventions(average_of_first_step=True)
 
 PEERS = (
     Peer(
@@ -99,7 +105,7 @@ PEERS = (
         _HAS,
         _on_tensorflow,
         packages=("tensorflow", "keras"),
-        conventions=_AVERAGES,
+        conventions=AVERAGES,
         note="no mesh",
     ),
     Peer(
@@ -109,7 +115,7 @@ PEERS = (
         replace(_HAS, modules=("jax", "keras"), install="jax keras", tables=lambda case: (), ways=("function",)),
         _on_jax,
         packages=("jax", "jaxlib", "keras"),
-        conventions=_AVERAGES,
+        conventions=AVERAGES,
         note="no mesh",
         waits="xla",
     ),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bench.peers import keras, tensorflow
 from bench.peers.abilities import EVERY_ROW, TOUCHED_ROWS, Abilities
 from bench.peers.peer import Peer, Session
+from optim.bits.storage import SLOT_DTYPES
 from optim.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -153,6 +154,23 @@ def _plain_peer(name: str, summary: str, note: str, **options: Any) -> Peer:
     return Peer(name, summary, __name__, has, partial(_plain, **options), packages=("dtopt", "tensorflow"), note=note)
 
 
+def _not_rounded(case: Case) -> str | None:
+    if not any(slot.few_bits for slot in case.algorithm.rule.slots):
+        return f"{case.algorithm.class_name} has no slot that may be stored in fewer bits"
+    return "a table with lazy rows keeps slots of float32" if case.options.lazy_rows else None
+
+
+def _few_bits_peer(slot_dtype: str) -> Peer:
+    """Its steps differ from the reference's by roundings, so that they are not compared."""
+    peer = _plain_peer(
+        f"optim-plain-{slot_dtype}",
+        f"optim on plain variables, slots in {slot_dtype}",
+        slot_dtype,
+        slot_dtype=slot_dtype,
+    )
+    return replace(peer, has=replace(peer.has, but=_not_rounded), own_algorithm=True)
+
+
 PEERS = (
     _LOCAL[0],
     _NATIVE[0],
@@ -162,4 +180,5 @@ PEERS = (
     _PORTABLE[1],
     _plain_peer("optim-plain", "optim on plain variables", "no mesh"),
     _plain_peer("optim-plain-jit", "optim on plain variables, jit_compile=True", "no mesh, jit", jit_compile=True),
+    *map(_few_bits_peer, SLOT_DTYPES),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -126,8 +126,20 @@ def _rows(torch: Any, rows: Rows, put: Callable[[np.ndarray], Any]) -> Any:
     return torch.sparse_coo_tensor(indices, put(rows.values), rows.shape, is_coalesced=True, check_invariants=False)
 
 
-def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **variant: bool) -> Session:
-    """Return a session of torch's optimizer with these `fused=`, `foreach=`."""
+@dataclass(frozen=True)
+class Device:
+    """Where a case's tensors are. `put` brings an array there, in the dtype of the case."""
+
+    name: str
+    put: Callable[[Any], Any]
+    wait: Callable[[], object]
+    memory: Callable[[], int | None] | None
+    events: Any = None
+    """What times steps on a GPU."""
+
+
+def device(case: Case) -> Device:
+    """The device of a case, with its threads. Raises: UnsupportedError."""
     import torch
 
     torch.set_num_threads(case.threads)
@@ -135,11 +147,19 @@ def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **vari
         raise UnsupportedError(
             f"torch {torch.__version__} finds no GPU: install torch as pytorch.org describes for CUDA"
         )
-    device, dtype = "cuda" if case.device == "gpu" else "cpu", getattr(torch, case.options.dtype)
+    dtype = getattr(torch, case.options.dtype)
+    if case.device == "gpu":
+        put = lambda array: torch.from_numpy(array).to("cuda", dtype)  # noqa: E731
+        return Device("cuda", put, torch.cuda.synchronize, torch.cuda.max_memory_allocated, _Events(torch))
+    return Device("cpu", lambda array: torch.from_numpy(array).to(dtype), lambda: None, None)  # done on return
 
-    def put(array: np.ndarray) -> Any:
-        return torch.from_numpy(array).to(device, dtype)
 
+def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **variant: bool) -> Session:
+    """A session of torch's optimizer with `fused=`, `foreach=` set as given."""
+    import torch
+
+    where = device(case)
+    put = where.put
     parameters = [put(parameter(case, i)).requires_grad_() for i in range(len(case.tensors))]
     optimizers = _for_tables(torch, case, parameters) if sparse else [_optimizer(torch, case, parameters, **variant)]
     clip = _clipping(torch, case, parameters, foreach=variant.get("foreach", True))
@@ -155,11 +175,11 @@ def _session(case: Case, *, compiled: bool = False, sparse: bool = False, **vari
         place=lambda index, array: _rows(torch, array, put) if isinstance(array, Rows) else put(array),
         hand=lambda index, gradient: setattr(parameters[index], "grad", gradient),
         apply=lambda gradients: act(),
-        wait=torch.cuda.synchronize if device == "cuda" else (lambda: None),  # on CPU a step is complete on return
+        wait=where.wait,
         read=lambda index: parameters[index].detach().float().cpu().numpy(),
-        compute=_compute(case, parameters, put),
-        device_memory=torch.cuda.max_memory_allocated if device == "cuda" else None,
-        events=_Events(torch) if device == "cuda" else None,
+        compute=computing(case, parameters, put),
+        device_memory=where.memory,
+        events=where.events,
     )
 
 
@@ -181,8 +201,8 @@ class _Events:
         return self._first.elapsed_time(self._last) / 1e3  # from milliseconds
 
 
-def _compute(case: Case, parameters: list[Any], put: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:
-    """Return a forward and backward pass that leaves the gradients where the optimizer finds them."""
+def computing(case: Case, parameters: list[Any], put: Callable[[np.ndarray], Any]) -> Callable[[], list[Any]] | None:
+    """Forward and backward pass; the gradients go where the optimizer finds them."""
     if not case.options.in_situ:
         return None
     batches = [None if array is None else put(array) for array in in_situ.inputs(case)]

@@ -40,7 +40,7 @@ def table(rows: Sequence[Row]) -> Table:
         else:
             lines.append((row.peer, row.status, *[""] * (4 + len(events)), row.reason or ""))
     base = next((row.ratio.baseline for row in rows if row.ratio), "baseline")
-    headings = ("peer", "ms/step", f"vs {base}", "latency, ms", "GB/s", "roof", *events, "")
+    headings = ("peer", "ms/step", f"vs {base}", "latency, ms", "GB/s", "of limit", *events, "")
     return Table(
         "Time of a step, its ratio to the baseline with a 95% interval, share of the memory bandwidth limit",
         headings,

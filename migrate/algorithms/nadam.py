@@ -75,7 +75,7 @@ def _denied(value: float, arguments: spec.Config, generation: str, steps: int) -
         return ""
     said = f"{PRODUCT}, the product of Nadam's momenta, is {value:.9g}, and {steps} steps make {wanted:.9g} of it"
     if per_variable:
-        return f"{said}: inside fit that release multiplies it once per variable, and goes on so; here, once per step"
+        return f"{said}: inside fit that release multiplies it once per variable, and continues to; here, once per step"
     return f"{said}: it began anew at a reload, or the number of steps is of another run"
 
 

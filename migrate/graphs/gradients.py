@@ -336,7 +336,7 @@ class Gradients:
         if strange is None and (clip is None or self._is_of_whole_gradients(clip, owner)):
             return None if clip is None else (clip.option, clip.limit)
         what = "clipping" if strange == name and may_limit(self._nodes, name) else CHANGED
-        outside.setdefault(what, f"gradients go through {strange or name!r} before they reach the optimizer")
+        outside.setdefault(what, f"gradients pass through {strange or name!r} before they reach the optimizer")
         return None
 
     @cached_property

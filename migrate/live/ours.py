@@ -32,6 +32,11 @@ class Ours:
         self._optimizer = optimizer
         """Whose state it is: what `for_keras` made on JAX and PyTorch."""
         inner = getattr(optimizer, "inner", optimizer)
+        if isinstance(inner, optim.Groups):
+            raise UnsupportedError(
+                "optim.Groups has several optimizers, and a source is restored into one: build the Groups on all"
+                " variables, then restore into optimizer.members[i] with the variables of its group, for each i"
+            )
         base = next((c for c in type(inner).__mro__ if getattr(optim, c.__name__, None) is c), None)
         if base is None or base is optim.Optimizer:
             raise UnsupportedError(
@@ -88,8 +93,13 @@ class Ours:
 
     def slots(self, variable: Any) -> Mapping[str, Any]:
         state, tracked = live.state_of(self._optimizer), self._tracked()[identity(variable)]
-        found = {name: state.find(name, tracked) for name in state.slots if name != slot_layout.GATHERED}
-        return {name: slot for name, slot in found.items() if slot is not None}  # marks are made by `settle`
+        left = {slot_layout.GATHERED, *map(slot_layout.scale_of, state.slots)}  # made by `settle`, and with codes
+        found = {name: state.find(name, tracked) for name in state.slots if name not in left}
+        return {name: slot for name, slot in found.items() if slot is not None}
+
+    def scales(self, variable: Any, slot: str) -> Any:
+        """The scales of a slot of codes; None for another slot."""
+        return live.state_of(self._optimizer).find(slot_layout.scale_of(slot), self._tracked()[identity(variable)])
 
     def scalars(self, values: Mapping[str, float]) -> list[tuple[str, Any, float]]:
         kept = live.state_of(self._optimizer).scalars

@@ -33,6 +33,7 @@ from migrate.live import (
 from migrate.live.base import Live
 from migrate.live.differences import Differences
 from migrate.live.optax_state import Optax
+from migrate.live.ours import Ours
 from migrate.live.selection import Reset
 from migrate.live.variable_matching import Given
 from migrate.matching import choosing
@@ -41,6 +42,7 @@ from migrate.state import OptimizerState, Stored, StoredVariable
 from optim import slot_layout
 from optim.checkpoints import assigning
 from optim.checkpoints.assigning import Assignment
+from optim.checkpoints.slot_dtypes import encoded
 from optim.checkpoints.variables import handle
 from optim.errors import MismatchError, UnsupportedError
 
@@ -324,7 +326,13 @@ class _Restoring:
             slots = self._live.slots(given.variable)
             own = stored.get(id(given))
             for slot, variable in slots.items():
-                yield Assignment(variable, self._stored_or_initial(slot, given, own, variable))
+                scales = self._live.scales(given.variable, slot) if isinstance(self._live, Ours) else None
+                if scales is None:
+                    yield Assignment(variable, self._stored_or_initial(slot, given, own, variable))
+                    continue
+                whole = self._stored_or_initial(slot, given, own, variable, dtype="float32")
+                for target, value in zip((variable, scales), encoded(whole, handle(variable).dtype), strict=True):
+                    yield Assignment(target, value)
             if own is not None:
                 names = [s for s in self._state.slots if own.name in self._state.slots[s]]
                 self._slots += sum(slot in slots for slot in names)
@@ -332,16 +340,18 @@ class _Restoring:
         frozen = {p.stored.name for p in self._pairs if not p.live.trainable}
         self._unmapped += [f"{s}/{n}" for s, per in self._state.slots.items() for n in per if n in frozen]
 
-    def _stored_or_initial(self, slot: str, given: Given, own: StoredVariable | None, variable: Any) -> Any:
+    def _stored_or_initial(
+        self, slot: str, given: Given, own: StoredVariable | None, variable: Any, dtype: str | None = None
+    ) -> Any:
         array = self._stored_slot(slot, own)
         what, change = f"slot {slot} of {given.name!r}", self.differences.plan.changes.get(slot)
         start = self._live.start(slot)
-        initial = values.filled(what, variable, given.variable if start is None else start)
+        initial = values.filled(what, variable, given.variable if start is None else start, dtype)
         if array is None and start is None and own is not None and self._restore_variables:
             array, change = own.array, None
         if array is None:
             return initial
-        return values.grown(values.stored(what, array, handle(variable).dtype, change), initial)
+        return values.grown(values.stored(what, array, dtype or handle(variable).dtype, change), initial)
 
     def _stored_slot(self, slot: str, own: StoredVariable | None) -> LazyArray | None:
         if own is None:

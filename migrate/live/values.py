@@ -50,14 +50,15 @@ def grown(first: Value, rest: Value) -> Value:
     return replace(first, shape=rest.shape, load=load)
 
 
-def filled(what: str, variable: Any, value: Any) -> Value:
-    """A number everywhere, or the present value of another variable."""
+def filled(what: str, variable: Any, value: Any, dtype: str | None = None) -> Value:
+    """A number everywhere, or the present value of another variable, in the dtype of the first or a given one."""
     own = handle(variable)
-    wanted = dtype_called(own.dtype)
+    dtype = dtype or own.dtype
+    wanted = dtype_called(dtype)
 
     def load() -> np.ndarray:
         if isinstance(value, (int, float)):
             return np.full(own.shape, value, wanted)
         return handle(value).to_host().astype(wanted)
 
-    return Value(what, own.shape, own.dtype, load)
+    return Value(what, own.shape, dtype, load)

@@ -383,4 +383,4 @@ def _candidates(live: Sequence[Given], stored: Sequence[StoredVariable], why: st
 
 def _shown(items: Sequence[Any]) -> str:
     names = ", ".join(f"{x.name}{list(x.shape)}" for x in items[:SHOWN])
-    return f"{names}, ... ({len(items)} in all)" if len(items) > SHOWN else names or "no variables"
+    return f"{names}, ... ({len(items)} in all)" if len(items) > SHOWN else names or "none"

@@ -52,7 +52,7 @@ READERS = (
     Reader("keras", "keras_zip", "a `.keras` file of tf_keras 2.12 and later or Keras 3 (a zip with config.json)"),
     Reader("weights_h5", "weights_h5", "a `.weights.h5` of tf_keras 2.12 and later or Keras 3, whole or in shards"),
     Reader("list", "weight_list", "a get_weights() list in `.npz`, `.npy` or `.pkl`", True),
-    Reader("slots", "slots", "a slot-variable checkpoint of dtopt"),
+    Reader("slots", "slots", "a slot-variable checkpoint of dtopt", takes_optimizer=True),
     Reader("saved_model", "saved_model", "a SavedModel folder (saved_model.pb and variables/)", takes_optimizer=True),
     Reader(
         "tf_object",

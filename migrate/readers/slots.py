@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from migrate.bytes import checkpoint_paths
 from migrate.bytes.arrays import LazyArray
 from migrate.claims import UNINTERPRETED, Origin
 from migrate.errors import DamagedFileError
+from migrate.readers import slot_dtypes, slot_groups
 from migrate.readers.bundle_arrays import lazy
 from migrate.state import OptimizerState, Parts, Stored, StoredVariable
 from optim import slot_layout
@@ -34,13 +36,14 @@ def _prefix(path: str) -> str:
     return path.removesuffix(".index")
 
 
-def read(path: str) -> OptimizerState:
+def read(path: str, optimizer_path: str | None = None) -> OptimizerState:
     """Return the state of a slot-variable checkpoint; arrays stay in the file until they are used.
 
     Args:
-      path: the folder, or the prefix of a state in it.
+      path: the folder, or the prefix of a state in it. optimizer_path: which group, of an `optim.Groups`.
 
     Raises:
+      AmbiguousError, HyperparameterError: as `slot_groups.choose`.
       CheckpointError: not this layout, or its tensors are not those in its metadata.
       DamagedFileError: truncated or altered.
     """
@@ -54,17 +57,23 @@ def read(path: str) -> OptimizerState:
         raise DamagedFileError(f"{path}: its metadata is not UTF-8; migrate or save it again") from error
     metadata = slot_layout.Metadata.from_json(text, path)
     metadata.compare_keys({key: entry.shape for key, entry in bundle.items()}, path)
+    metadata, prefix = slot_groups.choose(metadata, optimizer_path, path)
     variables = tuple(_variable(bundle, v, path) for v in metadata.variables)
     slots = {
         slot: {name: lazy(bundle, slot_layout.slot_key(slot, name)) for name in owners}
         for slot, owners in metadata.slots.items()
     }
-    scalars = _scalars(bundle)
+    config, origins = metadata.config, _origins(metadata)
+    if (few_bits := config.get(slot_dtypes.OPTION)) is not None:
+        slots, config = slot_dtypes.in_float32(slots), slot_dtypes.without(config)
+        origins += (slot_dtypes.doubt(str(few_bits), slots),)
+        metadata = replace(metadata, config=config)
+    scalars = _scalars(bundle, prefix)
     iterations = scalars.pop(slot_layout.ITERATIONS)
     scalars.pop(slot_layout.LEARNING_RATE, None)
     return OptimizerState(
         algorithm=metadata.class_name,
-        hyperparameters=metadata.config,
+        hyperparameters=config,
         iterations=int(iterations),
         iterations_source=slot_layout.scalar_key(slot_layout.ITERATIONS),
         slots=slots,
@@ -73,7 +82,7 @@ def read(path: str) -> OptimizerState:
         unmapped=_tensors_below(bundle, "unmapped/"),
         matched={f"{slot}/{name}": "name" for slot, owners in slots.items() for name in owners},
         source=_source(metadata, variables, path),
-        origins=_origins(metadata),
+        origins=origins,
         parts=Parts(
             tuple(v.name for v in metadata.variables if v.fresh == slot_layout.WHOLE),
             tuple(v.name for v in metadata.variables if v.fresh == slot_layout.ADDED),
@@ -103,9 +112,14 @@ def _tensors_below(bundle: BundleReader, prefix: str) -> dict[str, LazyArray]:
     }
 
 
-def _scalars(bundle: BundleReader) -> dict[str, float]:
+def _scalars(bundle: BundleReader, prefix: str = "") -> dict[str, float]:
+    """Those of the optimizer; with a prefix those of one group, under their own names, and those of all groups."""
     below = _tensors_below(bundle, "optimizer/")
-    return {name: _number(a) for name, a in below.items() if not a.stored_as.startswith("optimizer/slots/")}
+    found = {name: _number(a) for name, a in below.items() if not a.stored_as.startswith("optimizer/slots/")}
+    if not prefix:
+        return found
+    shared = {name: value for name, value in found.items() if not name.startswith("group_")}
+    return shared | {n.removeprefix(prefix): value for n, value in found.items() if n.startswith(prefix)}
 
 
 def _number(array: LazyArray) -> float:

@@ -57,6 +57,7 @@ _ONLY_OPTIM = {**_ASKED, **dict.fromkeys((*_KERAS, TORCH, OPTAX), NEVER)}
 RULE, RATE, CLIPPING, DECAY = "rule", "learning rate", "clipping", "weight decay"
 ACCUMULATION, AVERAGES, LOOKAHEAD, COPIES = "gradient accumulation", "averages", "lookahead", "master copies"
 CAUTIOUS = "cautious updates"
+BITS = "state in few bits"
 TRAINED, CONSTRAINT, DECAYED = "trained variables", "constraints", "weight decay exclusions"
 MULTIPLIER, EXCEPTED = "learning-rate multipliers", "exceptions of the rule"
 LAZY, REPEATED, LOSS_SCALE = "rows without a gradient", "repeated rows", "loss scale"
@@ -72,6 +73,7 @@ FACTORS = (
     Factor(LOOKAHEAD, ("lookahead",), _KEPT),
     Factor(CAUTIOUS, ("cautious",), _KEPT),
     Factor(COPIES, ("master_copies",), _KEPT),
+    Factor(BITS, ("slot_dtype", "stochastic_rounding", "rounding_seed"), _KEPT),
     Factor(TRAINED, (), {**_ASKED, OPTAX: TRIED}),
     Factor(CONSTRAINT, (), {**_ASKED, TORCH: NEVER, OPTAX: NEVER, "slots": NOTED}),
     Factor(DECAYED, ("weight_decay_exclude",), {**_ASKED, LEGACY: NEVER, OPTAX: TRIED}),

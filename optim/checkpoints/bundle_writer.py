@@ -22,12 +22,13 @@ def write(folder: str, metadata: Metadata, state: LiveState, named: Mapping[str,
     """Write variables and state. Returns: the prefix."""
 
     def bundle(prefix: str) -> None:
+        rates = {slot_layout.scalar_key(name): rate for name, rate in slot_layout.rates_of(metadata.config).items()}
         keys = [slot_layout.SAVE_COUNTER_KEY, slot_layout.METADATA_KEY]
         with BundleWriter(prefix) as writer:
             for key, variable, dtype in _tensors(state, named):
                 keys.append(key)
-                if key == slot_layout.scalar_key(slot_layout.LEARNING_RATE):  # float32 on JAX, and exact in the config
-                    writer.add(key, np.array(metadata.config[slot_layout.LEARNING_RATE], dtype))
+                if key in rates:  # float32 on JAX, and exact in the config
+                    writer.add(key, np.array(rates[key], dtype))
                 else:
                     _add(writer, key, variable, dtype)
             writer.add(slot_layout.SAVE_COUNTER_KEY, np.array(1, np.int64))

@@ -14,7 +14,8 @@ import numpy as np
 import optim
 from optim import configs, schedules, slot_layout
 from optim.arguments import LearningRate
-from optim.checkpoints import assigning, live
+from optim.bits.storage import BFLOAT16, INT8
+from optim.checkpoints import assigning, live, slot_dtypes
 from optim.checkpoints.assigning import Value
 from optim.checkpoints.stored import Stored
 from optim.checkpoints.variables import Variables, dtype_called, handle, is_of_keras, named_variables
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
     from optim.optimizer import Optimizer
 
+SAVED = "saved"
+"""Of an argument: as in the checkpoint."""
+
 
 def load_checkpoint(
     path: str | os.PathLike[str],
@@ -40,6 +44,7 @@ def load_checkpoint(
     slot_placement: Placement | None = None,
     master_copies: bool | None = None,
     loss_scale: float | str | None = None,
+    slot_dtype: str | None = SAVED,
     learning_rate: LearningRate | None = None,
     custom_objects: Mapping[str, type[Optimizer]] | None = None,
 ) -> Any:
@@ -57,6 +62,8 @@ def load_checkpoint(
         slots are widened, and the copies start as the variables. With copies in the checkpoint, it is these from which
         training goes on, also with `restore_variables=False`.
       loss_scale: another `loss_scale` than the saved one; a dynamic scale that was not saved starts anew.
+      slot_dtype: another `slot_dtype` than the saved one: None, `"bfloat16"` or `"int8"`. Slots that were stored in
+        fewer bits are widened; others are rounded to nearest, or encoded.
       learning_rate: a number, schedule or callable instead of the saved one; needed where that was a schedule of your
         own, of which only a name and arguments are saved.
       custom_objects: classes by name, where the saved optimizer is a subclass of your own.
@@ -75,7 +82,8 @@ def load_checkpoint(
     folder, metadata = stored.folder, stored.metadata
     named = named_variables(variables)
     trained = _check_variables(folder, metadata, named, restore_variables)
-    changes = _changes(slot_placement, master_copies, loss_scale) | _rate(folder, metadata, learning_rate)
+    changes = _changes(slot_placement, master_copies, loss_scale) | _slot_dtype(metadata, slot_dtype)
+    changes |= _rate(folder, metadata, learning_rate)
     on_keras = any(map(is_of_keras, named.values())) or not uses_tensorflow()
     if on_keras:
         _check_loss_scale(folder, changes.get("loss_scale", metadata.config.get("loss_scale")))
@@ -84,7 +92,8 @@ def load_checkpoint(
     optimizer = _make(folder, metadata, {"mesh": mesh, **changes}, custom_objects or {})
     optimizer = _built(optimizer, [named[name] for name in trained], trained, on_keras)
     state = live.state_of(optimizer)
-    todo = assigning.state_assignments(optimizer, _state_values(stored, state, learning_rate is None), fresh=True)
+    values = _state_values(stored, state, learning_rate is None, slot_dtype)
+    todo = assigning.state_assignments(optimizer, values, fresh=True)
     if restore_variables:
         todo += _variable_assignments(stored, named)
     assigning.assign_all(todo)
@@ -147,9 +156,19 @@ def _changes(
     return changes
 
 
+def _slot_dtype(metadata: Metadata, given: str | None) -> dict[str, Any]:
+    if given == SAVED:
+        return {}
+    is_random = given == BFLOAT16 or metadata.config.get("stochastic_rounding")
+    return {"slot_dtype": given} | ({} if is_random else {"rounding_seed": 0})
+
+
 def _rate(folder: str, metadata: Metadata, given: Any) -> dict[str, Any]:
     """The learning rate to use instead of the saved one, if any. Raises CheckpointError where one has to be given."""
     saved = metadata.config.get("learning_rate")
+    if metadata.class_name == slot_layout.GROUPS_CLASS:
+        _check_rates_of_groups(folder, metadata, given)
+        return {}
     if given is not None:
         return {"learning_rate": given}
     if isinstance(saved, Mapping) and not schedules.is_known(saved):
@@ -159,6 +178,23 @@ def _rate(folder: str, metadata: Metadata, given: Any) -> dict[str, Any]:
             f" pass the object, load_checkpoint(..., learning_rate={name}(...))"
         )
     return {}
+
+
+def _check_rates_of_groups(folder: str, metadata: Metadata, given: Any) -> None:
+    """Raises CheckpointError: one learning rate for all, or a group with a rate that cannot be made again."""
+    if given is not None:
+        raise CheckpointError(
+            f"each group in {folder} has its own learning rate; load without learning_rate, and set"
+            " optimizer.members[i].learning_rate"
+        )
+    for number, (_, member) in enumerate(metadata.config["groups"]):
+        rate = member["config"].get("learning_rate")
+        if isinstance(rate, Mapping) and not schedules.is_known(rate):
+            raise CheckpointError(
+                f"group {number} in {folder} had a learning rate of class {rate.get('class_name')}, a schedule of your"
+                " own; make the Groups in your program, and restore into them:"
+                f"\ntf.train.Checkpoint(optimizer=groups).restore(tf.train.latest_checkpoint({folder!r}))"
+            )
 
 
 def _check_variables(folder: str, metadata: Metadata, named: Mapping[str, Any], all_of_them: bool) -> list[str]:
@@ -196,7 +232,9 @@ def _make(
     return cls.from_config(configs.with_members({**metadata.config, **changes}, custom_objects))
 
 
-def _state_values(stored: Stored, state: live.LiveState, is_saved_rate: bool) -> assigning.StateValues:
+def _state_values(
+    stored: Stored, state: live.LiveState, is_saved_rate: bool, slot_dtype: str | None = SAVED
+) -> assigning.StateValues:
     """What to assign. `is_saved_rate`: whether the saved learning rate is among it."""
     here = {t.name: t for t in state.tracked}
     may_grow = _may_grow(stored)
@@ -204,6 +242,8 @@ def _state_values(stored: Stored, state: live.LiveState, is_saved_rate: bool) ->
         slot: {name: _slot_value(stored, slot, name, state.find(slot, here[name]), name in may_grow) for name in owners}
         for slot, owners in stored.metadata.slots.items()
     }
+    if stored.metadata.config.get("slot_dtype") is not None or slot_dtype not in (SAVED, None):
+        slots = slot_dtypes.converted(slots, lambda slot, name: state.find(slot, here[name]))
     scalars = {
         name: _scalar(stored, name, handle(variable).dtype)
         for name, variable in state.scalars.items()
@@ -232,6 +272,11 @@ def _slot_value(stored: Stored, slot: str, name: str, variable: Any, may_grow: b
     if slot == slot_layout.GATHERED and dtype != value.dtype:  # marks of TensorFlow may be large numbers
         marks = value
         value = replace(marks, dtype=dtype, load=lambda: (np.asarray(marks.load()) != 0).astype(dtype))
+    if may_grow and dtype in slot_dtypes.CODES:
+        raise CheckpointError(
+            f"{value.what} may be larger in the live variable, and slot_dtype={INT8!r} has one scale for each block of"
+            " its elements. Load it with slot_dtype=None, save it, and load that with the slot_dtype you want"
+        )
     return assigning.grown(value, variable) if may_grow else value
 
 

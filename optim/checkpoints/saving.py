@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import optim
-from optim import lazy, release
+from optim import lazy, release, slot_layout
 from optim.checkpoints import bundle_writer, live
 from optim.checkpoints.live import LiveState
 from optim.checkpoints.variables import Variables, handle, identity, named_variables
 from optim.errors import CheckpointError, UnsupportedError
+from optim.groups.algorithm import Composite
 from optim.slot_layout import Metadata, VariableEntry
 
 if TYPE_CHECKING:
@@ -82,10 +83,17 @@ def _describe(optimizer: Any, state: LiveState, named: Mapping[str, Any]) -> Met
     entries = [VariableEntry(name, each.shape, each.dtype, each.trainable) for name, each in handles.items()]
     framework = sys.modules["keras" if live.has_slots_of_keras(optimizer) else "tensorflow"]
     inner = getattr(optimizer, "inner", optimizer)
+    provenance: dict[str, Any] = {
+        "written_by": f"dtopt {release.version()}",
+        framework.__name__: framework.__version__,
+    }
+    if isinstance(optimizer._algorithm, Composite):
+        selection = optimizer._algorithm.selection
+        provenance[slot_layout.GROUPS] = {names[id(t.variable)]: selection.of(t) for t in state.tracked}
     return Metadata(
         class_name=type(inner).__name__,
         config=live.config_of(optimizer),
         variables=tuple(entries),
         slots={slot: tuple(owners[index] for index in of) for slot, of in state.slots.items()},
-        provenance={"written_by": f"dtopt {release.version()}", framework.__name__: framework.__version__},
+        provenance=provenance,
     )

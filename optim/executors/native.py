@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from optim import slot_layout
 from optim.algorithm import Group
+from optim.bits.noise import stream
 from optim.devices import call, vector, wait_for_pending
 from optim.executors.plan import Plan, Selection, Shard
 from optim.executors.work import Work
@@ -47,6 +48,8 @@ class Pending(Protocol):
 Placed = dict[str, list[tuple[int, Shard]]]
 """By device: shards, each with the position of its variable in the step."""
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.float16)
+NO_NOISE = -1.0
+"""The key of a step, for the kernel, that has no noise."""
 MOVE, STAY, MOVE_SLOTS = 0, 1, 2
 """How to treat rows without a gradient, numbered as the enum Others in `pieces.h`."""
 
@@ -72,11 +75,43 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = 
         return why_none(rule, *_variant(rule, tracked, slots), each)
     library.want(program)
     dtype = target(slots, tracked).dtype
-    if any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
+    packing = slots.packing(tracked, program.slots)
+    if packing is not None and (why := _why_not_packed(rule, tracked)):
+        return why
+    if packing is None and any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
         return f"a slot of {tracked} has another dtype"
     if on_gpu(tracked):
         return _why_not_on_gpu(program, tracked, slots)
     return why_not_here(tracked) or library.why_no_program(program)
+
+
+def _why_not_packed(rule: Rule | None, tracked: Tracked) -> str:
+    """Why the kernel cannot update a variable that has state in few bits; empty if it can."""
+    if rule is None or not rule.elementwise:
+        return f"its rule looks at whole tensors, and {tracked} has state in few bits"
+    if tracked.mesh is not None:
+        return f"{tracked} is on a mesh, and has state in few bits"
+    return f"{tracked} is on a GPU, and has state in few bits" if on_gpu(tracked) else ""
+
+
+def slot_variables(slots: SlotTable, tracked: Sequence[Tracked], program: Program) -> list[Any]:
+    """All that the kernel is given as slots: all first ones, then all second ones, and at last scales of codes."""
+    found = [[slots.get(name, item) for item in tracked] for name in program.slots]
+    of_first = slots.of(tracked[0], [slot_layout.scale_of(name) for name in program.slots])
+    found += [[slots.get(name, item) for item in tracked] for name in of_first]
+    return [slot for of_all in found for slot in of_all]
+
+
+def packing_numbers(work: Work, members: Sequence[int], program: Program) -> list[float]:
+    """The numbers of `packing` in `calls.h` after the key of the step; empty without state in few bits.
+
+    `SlotTable.packing` is the same for all members."""
+    tracked = [work.tracked[i] for i in members]
+    if work.slots.packing(tracked[0], program.slots) is None:
+        return []
+    goal = target(work.slots, tracked[0])
+    rounds = goal is tracked[0].variable and work.slots.storage.rounds(goal.dtype, is_slot=False)
+    return [float(rounds), *(float(stream(name)) for name in program.slots), *(float(t.index) for t in tracked)]
 
 
 def on_gpu(tracked: Tracked) -> bool:
@@ -176,6 +211,7 @@ class Batch:
         self.positions = [position for position, _ in placed]
         """Positions of the variables in the step."""
         self.dtype = placed[0][1].dtype
+        self.packing = packing_numbers(work, self.positions, program)
         groups = []
         for device, on_device in by_device.items():
             with tf.device(device):
@@ -223,7 +259,8 @@ def numbers_on_mesh(work: Work, program: Program) -> tuple[Any, bool]:
 def _group(work: Work, program: Program, placed: Sequence[tuple[int, Shard]], offsets: Sequence[int]) -> Any:
     """Return a group of the shards on one device, and its number."""
     shards = [shard for _, shard in placed]
-    slots = [s.slots[name] for name in program.slots for s in shards]
+    names = [*program.slots, *(scale for scale in map(slot_layout.scale_of, program.slots) if scale in shards[0].slots)]
+    slots = [s.slots[name] for name in names for s in shards]
     averages = [s.slots[slot_layout.AVERAGE] for s in shards] if work.has_averages else []
     boxes = _vector([n for i, s in enumerate(shards) if s.box is not None for n in (i, *s.box.runs())])
     sources = _vector([offsets[i] + shard.part for i, shard in placed])
@@ -262,7 +299,7 @@ class Batches:
     def __init__(self, work: Work, selection: Selection):
         self.rest: dict[str, list[tuple[int, Shard]]] = {}
         self.devices = selection.devices
-        groups: dict[tuple[Program, Any, bool, Group], Placed] = {}
+        groups: dict[tuple[Program, Any, Any, Group], Placed] = {}
         for device, placed in selection.by_device.items():
             for i, shard in placed:
                 variant = (work.rules[i], shard.tracked, work.slots, work.apart(i) is not None)
@@ -270,7 +307,8 @@ class Batches:
                 if program is None or why_not(*variant) or not direct.available():
                     self.rest.setdefault(device, []).append((i, shard))
                 else:
-                    key = (program, shard.dtype, shard.rounding is None, work.rate_factors[i])
+                    packing = work.slots.packing(shard.tracked, program.slots)
+                    key = (program, shard.dtype, (shard.rounding is None, packing), work.rate_factors[i])
                     alike = groups.setdefault(key, {})
                     alike.setdefault(device, []).append((i, shard))
         offsets = selection.offsets
@@ -311,4 +349,5 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
             [rows.get(i, -1) for i in batch.positions] if rows else (),
             bool(work.overwrite),
             control,
+            [NO_NOISE if work.key is None else work.key, *batch.packing] if batch.packing else (),
         )

@@ -19,6 +19,7 @@ from optim.precision import is_one_of_few
 
 MOMENTUM = "the momentum of averages"
 DECAY = "the factor of weight decay"
+KEY = "the key of stochastic rounding"
 
 
 Update = Callable[[Work, int, Any], None]
@@ -39,14 +40,15 @@ def traced(work: Work, i: int, dtype: tf.DType, update: Update) -> tuple[Callabl
     """Return `update` as a function of the changing numbers and the gradient, which the slots keep; and these
     numbers."""
     coefficients = work.scalars(i) if work.coefficients else {}
-    given = {**coefficients, MOMENTUM: work.ema_momentum, DECAY: work.decay_factors[i]}
+    key = None if work.key is None else float(work.key)
+    given = {**coefficients, MOMENTUM: work.ema_momentum, DECAY: work.decay_factors[i], KEY: key}
     fixed = {name: value for name, value in given.items() if is_one_of_few(value)}
     changing = {name: value for name, value in given.items() if name not in fixed}
-    key = (
+    step_of = (
         *(update, id(work.rules[i]), work.tracked[i].index, work.rate_factors[i], work.lazy[i], work.has_averages),
         *(work.overwrite, dtype, tuple(fixed.items())),
     )
-    step = work.slots.traced(key, _step(replace(work.only([i]), gradients=()), fixed, tuple(changing), update))
+    step = work.slots.traced(step_of, _step(replace(work.only([i]), gradients=()), fixed, tuple(changing), update))
     return step, np.array(list(changing.values()), np.float64)
 
 
@@ -55,8 +57,9 @@ def _step(work: Work, fixed: Mapping[str, Any], changing: Sequence[str], update:
 
     def step(numbers: Any, gradient: Any) -> None:
         scalars = {**fixed, **{name: numbers[place] for place, name in enumerate(changing)}}
-        momentum, decay = scalars.pop(MOMENTUM), scalars.pop(DECAY)
-        coefficients = {work.rate_factors[0]: scalars}
-        update(replace(work, coefficients=coefficients, ema_momentum=momentum, decay_factors=[decay]), 0, gradient)
+        momentum, decay, key = scalars.pop(MOMENTUM), scalars.pop(DECAY), scalars.pop(KEY)
+        new = {"coefficients": {work.rate_factors[0]: scalars}, "ema_momentum": momentum, "decay_factors": [decay]}
+        new["key"] = None if key is None else tf.cast(tf.cast(key, tf.int64), tf.uint32)
+        update(replace(work, **new), 0, gradient)
 
     return step

@@ -179,7 +179,8 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
         tracked = work.tracked[i]
         goal = target(work.slots, tracked)
         program: Any = native.program_of(work.rules[i], tracked, work.slots, work.apart(i) is not None)
-        key = (program, at_hand(goal).device, goal.dtype, goal is tracked.variable, work.rate_factors[i])
+        packing = work.slots.packing(tracked, program.slots)
+        key = (program, at_hand(goal).device, goal.dtype, goal is tracked.variable, packing, work.rate_factors[i])
         groups.setdefault(key, []).append(i)
     done: list[tf.Operation] = []
     with_rows = {
@@ -358,7 +359,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
     """Make one op for variables of one dtype, device and learning rate."""
     tracked = [work.tracked[i] for i in members]
     goals = [target(work.slots, item) for item in tracked]
-    slots = [work.slots.get(name, item) for name in program.slots for item in tracked]
+    slots = native.slot_variables(work.slots, tracked, program)
     averages = [work.slots.get(slot_layout.AVERAGE, item) for item in tracked] if work.has_averages else []
     roundings = [t.variable for t, goal in zip(tracked, goals, strict=True) if goal is not t.variable]
     lists, group = (goals, slots, averages, roundings), None
@@ -384,6 +385,9 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
     }
     with place_of_scalars(tracked):
         inputs = {name: float64s(values) for name, values in numbers.items()}
+        if packing := native.packing_numbers(work, members, program):
+            key = float64s([native.NO_NOISE if work.key is None else work.key])
+            inputs["options"] = tf.concat([inputs["options"], key, float64s(packing)], 0)
         inputs |= {
             "group": group if on_mesh else tf.constant([], tf.int64),
             **window_arguments([mine[k] for k in gathered]),

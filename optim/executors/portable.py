@@ -17,6 +17,7 @@ from optim import slot_layout
 from optim.each import Each, summed
 from optim.executors import on_mesh, one_op, spread
 from optim.executors.norms import square_sum, sum_of_parts
+from optim.executors.packed import Packed
 from optim.executors.work import Work, averaged, scaled, updated
 from optim.layouts.folding import unfolded
 from optim.layouts.placement import layout_of, relayout
@@ -185,6 +186,10 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     old_value = relayout(variable.read_value(), layout)
     whole = {name: slot.shape == variable.shape for name, slot in slots.items()}
     old = {n: relayout(s.read_value(), layout) if whole[n] else s.read_value() for n, s in slots.items()}
+    packed = None if work.slots.packing(tracked, [*slots]) is None else Packed(work, i, layout)
+    if packed is not None:
+        stored_value, old_value = old_value, packed.variable(old_value)
+        old = {name: packed.slot(name, old[name]) for name in old}
     gradient = relayout(gradient, layout)
     slices = work.apart(i)
     if slices is not None:
@@ -198,6 +203,9 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
         value = tf.where(touched, value, old_value)
         if rule.keeps_lazy_slots:
             new = {name: tf.where(touched, new[name], old[name]) for name in new}
+    if packed is not None:
+        packed.assign(slots, new, lambda new, old: _choose(work.active[i], new, old))
+        return _choose(work.active[i], packed.rounded(value, stored_value.dtype), stored_value)
     for name, slot in slots.items():
         slot.assign(relayout(_choose(work.active[i], new[name], old[name]), layout_of(slot)))
     return _choose(work.active[i], value, old_value)

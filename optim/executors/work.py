@@ -67,6 +67,8 @@ class Work:
     """
     held: Held | None = None
     """All gradients, if dtopt's own kernel has them already."""
+    key: Any = None
+    """Of the noise of stochastic rounding in this step: an int, or a uint32 tensor; None without it."""
     control: Any = None
     """In a function, on a GPU: the result of `one_op.control` there, instead of numbers of the host."""
 

@@ -30,6 +30,13 @@ class MemberVariables:
     def __len__(self) -> int:
         return len(self._selection.members(self._number))
 
+    def __contains__(self, variable: Any) -> bool:
+        return variable in self._whole and self._selection.of(self._whole[variable]) == self._number
+
+    def at(self, index: int) -> Tracked:
+        """By build order of the whole."""
+        return self._whole.at(index)
+
     def __getitem__(self, variable: Any) -> Tracked:
         found = self._whole[variable]
         if self._selection.of(found) != self._number:
@@ -68,7 +75,7 @@ class MemberState:
 
     def key(self, name: str) -> str:
         """What a scalar is called in the whole; the count of steps is that of all."""
-        return name if name == slot_layout.ITERATIONS else f"group_{self._number}_{name}"
+        return name if name == slot_layout.ITERATIONS else slot_layout.group_key(self._number, name)
 
     @property
     def scalars(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class GroupsPreparation(Preparation):
             for number, member in enumerate(algorithm.members)
             if algorithm.selection.members(number)
         }
+        self.key = state.slots.storage.step_key(iterations)
         self.overwrite = settings.averages.overwrites(iterations)
         first = next(iter(self._parts.values()))
         self.ema_momentum, self.loss_scale = first.ema_momentum, first.loss_scale

@@ -18,13 +18,16 @@ from optim.options.master_copies import MasterCopies
 from optim.options.part import Part
 from optim.options.repeated_rows import RepeatedRows
 from optim.options.settings import OPTIONS, Settings, with_options
+from optim.options.slot_dtype import SlotDtype
 from optim.options.slot_placement import SlotPlacement
+from optim.options.stochastic_rounding import StochasticRounding
 
 if TYPE_CHECKING:
     from optim.state.tracked import Tracked
 
 OF_ALL: tuple[type[Part], ...] = (
     *(Clipping, Averages, ExecutorChoice, RepeatedRows, SlotPlacement, Accumulation, LossScale, MasterCopies),
+    *(SlotDtype, StochasticRounding),
 )
 OPTIONS_OF_ALL = tuple(name for part in OF_ALL for name in part.options)
 """Options that act on all variables together, or on state that all share: arguments of `Groups`."""
@@ -57,6 +60,8 @@ class GroupsSettings(Settings):
         self.lazy_rows: Any = _LazyRows(members, selection)
         self.weight_decay: Any = _WeightDecay(members, selection)
         self._members = members
+        rules = [rule for member in members for rule in member._algorithm.updating_rules]
+        self.slot_dtypes.check(rules, self._algorithm.owner, has_lazy_rows=bool(self.lazy_rows.patterns))
 
     def __iter__(self) -> Iterator[Part]:
         return (part for part in vars(self).values() if isinstance(part, OF_ALL))
@@ -83,6 +88,7 @@ class GroupsSettings(Settings):
         super().change(name, value)
 
     def _check(self) -> None:
+        self.check_rounding(is_by_rule=True)
         for member in vars(self).get("_members", ()):
             member._check()
 

@@ -66,8 +66,8 @@ class AnyBackend(Configured):
         own["inner"] = optimizer
         own["_scalars"] = {slot_layout.ITERATIONS: self._iterations}
         if isinstance(rate, float):
-            own["_scalars"][slot_layout.LEARNING_RATE] = self._learning_rate
-            own["_exact_rates"][slot_layout.LEARNING_RATE] = rate
+            own["_scalars"][self._main.rate_key] = self._learning_rate
+            own["_exact_rates"][self._main.rate_key] = rate
         for group in self._other_groups:
             rate = group.settings.rate.source
             if isinstance(rate, float):
@@ -80,9 +80,14 @@ class AnyBackend(Configured):
                 self._add_scalar(group.key(name), value, backend.scalar_dtype)
 
     @property
+    def _main(self) -> RuleGroup:
+        """The group with the learning rate that Keras knows."""
+        return next(group for group in self._groups if group.is_main)
+
+    @property
     def _other_groups(self) -> list[RuleGroup]:
         """Those with a rate that is not the optimizer's own."""
-        return [group for group in self._groups if group.rate_key != slot_layout.LEARNING_RATE]
+        return [group for group in self._groups if not group.is_main]
 
     def _add_scalar(self, name: str, value: Any, dtype: str) -> None:
         initializer = self._keras.initializers.Constant(value)
@@ -173,8 +178,8 @@ class AnyBackend(Configured):
             parsed = rates.parse(value)
             check_rate(parsed, self._xp)
             own["_learning_rate"] = parsed
-            own["_exact_rates"].pop(slot_layout.LEARNING_RATE, None)
-            if own["_scalars"].pop(slot_layout.LEARNING_RATE, None) is not None:
+            own["_exact_rates"].pop(self._main.rate_key, None)
+            if own["_scalars"].pop(self._main.rate_key, None) is not None:
                 self._untrack_variable(before)
             return
         if schedules.is_schedule(before) or callable(before):
@@ -184,7 +189,7 @@ class AnyBackend(Configured):
             )
         if self._other_groups:
             self._move_other_rates(float(value))
-        self._set_rate(slot_layout.LEARNING_RATE, value)
+        self._set_rate(self._main.rate_key, value)
 
     def _set_rate(self, key: str, value: Any) -> None:
         exact = vars(self)["_exact_rates"]
@@ -197,8 +202,7 @@ class AnyBackend(Configured):
         """Multiply the rates of the other groups as the main one is multiplied to become `value`."""
         if any(group.rate_key not in self._scalars for group in self._groups):
             raise TypeError("the learning rate of a group is a schedule, which does not follow a number")
-        main = next(group for group in self._groups if group.rate_key == slot_layout.LEARNING_RATE)
-        factor = factor_between(self._constant_rate(main), value)
+        factor = factor_between(self._constant_rate(self._main), value)
         for group in self._other_groups:
             self._set_rate(group.rate_key, self._constant_rate(group) * factor)
 
@@ -363,7 +367,7 @@ class AnyBackend(Configured):
 
     def _rate(self, group: RuleGroup, now: Arrays, count: Any) -> Any:
         constant, exact = now.get(group.rate_key), self._exact_rates.get(group.rate_key)
-        rate = group.settings.rate.source if group in self._other_groups else self._learning_rate
+        rate = self._learning_rate if group.is_main else group.settings.rate.source
         if constant is None:
             found = self._scheduled(rate, count) if schedules.is_schedule(rate) else rate()
         elif self._xp.is_known(constant) and exact is not None:

@@ -18,6 +18,7 @@ class RuleGroup:
     """One algorithm, with the variables that it updates.
 
     Attributes:
+      is_main: whether its learning rate is the one that Keras knows.
       rate_key: under which name a constant learning rate is kept.
       key: under which name a scalar of the algorithm is kept.
       tracked: the variables, also those that are added later.
@@ -25,6 +26,7 @@ class RuleGroup:
 
     algorithm: Algorithm
     settings: Settings
+    is_main: bool
     rate_key: str
     key: Callable[[str], str]
     tracked: Sequence[Tracked]
@@ -37,13 +39,14 @@ class RuleGroup:
 def rule_groups(algorithm: Algorithm, settings: Settings, tracked: Any) -> list[RuleGroup]:
     """The group of all variables, or those of `optim.Groups`, whose last one has the rate of the whole."""
     if not isinstance(algorithm, Composite):
-        return [RuleGroup(algorithm, settings, slot_layout.LEARNING_RATE, str, tracked)]
+        return [RuleGroup(algorithm, settings, True, slot_layout.LEARNING_RATE, str, tracked)]
     main = algorithm.members[algorithm.selection.main]
     return [
         RuleGroup(
             member.algorithm,
             member.settings,
-            slot_layout.LEARNING_RATE if member is main else member.state.key(slot_layout.LEARNING_RATE),
+            member is main,
+            member.state.key(slot_layout.LEARNING_RATE),
             member.state.key,
             member.state.tracked,  # type: ignore[arg-type]
         )

@@ -264,10 +264,11 @@ def update(
     rows: Sequence[int] = (),
     overwrite: bool = False,
     control: Held | None = None,
+    packing: Sequence[float] = (),
 ) -> None:
     """Step the variables of a group, as `calls.h` describes. Raises RuntimeError: impossible; nothing changed."""
     number = NO_CONTROL if control is None else control.number
-    _loaded[0].update(group, held.number, [*options], [*scales], [*decays], [*rows], overwrite, number)
+    _loaded[0].update(group, held.number, [*options], [*scales], [*decays], [*rows], overwrite, number, [*packing])
 
 
 NO_CONTROL = -1

@@ -14,13 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from optim.bits import codes
 from optim.native import build, compiling, direct, generate, spmd
 from optim.native.compiling import BuildError, Recipe
 from optim.native.mode import VARIABLE, mode
 
 BASICS = ("average", "squares", "widen", "narrow", "add", "add_square", "add_abs")
+PACKING = {"round": tf.bfloat16, "unpack": tf.float32, "pack": tf.float32}
+"""What else is needed where state is in few bits, and the dtype that it is for."""
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.float16)
 
 _log = logging.getLogger("optim")
@@ -192,19 +196,26 @@ def _load(paths: Sequence[Path], program: generate.Program | None) -> None:
     library.DtoptRegister.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p]
     library.DtoptRegister.restype = None
     _kernels.register = library.DtoptRegister
-    _register(
-        ctypes.CDLL(str(maths)), [*BASICS, *(name for known in generate.builtin_programs() for name in known.functions)]
-    )
+    functions = ctypes.CDLL(str(maths))
+    _register(functions, [*BASICS, *(name for known in generate.builtin_programs() for name in known.functions)])
+    for name, dtype in PACKING.items():
+        _register(functions, [name], [dtype])
+    for is_signed in (False, True):
+        book, borders = (
+            np.ascontiguousarray(numbers).ctypes.data_as(ctypes.c_void_p)
+            for numbers in (codes.code_book(is_signed), codes.borders(is_signed))
+        )
+        library.DtoptSetBook(ctypes.c_bool(is_signed), book, borders)
     _check(module)
     direct.load(path)
     spmd.load(path)
     _kernels.path, _kernels.ops = path, module
 
 
-def _register(library: Any, names: Sequence[str]) -> None:
+def _register(library: Any, names: Sequence[str], dtypes: Sequence[tf.DType] = DTYPES) -> None:
     """Register a library's functions with the ops, those for this processor."""
     for name in names:
-        for dtype in DTYPES:
+        for dtype in dtypes:
             function = ctypes.cast(library[f"dtopt_{name}_{dtype.name}_{build.level()}"], ctypes.c_void_p)
             _kernels.register(name.encode(), dtype.as_datatype_enum, function)
         _kernels.known.add(name)

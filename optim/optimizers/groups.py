@@ -69,6 +69,7 @@ class Groups(Optimizer):
     ):
         check_options(options)
         pairs = _checked(groups)
+        super(Optimizer, self).__init__()
         self._state = self._begin(name, mesh)
         self._hyper = Values({}, {})
         self._selection = Selection([pattern for pattern, _ in pairs])

@@ -16,6 +16,11 @@ EXCLUSIVE = (
     ("lazy_rows", "lookahead", "slow weights are those of all rows"),
     ("lazy_rows", "adaptive_grad_clip", "the norms of units are those of all rows"),
     ("lazy_rows", "cautious", "the scale of a cautious step is that of all rows"),
+    (
+        "master_copies",
+        "stochastic_rounding",
+        "variables are the roundings of their copies, or are what a step works on",
+    ),
 )
 """(option, other option, why only one of them can be on)."""
 

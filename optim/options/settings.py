@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from optim import lazy
 from optim.algorithm import Algorithm
 from optim.arguments import LearningRate
+from optim.bits.storage import Storage
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.options import exclusive
 from optim.options.accumulation import Accumulation
@@ -28,8 +29,10 @@ from optim.options.part import Option, Part
 from optim.options.rate import Rate
 from optim.options.rate_multipliers import RateMultipliers
 from optim.options.repeated_rows import RepeatedRows
+from optim.options.slot_dtype import SlotDtype
 from optim.options.slot_placement import SlotPlacement
 from optim.options.stochastic_average import StochasticAverage
+from optim.options.stochastic_rounding import StochasticRounding
 from optim.options.weight_decay import WeightDecay
 
 if TYPE_CHECKING:
@@ -67,6 +70,9 @@ class Options(TypedDict, total=False):
     loss_scale: float | str | None
     loss_scale_growth_steps: int | None
     master_copies: bool
+    slot_dtype: str | None
+    stochastic_rounding: bool
+    rounding_seed: int
     executor: str
     lr: LearningRate | None
     loss_scale_factor: float | None
@@ -111,6 +117,8 @@ class Settings:
         scale = _one_of_two_names("loss_scale", "loss_scale_factor", given)
         self.loss_scale = LossScale(scale, given["loss_scale_growth_steps"], state)
         self.masters = MasterCopies(given["master_copies"], state)
+        self.slot_dtypes = SlotDtype(given["slot_dtype"], state)
+        self.rounding = StochasticRounding(given["stochastic_rounding"], given["rounding_seed"])
         self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
         self._owners = {name: part for part in self for name in part.options}
         self._of_whole: frozenset[str] = frozenset()
@@ -212,12 +220,25 @@ class Settings:
             cautious=self.caution.cautious,
             adaptive_grad_clip=self.adaptive_clipping.adaptive_grad_clip,
         )
+        if "slot_dtype" not in self._of_whole:  # a group without such slots is fine if another has them
+            self.slot_dtypes.check(self._algorithm.updating_rules, owner, has_lazy_rows=bool(self.lazy_rows.patterns))
+        self.check_rounding(is_by_rule=rule is not None)
         self.repeated_rows.check(
             self.clipping.option,
             accumulates=self.accumulation.is_used,
             is_coupled=not self.weight_decay.decoupled_weight_decay,
             own_step=owner if rule is None else None,
         )
+
+    def check_rounding(self, *, is_by_rule: bool) -> None:
+        """Refuse stochastic rounding, or its seed, without effect."""
+        exclusive.check(master_copies=self.masters.master_copies, stochastic_rounding=self.rounding.stochastic_rounding)
+        self.rounding.check(is_by_rule, self.slot_dtypes.slot_dtype, self._algorithm.owner)
+
+    def storage(self) -> Storage:
+        """How slots and variables are stored."""
+        rounding = self.rounding
+        return Storage(self.slot_dtypes.slot_dtype, rounding.stochastic_rounding, rounding.rounding_seed)
 
     def add_slots(self, new: Sequence[Tracked]) -> None:
         """Make the slots that options need."""
@@ -245,7 +266,7 @@ PARTS: tuple[type[Part], ...] = (
         Caution,
         SlowWeights,
     ),
-    *(SlotPlacement, Accumulation, LossScale, MasterCopies, Rate),
+    *(SlotPlacement, Accumulation, LossScale, MasterCopies, SlotDtype, StochasticRounding, Rate),
 )
 OPTIONS: Mapping[str, Option] = {
     **{name: option for part in PARTS for name, option in part.options.items()},

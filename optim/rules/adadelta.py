@@ -33,8 +33,8 @@ class AdadeltaRule(Rule):
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (
-            Slot("accumulated_grad", unit="gradient^2", nonnegative=True),
-            Slot("accumulated_delta_var", unit="(step/lr)^2", nonnegative=True),
+            Slot("accumulated_grad", unit="gradient^2", nonnegative=True, few_bits=True),
+            Slot("accumulated_delta_var", unit="(step/lr)^2", nonnegative=True, few_bits=True),
         )
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:

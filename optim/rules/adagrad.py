@@ -31,7 +31,7 @@ class AdagradRule(Rule):
     @property
     def slots(self) -> tuple[Slot, ...]:
         start = self.initial_accumulator_value
-        return (Slot("accumulator", unit="gradient^2", initial=start, nonnegative=True),)
+        return (Slot("accumulator", unit="gradient^2", initial=start, nonnegative=True, few_bits=True),)
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         return {"lr": hyper["learning_rate"], "epsilon": hyper["epsilon"]}

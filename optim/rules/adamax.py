@@ -26,7 +26,7 @@ class AdamaxRule(Rule):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("m", unit="gradient"), Slot("u", unit="gradient", nonnegative=True))
+        return (Slot("m", unit="gradient", few_bits=True), Slot("u", unit="gradient", nonnegative=True, few_bits=True))
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         beta_1 = hyper["beta_1"]

@@ -29,10 +29,10 @@ class AdanRule(Rule):
     @property
     def slots(self) -> tuple[Slot, ...]:
         return (
-            Slot("m", unit="gradient"),
-            Slot("v", unit="gradient"),
-            Slot("n", unit="gradient^2", nonnegative=True),
-            Slot("previous_gradient", unit="gradient"),
+            Slot("m", unit="gradient", few_bits=True),
+            Slot("v", unit="gradient", few_bits=True),
+            Slot("n", unit="gradient^2", nonnegative=True, few_bits=True),
+            Slot("previous_gradient", unit="gradient", few_bits=True),
         )
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:

@@ -47,7 +47,10 @@ class LambRule(Whole):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2", nonnegative=True))
+        return (
+            Slot("m", unit="gradient", few_bits=True),
+            Slot("v", unit="gradient^2", nonnegative=True, few_bits=True),
+        )
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         beta_1, beta_2 = hyper["beta_1"], hyper["beta_2"]

@@ -39,7 +39,7 @@ class LARSRule(Whole):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("m", unit="step"),)
+        return (Slot("m", unit="step", few_bits=True),)
 
     @property
     def places_weight_decay(self) -> bool:

@@ -28,7 +28,7 @@ class LionRule(Rule):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("m", unit="gradient"),)
+        return (Slot("m", unit="gradient", few_bits=True),)
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         beta_1, beta_2 = hyper["beta_1"], hyper["beta_2"]

@@ -80,7 +80,10 @@ class MuonRule(Whole):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2", nonnegative=True))
+        return (
+            Slot("m", unit="gradient", few_bits=True),
+            Slot("v", unit="gradient^2", nonnegative=True, few_bits=True),
+        )
 
     def slot_dims(self, slot: Slot, shape: Sequence[int], names: Sequence[str]) -> tuple[int, ...] | None:
         is_missing = slot.name == "v" and not self.uses_adam(shape, names)

@@ -48,7 +48,10 @@ class NadamRule(Rule):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("m", unit="gradient"), Slot("v", unit="gradient^2", nonnegative=True))
+        return (
+            Slot("m", unit="gradient", few_bits=True),
+            Slot("v", unit="gradient^2", nonnegative=True, few_bits=True),
+        )
 
     @property
     def scalars(self) -> Mapping[str, float]:

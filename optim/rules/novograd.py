@@ -32,7 +32,11 @@ class NovoGradRule(Whole):
     def slots(self) -> tuple[Slot, ...]:
         v = Slot("v", unit="gradient^2", like=SCALAR, nonnegative=True)
         largest = Slot("vhat", unit="gradient^2", like=SCALAR, nonnegative=True, at_least="v")
-        return (Slot("m", unit="step"), v, largest) if self.amsgrad else (Slot("m", unit="step"), v)
+        return (
+            (Slot("m", unit="step", few_bits=True), v, largest)
+            if self.amsgrad
+            else (Slot("m", unit="step", few_bits=True), v)
+        )
 
     @property
     def places_weight_decay(self) -> bool:

@@ -27,7 +27,7 @@ class ProximalAdagradRule(Rule):
     @property
     def slots(self) -> tuple[Slot, ...]:
         start = self.initial_accumulator_value
-        return (Slot("accumulator", unit="gradient^2", initial=start, nonnegative=True),)
+        return (Slot("accumulator", unit="gradient^2", initial=start, nonnegative=True, few_bits=True),)
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         return {

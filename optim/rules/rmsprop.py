@@ -64,9 +64,11 @@ class RMSpropRule(Rule):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        slots = [Slot("velocity", unit="gradient^2", initial=self.initial_velocity, nonnegative=True)]
+        start, has_bits = self.initial_velocity, not self.centered  # a difference of two roundings would be no variance
+        slots = [Slot("velocity", unit="gradient^2", initial=start, nonnegative=True, few_bits=has_bits)]
         if self.keeps_momentum:
-            slots.append(Slot("momentum", unit="-step" if self.learning_rate_in_momentum else "-step/lr"))
+            unit = "-step" if self.learning_rate_in_momentum else "-step/lr"
+            slots.append(Slot("momentum", unit=unit, few_bits=True))
         if self.centered:
             slots.append(Slot("average_gradient", unit="gradient"))
         return tuple(slots)

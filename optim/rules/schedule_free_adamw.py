@@ -46,7 +46,10 @@ class ScheduleFreeAdamWRule(Rule):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return (Slot("z", unit="variable", initial=AS_VARIABLE), Slot("v", unit="gradient^2", nonnegative=True))
+        return (
+            Slot("z", unit="variable", initial=AS_VARIABLE),
+            Slot("v", unit="gradient^2", nonnegative=True, few_bits=True),
+        )
 
     @property
     def scalars(self) -> Mapping[str, float]:

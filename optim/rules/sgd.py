@@ -57,7 +57,7 @@ class SGDRule(Rule):
     @property
     def slots(self) -> tuple[Slot, ...]:
         unit = "step" if self.learning_rate_in_momentum else "gradient"
-        return (Slot("m", unit=unit),) if self.keeps_momentum else ()
+        return (Slot("m", unit=unit, few_bits=True),) if self.keeps_momentum else ()
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         return {"lr": hyper["learning_rate"], "momentum": hyper["momentum"]}

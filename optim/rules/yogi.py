@@ -31,7 +31,10 @@ class YogiRule(Rule):
     @property
     def slots(self) -> tuple[Slot, ...]:
         start = self.initial_accumulator_value
-        return (Slot("v", unit="gradient^2", initial=start, nonnegative=True), Slot("m", unit="gradient"))
+        return (
+            Slot("v", unit="gradient^2", initial=start, nonnegative=True),
+            Slot("m", unit="gradient", few_bits=True),
+        )
 
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         beta_1, beta_2 = hyper["beta_1"], hyper["beta_2"]

@@ -7,6 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from optim import slot_layout
+from optim.bits import codes
+from optim.bits.storage import INT8, Storage
 from optim.errors import UnknownVariableError
 from optim.state.tracked import Tracked
 
@@ -19,6 +22,8 @@ class SlotTable:
         self._count = 0
         self._names_of: dict[int, tuple[str, ...]] = {}
         self._kept: dict[Any, Any] = {}
+        self.storage = Storage()
+        """How slots and variables are stored that are not as steps compute."""
 
     def __len__(self) -> int:
         return self._count
@@ -57,6 +62,23 @@ class SlotTable:
         """Return those of the named slots that the variable has."""
         found = {name: self.find(name, tracked) for name in names}
         return {name: variable for name, variable in found.items() if variable is not None}
+
+    def packing(self, tracked: Tracked, names: Sequence[str]) -> tuple[str, ...] | None:
+        """The dtypes of a variable's named slots, if one of them is codes, or if it or the variable is rounded
+        stochastically; else None."""
+        if not self.storage.is_used:
+            return None
+        dtypes = [slot.dtype for slot in self.of(tracked, names).values()]
+        has_master = self.find(slot_layout.MASTER, tracked) is not None
+        is_packed = any(dtype.name in (codes.SIGNED, codes.UNSIGNED) for dtype in dtypes)
+        is_packed |= any(self.storage.rounds(dtype, is_slot=True) for dtype in dtypes)
+        is_packed |= not has_master and self.storage.rounds(tracked.variable.dtype, is_slot=False)
+        return tuple(dtype.name for dtype in dtypes) if is_packed else None
+
+    def has_codes(self, tracked: Tracked) -> bool:
+        """Whether a slot of a variable is in codes, of which rows cannot be updated by themselves."""
+        names = self.names_of(tracked) if self.storage.slot_dtype == INT8 else ()
+        return any(name.endswith(slot_layout.SCALE) for name in names)
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return the result of `make`, called once for a key, until there are further slots."""

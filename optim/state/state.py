@@ -242,6 +242,16 @@ class State:
                 made = placement.new_variable(value, dtype, name, layout)
         return self.put_slot(slot, tracked, made)
 
+    def new_block_slot(self, slot: str, tracked: Tracked, blocks: int, fill: float) -> tf.Variable:
+        """Make and keep a float32 slot of one number for each block of elements of a variable on no mesh."""
+        found = self.slots.find(slot, tracked)
+        if found is not None:
+            return found
+        with placement.beside(tracked.variable):
+            name = slot_variable_name(slot, tracked.variable)
+            made = placement.filled_variable([blocks], fill, tf.float32, name, None)
+        return self.put_slot(slot, tracked, made)
+
     def new_copy(self, slot: str, tracked: Tracked, policy: Placement, dtype: tf.DType) -> tf.Variable:
         """Make and store a slot that starts as the value of its variable.
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim.algorithm import Algorithm
+from optim.bits import codes
 from optim.options.settings import Settings
 from optim.rule import AS_VARIABLE, Slot
 from optim.state.state import State, check_has_shape
@@ -19,7 +20,6 @@ from optim.step.stepping import check_not_tf1
 def begin(optimizer: Any, name: str, mesh: dtensor.Mesh | None) -> State:
     """Give a new optimizer its name, and return its state. Raises UnsupportedError: in a TF1 graph."""
     check_not_tf1()
-    tf.Module.__init__(optimizer)
     optimizer._name = name
     return State(optimizer, name, mesh)
 
@@ -32,6 +32,7 @@ class Builder:
         self._state = state
         self._settings = settings
         self._done: set[int] = set()
+        state.slots.storage = settings.storage()
         for name, value in algorithm.scalars.items():
             state.new_scalar(name, value, tf.float64, name)
 
@@ -60,6 +61,10 @@ class Builder:
         if slot.initial == AS_VARIABLE:
             self._state.new_copy(slot.name, tracked, policy, dtype)
         elif dims is not None:
+            dtype = self._settings.slot_dtypes.dtype_of(slot, tracked, dtype)
+            if dtype.name in (codes.SIGNED, codes.UNSIGNED):
+                self._settings.slot_dtypes.add_codes(slot, tracked, policy, dtype)
+                return
             self._state.new_slot(slot.name, tracked, policy, fill=float(slot.initial), dims=dims, dtype=dtype)
 
     def slot_names(self) -> list[str]:

@@ -90,6 +90,8 @@ class Execution:
             return 'executor="portable" was asked for'
         if rule is None or not rule.elementwise:
             return f"{self._algorithm.owner_of(rule)} is not updated row by row"
+        if slots.has_codes(item):
+            return f"slots of {item} are codes, of which a block has one scale"
         if why := native.why_not(rule, item, slots, self._squares):
             return why
         if native.on_gpu(item):
@@ -198,7 +200,7 @@ class Execution:
 
     def _takes_rows(self, item: Tracked, is_eager: bool) -> bool:
         rule, state, asked = self._rule_of(item), self._state, self._settings.execution.executor
-        if rule is None or asked == "portable" or not rows.are_possible(item.layout):
+        if rule is None or asked == "portable" or not rows.are_possible(item.layout) or state.slots.has_codes(item):
             return False
         if native.on_gpu(item) and not (
             rule.elementwise and (self.keeps_rows(item) or self._squares_all_rows(rule, item))
@@ -223,6 +225,10 @@ class Execution:
         assert rule is not None
         if why := plan.why_not_in_shards(rule, item, slots):
             return why
+        if slots.packing(item, [slot.name for slot in rule.slots]) is not None and (
+            why := native.why_not(rule, item, slots)
+        ):
+            return f"only dtopt's kernel updates state in few bits in place: {why}"
         is_further = plan.step_layout(rule, item, slots) != item.layout
         has_copy = slots.find(slot_layout.MASTER, item) is not None
         if is_further and has_copy and (why := native.why_not(rule, item, slots)):

@@ -38,6 +38,7 @@ class Preparation(StepScalars):
             XP,
         )
         self._state = state
+        self.key = state.slots.storage.step_key(iterations)
         self.loss_scale = settings.loss_scale.for_step(isinstance(iterations, int))
 
     @staticmethod
@@ -78,6 +79,7 @@ class Preparation(StepScalars):
             slices=[apart.slices.get(t.index) for t in tracked] if apart.slices else (),
             named=[apart.named.get(t.index) for t in tracked] if apart.named else (),
             held=apart.held,
+            key=self.key,
         )
 
     def work_of_rule(self, tracked: Tracked, gradient: Any) -> Work:
@@ -98,6 +100,7 @@ class Preparation(StepScalars):
             has_averages=False,
             ema_momentum=1.0,
             overwrite=False,
+            key=self.key,
         )
 
     def _rules_of(self, tracked: Sequence[Tracked]) -> Sequence[Rule | None]:

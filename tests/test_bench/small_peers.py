@@ -48,9 +48,19 @@ def checked(name: str, case: Case) -> agreement.Agreement:
     return found
 
 
-def elsewhere() -> list[tuple[str, Case]]:
-    """What is checked in a process of its own."""
+def elsewhere(keras: str) -> list[tuple[str, Case]]:
+    """What is checked in a separate process, in which Keras runs on a backend."""
+    ours = [
+        (f"optim-{keras}", made("adamw:amsgrad=true", clip="global_norm=0.1", ema=0.9)),
+        (f"optim-{keras}", made("rmsprop:momentum=0.9:centered=true", weight_decay=0.1, dtype="bfloat16")),
+        (f"optim-{keras}", made("muon", accumulate=2)),
+        (f"optim-{keras}", made("lion", in_situ=True)),
+    ]
+    if keras == "torch":
+        return ours
     return [
+        *ours,
+        ("keras3-jax", made("adam", clip="global_norm=0.1")),
         ("torch-foreach", made("adam", clip="global_norm=0.1")),
         ("torch-fused", made("adamw:amsgrad=true", clip="value=0.01")),
         ("torch-foreach", made("nadam:schedule_decay=0.004", weight_decay=0.1)),
@@ -75,7 +85,7 @@ def main() -> None:
 
     bench.cases.case.workload = lambda name: SMALL  # type: ignore[assignment]
     found = []
-    for name, case in elsewhere():
+    for name, case in elsewhere(sys.argv[1]):
         (peer,) = peers.find((name,))
         reason = peer.unavailable(case)
         checked_ = None if reason else checked(name, case)

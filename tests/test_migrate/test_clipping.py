@@ -138,6 +138,10 @@ def test_all_that_excludes_is_refused_by_optimizers_and_by_migrate(pair: tuple[s
         "stochastic_average": {"start_averaging": 0, "average_period": 10},
         "lazy_rows": ["kernel"],
         "lookahead": {"sync_period": 6, "slow_step_size": 0.5},
+        "adaptive_grad_clip": {"clipping": 0.01, "eps": 0.001, "exclude": []},
+        "cautious": True,
+        "master_copies": True,
+        "stochastic_rounding": True,
     }
     options = {name: on[name] for name in pair[:2]}
     with pytest.raises(HyperparameterError, match="exclude each other"):

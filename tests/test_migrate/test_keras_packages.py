@@ -55,7 +55,7 @@ def test_horovod_is_asked_how_many_batches_it_sums(passes: bool, tmp_path: Path)
     report = migrate.migrate_checkpoint(source, tmp_path / "slots")
     named, *more = report.reasons
     assert named.startswith("the optimizer is named DistributedAdam, as Horovod does")
-    assert [reason.partition(" was made")[0] for reason in more] == [
+    assert [reason.partition(" was created")[0] for reason in more] == [
         "gradients: 'cond_1/DistributedAdam/iter:0'"
     ] * passes
     said = migrate.read(source, overrides={"name": "DistributedAdam"})

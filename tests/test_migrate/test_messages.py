@@ -173,7 +173,7 @@ def test_constraints_are_said_to_be_of_the_variables(tmp_path: Path) -> None:
         layer["kernel_constraint"] = {"class_name": "NonNeg", "config": {}}
         file.attrs["model_config"] = json.dumps(model)
     warnings = migrate.migrate_checkpoint(source, tmp_path / "slots").warnings
-    assert any(text.startswith(f"{layer['name']}/kernel: the model puts constraints on them") for text in warnings)
+    assert any(text.startswith(f"{layer['name']}/kernel: the model constrains them") for text in warnings)
     model_itself = migrate.migrate_checkpoint(source, tmp_path / "model.keras", to="keras")
     assert not any("constraints" in text for text in model_itself.warnings)
 

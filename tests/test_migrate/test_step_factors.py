@@ -70,6 +70,7 @@ CASES = {
     "lookahead": Case(factors.LOOKAHEAD, {"lookahead": {"sync_period": 2, "slow_step_size": 0.5}}),
     "cautious": Case(factors.CAUTIOUS, {"cautious": True}),
     "copies": Case(factors.COPIES, {"master_copies": True}, {"dtype": "bfloat16"}, {}, ROUNDING_THEMSELVES),
+    "rounding": Case(factors.BITS, {"stochastic_rounding": True}, {"dtype": "bfloat16"}, {}, ROUNDING_THEMSELVES),
     "frozen": Case(factors.TRAINED, {"frozen": (KERNEL, BIAS)}, {"file": ".keras"}),
     "constraint": Case(factors.CONSTRAINT, {"constraint": MAXIMUM}, {"file": ".keras"}),
     "another constraint": Case(

@@ -410,11 +410,11 @@ def test_sums_of_gradients_beside_a_model_are_asked_about(tmp_path: Path) -> Non
         slots[name] = [tf.Variable([0.5, 0.25], name=f"Adam/{name}/w")]
     told = {"optimizer_config": {**ADAM, "config": {**ADAM["config"], "clipnorm": None, "learning_rate": 0.1}}}
     plain = of_module(tmp_path / "plain", [weight], slots, best=tf.Variable([3.0, 4.0]))
-    assert "gathered" not in "".join(migrate.read(plain, **told).reasons)
+    assert "accumulated" not in "".join(migrate.read(plain, **told).reasons)
     for name, held in (("gradient_accumulation", [tf.Variable([0.0, 0.0])]), ("accum_step_counter", tf.Variable(0))):
         source = of_module(tmp_path / name, [weight], slots, **{name: held})
         reasons = migrate.read(source, **told).reasons
-        assert any(f"gathered in '{name}" in reason and "--set gradients=program" in reason for reason in reasons)
+        assert any(f"accumulated in '{name}" in reason and "--set gradients=program" in reason for reason in reasons)
         assert migrate.read(source, **told, overrides={"gradients": "program"}).fidelity == "exact"
 
 

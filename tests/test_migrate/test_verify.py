@@ -66,7 +66,7 @@ def test_a_rule_that_needs_whole_variables_leaves_out_the_largest(tmp_path: Path
     result = migrate.verify(source, tmp_path / "out", optimizer_config=config)
     assert result.ok, result.differences
     assert result.parity is not None
-    assert "largest variables, as Adafactor needs them whole" in result.notes[0]
+    assert "largest variables, because Adafactor needs them whole" in result.notes[0]
 
 
 def test_the_pieces_reach_from_the_first_number_to_the_last() -> None:
@@ -225,7 +225,7 @@ def test_an_altered_state_file_is_a_difference(tmp_path: Path) -> None:
     text = pointer.read_text()
     pointer.write_text(text.replace("all_model", "any_model"))
     assert migrate.verify(ADAM, tmp_path / "out").differences == (
-        "its file checkpoint, in which TensorFlow looks for the newest state, was altered",
+        "its file checkpoint, with which TensorFlow finds the newest state, was altered",
     )
     pointer.write_text(text.replace("state-", "state-\0", 1))
     with pytest.raises(AmbiguousError, match="which is missing; name one of"):

@@ -6,6 +6,7 @@ Prints one JSON line for each check: its name, and its traceback if it failed.
 from __future__ import annotations
 
 import copy
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,17 @@ def check_a_model_and_a_copy_continue() -> None:
     assert fit(loaded) == fit(model)
     for one, two in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two))
+
+
+def check_a_checkpoint_continues_on_tensorflow() -> None:
+    """Write one, and what the variables are some steps later; `test_backends.py` compares."""
+    of = variables()
+    adapted = optim.for_keras(groups())
+    train(adapted, of)
+    folder = Path(sys.argv[1])
+    optim.save_checkpoint(folder / "checkpoint", adapted, of)
+    train(adapted, of, calls=range(3, 6))
+    np.savez(folder / "later.npz", **{name.replace("/", "_"): value for name, value in values(of).items()})
 
 
 if __name__ == "__main__":

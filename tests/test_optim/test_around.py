@@ -194,3 +194,17 @@ def test_what_excludes_an_option_excludes_it_later_too() -> None:
 def test_counts_of_steps_have_no_bound_of_a_rule(options: dict[str, Any]) -> None:
     """Counts above 1000, as Keras's own default of a growing loss scale, were refused."""
     assert optim.Adam(**options).get_config().items() >= {k: v for k, v in options.items() if k != "lookahead"}.items()
+
+
+def test_a_member_of_groups_is_cautious_and_clips_units_as_it_does_alone() -> None:
+    random, options = np.random.default_rng(0), {"cautious": True, "adaptive_grad_clip": 0.05}
+    start, gradients = random.normal(size=(4, 3)), random.normal(size=(4, 4, 3))
+    kernels = [tf.Variable(start, name="kernel") for _ in range(2)]
+    bias = tf.Variable(np.ones(3), name="bias")
+    alone, member = optim.Adam(0.1, **options), optim.Adam(0.1, **options)
+    groups = optim.Groups([("kernel", member), (None, optim.SGD(0.1))])
+    for gradient in gradients:
+        alone.apply_gradients([(tf.constant(gradient), kernels[0])])
+        groups.apply_gradients([(tf.constant(gradient), kernels[1]), (tf.constant(gradient[0]), bias)])
+    np.testing.assert_allclose(kernels[1].numpy(), kernels[0].numpy(), rtol=1e-12)
+    np.testing.assert_allclose(bias.numpy(), 1.0 - 0.1 * gradients[:, 0].sum(axis=0), rtol=1e-12)

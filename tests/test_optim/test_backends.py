@@ -105,7 +105,8 @@ def test_fit(check: str, backend: str) -> None:
 
 @functools.cache
 def group_results(backend: str) -> dict[str, str]:
-    return {each["check"]: each["error"] for each in program(backend, "group_checks")}
+    found = program(backend, "group_checks", str(folder(f"{backend} groups")))
+    return {each["check"]: each["error"] for each in found}
 
 
 @pytest.mark.parametrize("backend", ["jax", broad("torch")])
@@ -113,6 +114,25 @@ def group_results(backend: str) -> dict[str, str]:
 def test_groups(check: str, backend: str) -> None:
     """Each check of `group_checks.py`."""
     assert not group_results(backend)[check]
+
+
+@pytest.mark.parametrize("backend", ["jax", broad("torch")])
+def test_groups_of_another_backend_continue_here(backend: str) -> None:
+    import tensorflow as tf
+
+    from tests.test_optim.group_checks import SHAPES
+
+    assert not group_results(backend)["check_a_checkpoint_continues_on_tensorflow"]
+    place = folder(f"{backend} groups")
+    of = {name: tf.Variable(tf.zeros(shape), name=name) for name, shape in SHAPES.items()}
+    optimizer = optim.load_checkpoint(place / "checkpoint", of)
+    for call in range(3, 6):
+        draws = np.random.default_rng(call + 1)
+        given = {name: tf.constant(draws.normal(size=shape).astype("float32")) for name, shape in SHAPES.items()}
+        optimizer.apply_gradients([(given[name], of[name]) for name in SHAPES])
+    later = np.load(place / "later.npz")
+    for name, variable in of.items():
+        np.testing.assert_allclose(variable.numpy(), later[name.replace("/", "_")], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("backend", ["jax", broad("torch")])

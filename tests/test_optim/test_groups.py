@@ -15,7 +15,7 @@ from tensorflow.experimental import dtensor
 
 import optim
 from optim import schedules
-from optim.errors import HyperparameterError, UnknownVariableError, UnsupportedError
+from optim.errors import CheckpointError, HyperparameterError, UnknownVariableError, UnsupportedError
 from optim.native import direct
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import executor_for, put_gradients, stepper, variable
@@ -300,6 +300,40 @@ def test_a_checkpoint_continues_where_it_was_saved(restore: str, tmp_path: Path)
     assert info_rate == [float(m.learning_rate) for m in optimizer.members]
 
 
+class Halving(schedules.LearningRateSchedule):
+    def __call__(self, step: Any) -> Any:
+        return 0.5 ** tf.cast(step, tf.float64)
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+def test_rates_that_a_checkpoint_cannot_hold_are_refused(tmp_path: Path) -> None:
+    of = variables()
+    for number, member in enumerate((optim.SGD(0.1), optim.SGD(Halving()))):
+        optimizer = optim.Groups([("kernel", optim.SGD(0.1)), (None, member)])
+        optimizer.build(list(of.values()))
+        optim.save_checkpoint(tmp_path / str(number), optimizer, of)
+    with pytest.raises(CheckpointError, match=r"members\[i\].learning_rate"):
+        optim.load_checkpoint(tmp_path / "0", of, learning_rate=0.2)
+    with pytest.raises(CheckpointError, match=r"group 1 .*Halving"):
+        optim.load_checkpoint(tmp_path / "1", of)
+    path = tf.train.latest_checkpoint(str(tmp_path / "1"))
+    tf.train.Checkpoint(optimizer=optimizer).restore(path).assert_existing_objects_matched()
+
+
+def test_a_member_may_be_called_for_one_variable() -> None:
+    of, optimizer = variables(), groups()
+    optimizer.build(list(of.values()))
+    alone = variables()
+    single = optim.AdamW(0.02, weight_decay=0.1)
+    single.build([alone["out/kernel"]])
+    gradient = tf.ones(SHAPES["out/kernel"])
+    optimizer.update_step(gradient, of["out/kernel"])
+    single.update_step(gradient, alone["out/kernel"])
+    assert_same({"out": of["out/kernel"]}, {"out": alone["out/kernel"]})
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
@@ -410,3 +444,12 @@ def test_training_resumes_on_another_mesh(mode: str, mesh_2x2: Any, mesh_2: Any,
         resumed = optim.load_checkpoint(tmp_path / "c", other, mesh=mesh)
         train(resumed, other)
         assert_same(of, other)
+
+
+def test_slots_in_fewer_bits_are_those_of_the_groups_that_have_them() -> None:
+    kernel, bias = tf.Variable(tf.ones([64, 64]), name="kernel"), tf.Variable(tf.ones([64]), name="bias")
+    optimizer = optim.Groups([("bias", optim.SGD(0.1)), (None, optim.AdamW())], slot_dtype="bfloat16")
+    optimizer.apply_gradients([(tf.ones([64, 64]), kernel), (tf.ones([64]), bias)])
+    assert optimizer.get_slot(kernel, "m").dtype == tf.bfloat16
+    with pytest.raises(HyperparameterError, match="would have no effect"):
+        optim.Groups([("bias", optim.SGD(0.1)), (None, optim.SGD(0.2))], slot_dtype="bfloat16")

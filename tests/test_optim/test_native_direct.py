@@ -186,11 +186,11 @@ def test_held_tensors_outlive_what_they_came_from_and_no_longer_than_held(mesh_2
 
 
 BAD_CALLS: dict[str, tuple[str, tuple[Any, ...], str]] = {
-    "too few": ("update", (1, 2), "takes 8"),
-    "no group": ("update", (10**9, 0, [], [], [], [], False, -1), "no joined group 1000000000"),
-    "no number": ("update", (0, 0, ["a"], [], [], [], False, -1), "must be real number"),
-    "no list": ("update", (0, 0, (1.0,), [], [], [], False, -1), "bad argument"),
-    "no control": ("update", (0, 0, [], [], [], [], False, 10**9), "no joined group|nothing is held"),
+    "too few": ("update", (1, 2), "takes 9"),
+    "no group": ("update", (10**9, 0, [], [], [], [], False, -1, []), "no joined group 1000000000"),
+    "no number": ("update", (0, 0, ["a"], [], [], [], False, -1, []), "must be real number"),
+    "no list": ("update", (0, 0, (1.0,), [], [], [], False, -1, []), "bad argument"),
+    "no control": ("update", (0, 0, [], [], [], [], False, 10**9, []), "no joined group|nothing is held"),
     "no verdict": ("is_left_out", (10**9,), "no verdict is held under number 1000000000"),
     "no gpu": ("control", (10**9, 0, [0], [1.0, 0.0, 0.0, 1.0]), "there is no group 1000000000"),
     "too few numbers": ("control", (0, 0, [0], [1.0]), "control takes 4 numbers"),

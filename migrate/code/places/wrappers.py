@@ -27,7 +27,8 @@ ADVICE = {
     " start at the first step's result there, and started at the first values here",
     "SWA": "leave it out, and give the inner optimizer of optim stochastic_average={'start_averaging': 0,"
     " 'average_period': 10}; fit ends with the averages in the model there",
-    "MultiOptimizer": "make one optimizer for each group of layers, and call apply_gradients of each with its own",
+    "MultiOptimizer": "make optim.Groups([(pattern, optimizer), ...]) with patterns of the names of variables, and give"
+    " it to for_keras, or call its apply_gradients with all of them",
     "SyncReplicasOptimizer": "leave it out: replicas of a tf.distribute.Strategy and clients of a mesh are synchronous",
     "CrossShardOptimizer": "leave it out: under tf.distribute.TPUStrategy gradients are summed over the cores",
     "DistributedOptimizer": "it creates the inner optimizer again from its class and config, which for_keras does not"

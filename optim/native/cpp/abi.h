@@ -34,6 +34,23 @@ typedef double (*DtoptSquares)(const void* values, int64_t size);
 // Between T and wide; from wide, rounded to nearest.
 typedef void (*DtoptConvert)(const void* from, void* to, int64_t size);
 
+// From wide to bfloat16, rounded up or down at random, so that the mean of all outcomes is the number: with the noise of
+// an array's elements from number `first` on, see arithmetic.h.
+typedef void (*DtoptRound)(const void* from, void* to, uint32_t key, uint32_t first, int64_t size);
+
+// A code book of 8 bits: the numbers that codes represent, by their bytes; the borders before each code in ascending order
+// and after the last; the place of the number whose decade has one part, less one; into how many parts the numbers from 0.1
+// to 1 are cut; and what turns a place in the order into a byte.
+struct DtoptBook {
+  float values[256], borders[257];
+  int32_t zero, parts;
+  uint8_t flip;
+};
+
+// Between a block of at most kTerms numbers, and their codes with the scale of the block.
+typedef void (*DtoptUnpack)(const DtoptBook* book, const void* codes, const float* scale, float* to, int64_t size);
+typedef void (*DtoptPack)(const DtoptBook* book, const float* from, void* codes, float* scale, int64_t size);
+
 // sum (wide) += values (T), or their squares, or their absolute values.
 typedef void (*DtoptAdd)(const void* values, void* sum, int64_t size);
 

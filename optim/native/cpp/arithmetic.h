@@ -25,6 +25,21 @@ DTOPT_FN void Store(float x, BFloat16* to) {
   *to = static_cast<BFloat16>(x != x ? quiet : rounded);
 }
 
+// A hash of 32 bits, the noise of element `index` of an array, and what it makes of a number: as optim/bits/noise.py says.
+DTOPT_FN uint32_t Mix(uint32_t x) {
+  x += 0x9e3779b9u;
+  x = (x ^ x >> 16) * 0x7feb352du;
+  x = (x ^ x >> 15) * 0x846ca68bu;
+  return x ^ x >> 16;
+}
+
+DTOPT_FN void Round(float x, BFloat16* to, uint32_t key, uint32_t index) {
+  BFloat16 nearest;
+  Store(x, &nearest);
+  const uint32_t wide = Bits(x), chosen = (wide + (Mix(Mix(index) ^ key) >> 16)) >> 16;
+  *to = (wide & 0x7f800000u) == 0x7f800000u ? nearest : static_cast<BFloat16>(chosen);
+}
+
 #ifdef DTOPT_GPU
 enum class Half : uint16_t {};
 

@@ -193,15 +193,17 @@ inline PyObject* CallIsLeftOut(PyObject*, PyObject* const* arguments, Py_ssize_t
   return done.ok() ? PyBool_FromLong(is_left_out) : Fail(std::string(done.message()));
 }
 
-// update(group, held, options, scales, decays, rows, overwrite, control): a step of a group, with gradients that are held.
+// update(group, held, options, scales, decays, rows, overwrite, control, packing): a step of a group, with gradients that are held.
 // options: the limit that gradients are clipped to, the weights of the old average and of the variable in the new one;
 // behind these three stand the rule's scalars. scales, decays: one number for each variable, or none. rows: for each
 // variable whose gradient is rows, where in what is held these are, ascending, each once, those of the whole table, and on a
 // GPU, if the rule needs them, the sums of powers next to these; or -2
 // minus the number under which `sort` has them; -1 for the others, nothing if there are none. control: the number of what
-// `control` made, of which scales are then the places, or -1. Where it raises, nothing was changed. Other Python threads go on meanwhile.
+// `control` made, of which scales are then the places, or -1. packing: nothing, or where slots or variables are in few bits
+// the key of the step's noise, or -1 if there is none; whether variables are rounded with it; of each slot, then of each
+// variable the number that `array_key` of optim/bits/noise.py takes. Ops have it behind the three options. Where it raises, nothing was changed. Other Python threads go on meanwhile.
 inline PyObject* CallUpdate(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 8) return Fail("update takes 8 arguments");
+  if (count != 9) return Fail("update takes 9 arguments");
   const int64_t group = PyLong_AsLongLong(arguments[0]), held = PyLong_AsLongLong(arguments[1]);
   Numbers numbers;
   numbers.scalars = Items<double>(arguments[2], PyFloat_AsDouble);
@@ -213,6 +215,7 @@ inline PyObject* CallUpdate(PyObject*, PyObject* const* arguments, Py_ssize_t co
   const auto rows = Items<int64_t>(arguments[5], PyLong_AsLongLong);
   numbers.overwrite = PyLong_AsLongLong(arguments[6]) != 0;
   const int64_t control = PyLong_AsLongLong(arguments[7]);
+  numbers.packing = Items<double>(arguments[8], PyFloat_AsDouble);
   if (PyErr_Occurred() != nullptr) return nullptr;
   _ts* const state = PyEval_SaveThread();
   const absl::Status done = Update(group, held, rows, control, &numbers);

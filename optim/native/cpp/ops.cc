@@ -355,6 +355,12 @@ __attribute__((visibility("default"), used)) void DtoptAddGpuLaunches(const char
 
 }  // extern "C"
 
+// Called through ctypes: takes the numbers of a code book, and the borders between them.
+extern "C" __attribute__((visibility("default"), used)) void DtoptSetBook(bool is_signed, const float* values,
+                                                                            const float* borders) {
+  dtopt::Books::Set(is_signed, values, borders);
+}
+
 // Called through ctypes: takes a function of a maths library, see abi.h, for a dtype as TensorFlow numbers it.
 extern "C" __attribute__((visibility("default"), used)) void DtoptRegister(const char* name, int64_t dtype,
                                                                              void* function) {

@@ -19,6 +19,12 @@ constexpr int64_t kChunk = kTerms;  // elements between the loops of a pass; the
 constexpr int64_t kRowsAhead = 4;   // single rows are asked for so many before they are updated,
 constexpr int64_t kAskedFor = 1024, kCacheLine = 64;  // so many bytes of each, in lines
 
+// Codes of 8 bits: see abi.h.
+struct Coding {
+  DtoptUnpack unpack = nullptr;
+  DtoptPack pack = nullptr;
+};
+
 // The functions for one storage type.
 struct Basics {
   int64_t element = 0, wide = 0;  // bytes
@@ -27,6 +33,7 @@ struct Basics {
   DtoptConvert widen = nullptr, narrow = nullptr;
   DtoptAdd add = nullptr;
   DtoptAdd powers[2] = {};  // adds squares, absolute values
+  DtoptRound round = nullptr;  // of bfloat16 alone
 };
 
 // A box as rows: a range of columns of a range of rows of the shard, whose rows have `stride` elements.
@@ -57,18 +64,33 @@ struct RowBox {
 // What happens to rows without a gradient: left out of IndexedSlices, or all of a dense one zeros.
 enum class Others { kMove, kStay, kMoveSlots };
 
+// How an array is stored that a step does not compute with as it is: as codes if there is a book, else in another type, to
+// which it is rounded at random or to nearest.
+struct Packing {
+  const Basics* basics = nullptr;  // null: of codes, or stored as computed
+  const DtoptBook* book = nullptr;
+  float* scales = nullptr;
+  bool is_random = false;
+  uint32_t key = 0;
+  int64_t element = 0;             // bytes
+
+  bool IsStoredWide() const { return book == nullptr && basics == nullptr; }
+};
+
 // What one step does with all shards.
 struct Step {
-  DtoptUpdate update;
+  DtoptUpdate update;          // where a piece is packed, of wide numbers
   const Basics* basics;        // of variables, slots and averages
   double limit;                // that gradients are clipped to
   double average_weight, value_weight;
   bool overwrite;              // variables by their averages
+  Coding coding;
 };
 
 struct Piece {  // pointers to the first element of the shard; `size` counts what is visited
   char* variable = nullptr;
   absl::InlinedVector<char*, 4> slots;  // shaped like the variable
+  std::vector<Packing> packings;        // of each of these, then of the variable; empty: all as the step computes
   // Slots of each row, of each column, and of one number each; what elements need of their row and column, see whole.h.
   std::vector<char*> row_slots, column_slots, singles;
   std::vector<std::vector<double>> of_matrices, of_rows, of_columns;
@@ -110,7 +132,9 @@ class Pass {
       at_.resize(at_.size() + piece.of_columns.size());
       scalars_ = of_row_.data();
     }
-    simple_ = !NeedsWidening() && piece.average == nullptr && piece.rounding == nullptr && piece.replicas.empty();
+    buffers_.resize(piece.packings.size() * kChunk);
+    simple_ = !NeedsWidening() && piece.average == nullptr && piece.rounding == nullptr && piece.replicas.empty() &&
+              piece.packings.empty();
   }
 
   void Run(int64_t begin, int64_t end) {
@@ -194,7 +218,7 @@ class Pass {
     if (piece_.at != nullptr) AskFor(piece_.at[k], std::min(piece_.stride * piece_.given->element, kAskedFor));
     const int64_t bytes = std::min(piece_.part.columns * step_.basics->element, kAskedFor);
     AskFor(Variable(row * piece_.part.columns, Offset(row, 0)), bytes);
-    for (const char* slot : piece_.slots) AskFor(slot + row * piece_.part.columns * step_.basics->element, bytes);
+    for (size_t k = 0; k < piece_.slots.size(); ++k) AskFor(SlotAt(k, row * piece_.part.columns), bytes);
   }
 
   static void AskFor(const char* data, int64_t bytes) {
@@ -268,14 +292,59 @@ class Pass {
   void MoveSlots(int64_t at, int64_t offset, const char* zeros, int64_t size) {
     alignas(64) char scratch[kChunk * sizeof(double)];
     std::memcpy(scratch, Variable(at, offset), size * step_.basics->element);
+    UpdateRun(at, scratch, zeros, size);
+  }
+
+  // The rule, of a run of elements that has the same numbers of its row.
+  void UpdateRun(int64_t at, char* variable, const char* gradient, int64_t size) {
     Locate(at);
-    step_.update(scratch, zeros, at_.data(), scalars_, piece_.scale, step_.limit, piece_.decay, size);
+    const bool is_packed = !piece_.packings.empty();
+    void* wide = is_packed ? Unpack(at, variable, size) : variable;
+    step_.update(wide, gradient, at_.data(), scalars_, piece_.scale, step_.limit, piece_.decay, size);
+    if (is_packed) Pack(at, variable, size);
+  }
+
+  float* Buffer(size_t k) { return buffers_.data() + k * kChunk; }
+
+  // What is packed goes to buffers, to which `at_` then points, but for the variable, whose place is returned.
+  void* Unpack(int64_t at, char* variable, int64_t size) {
+    const size_t last = piece_.packings.size() - 1;
+    for (size_t k = 0; k <= last; ++k) {
+      const Packing& packing = piece_.packings[k];
+      if (packing.IsStoredWide()) continue;
+      const char* stored = k == last ? variable : SlotAt(k, at);
+      if (packing.book != nullptr) {
+        step_.coding.unpack(packing.book, stored, packing.scales + at / kChunk, Buffer(k), size);
+      } else {
+        packing.basics->widen(stored, Buffer(k), size);
+      }
+      if (k != last) at_[k] = Buffer(k);
+    }
+    return piece_.packings[last].IsStoredWide() ? static_cast<void*>(variable) : Buffer(last);
+  }
+
+  void Pack(int64_t at, char* variable, int64_t size) {
+    const size_t last = piece_.packings.size() - 1;
+    for (size_t k = 0; k <= last; ++k) {
+      const Packing& packing = piece_.packings[k];
+      char* stored = k == last ? variable : SlotAt(k, at);
+      if (packing.book != nullptr) {
+        step_.coding.pack(packing.book, Buffer(k), stored, packing.scales + at / kChunk, size);
+      } else if (packing.is_random) {
+        packing.basics->round(Buffer(k), stored, packing.key, static_cast<uint32_t>(at), size);
+      } else if (packing.basics != nullptr) {
+        packing.basics->narrow(Buffer(k), stored, size);
+      }
+    }
+  }
+
+  char* SlotAt(size_t k, int64_t at) const {
+    return piece_.slots[k] + at * (piece_.packings.empty() ? step_.basics->element : piece_.packings[k].element);
   }
 
   void Locate(int64_t at) {
-    const int64_t element = step_.basics->element;
     size_t next = 0;
-    for (char* slot : piece_.slots) at_[next++] = slot + at * element;
+    for (; next < piece_.slots.size(); ++next) at_[next] = SlotAt(next, at);
     for (int64_t k = 0; k < piece_.power_count; ++k) {
       const int64_t to = (k * piece_.stride + at - powers_.at) * step_.basics->wide;
       at_[next++] = const_cast<char*>(powers_.data == nullptr ? kZeros : powers_.data + to);
@@ -326,8 +395,7 @@ class Pass {
     const int64_t element = step_.basics->element, wide_element = step_.basics->wide;
     while (size > 0) {  // a row at a time, where rows matter
       const int64_t now = piece_.width == 0 ? size : std::min(size, piece_.width - at % piece_.width);
-      Locate(at);
-      step_.update(variable, g, at_.data(), scalars_, piece_.scale, step_.limit, piece_.decay, now);
+      UpdateRun(at, variable, g, now);
       at += now;
       size -= now;
       variable += now * element;
@@ -354,6 +422,7 @@ class Pass {
   const double* scalars_;
   std::vector<double> of_row_;      // the scalars, and what is of the matrix and the row at hand
   std::vector<double*> appended_;
+  std::vector<float> buffers_;      // kChunk of each packed array
   int64_t row_ = -1, matrix_ = 0, first_ = 0;
   bool simple_;
 };

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "groups.h"
+#include "packing.h"
 #include "pieces.h"
 #include "sorted.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -54,6 +55,7 @@ class Functions {
     basics.add = Find<DtoptAdd>("add", dtype);
     basics.powers[0] = Find<DtoptAdd>("add_square", dtype);
     basics.powers[1] = Find<DtoptAdd>("add_abs", dtype);
+    basics.round = Find<DtoptRound>("round", dtype);
     return basics;
   }
 
@@ -113,7 +115,7 @@ struct Gradient {
 
 // The numbers of a step, as ops are given them.
 struct Numbers {
-  std::vector<double> scalars, scales, decays, options;  // options: see calls.h
+  std::vector<double> scalars, scales, decays, options, packing;  // the last two: see calls.h
   std::vector<bool> active;                              // by variable; empty: all
   bool overwrite = false, is_identity_at_zero = false;
   // By variable, on its GPU, as `LaunchControl` makes it: then scales are places in it. Empty: none.
@@ -143,6 +145,9 @@ class Stepper {
     scalars_ = scalars;
     update_ = Functions::Find<DtoptUpdate>(rule, dtype);
     if (update_ == nullptr) return InvalidArgument("there is no rule ", rule);
+    wide_update_ = Functions::Find<DtoptUpdate>(rule, tensorflow::DT_FLOAT);
+    coding_ = {Functions::Find<DtoptUnpack>("unpack", tensorflow::DT_FLOAT),
+               Functions::Find<DtoptPack>("pack", tensorflow::DT_FLOAT)};
     for (size_t k = 0; k < passes.size(); k += kNumbersOfAdding) {
       const std::string name = absl::StrCat(rule, "_sums", k / kNumbersOfAdding);
       parts_.adding.push_back(
@@ -166,7 +171,9 @@ class Stepper {
                    const Numbers& numbers) const {
     TF_RETURN_IF_ERROR(CheckNumbers(numbers, gradients.size()));
     const Locks locks(group);
-    TF_RETURN_IF_ERROR(Check(gradients, group));
+    PackingNumbers packing;
+    TF_RETURN_IF_ERROR(packing.Read(numbers.packing, slots_, gradients.size()));
+    TF_RETURN_IF_ERROR(Check(gradients, group, packing.is_used));
     const auto is_active = [&](size_t i) { return numbers.active.empty() || numbers.active[i]; };
     const size_t count = group.variables.size();
     const bool is_launched = IsLaunched(group, gradients);
@@ -180,11 +187,13 @@ class Stepper {
     }
     if (is_launched) return Launch(group, gradients, numbers);
     const auto& options = numbers.options;
-    const Step step{update_, basics_[dtype_], options[0], options[1], options[2], numbers.overwrite};
+    const DtoptUpdate update = packing.is_used ? wide_update_ : update_;
+    const Step step{update, basics_[dtype_], options[0], options[1], options[2], numbers.overwrite, coding_};
     std::vector<Piece> pieces(count);
     std::vector<int64_t> sizes(count);
     for (size_t i = 0; i < count; ++i) {
       if (is_active(i)) Open(gradients[i], group, i, numbers, &pieces[i]);
+      if (packing.is_used && is_active(i)) OpenPackings(group, i, packing, &pieces[i]);
       sizes[i] = pieces[i].size;
     }
     std::vector<Whole> wholes;
@@ -194,7 +203,7 @@ class Stepper {
       wholes.emplace_back(parts_, step, numbers.scalars, group.variables[i]->tensor()->shape(), &pieces[i]);
     }
     AddUp(workers, parts_, &wholes);
-    const Line line(std::move(sizes), kAlign);
+    const Line line(std::move(sizes), packing.is_used ? kChunk : kAlign);
     ForEachBlock(workers, line.blocks(), [&](int64_t block) {
       line.Block(block, [&](size_t i, int64_t begin, int64_t end) { Pass(step, pieces[i]).Run(begin, end); });
     });
@@ -332,14 +341,16 @@ class Stepper {
   }
 
   // Everything that a caller can have wrong, before any value changes.
-  absl::Status Check(const std::vector<Gradient>& gradients, const Group& group) const {
+  absl::Status Check(const std::vector<Gradient>& gradients, const Group& group, bool is_packed) const {
     const int64_t count = gradients.size(), have = group.variables.size(), slots = group.slots.size();
     const int64_t averages = group.averages.size(), roundings = group.roundings.size();
-    if (have != count || slots != count * slots_ || (averages != 0 && averages != count) ||
+    const int64_t of_each = slots_ + (is_packed ? CodedSlots(group, slots_) : 0);
+    if (have != count || slots != count * of_each || (averages != 0 && averages != count) ||
         (roundings != 0 && roundings != count)) {
       return InvalidArgument("got ", have, " variables, ", slots, " slots, ", averages, " averages and ", roundings,
                              " roundings for ", count, " gradients; this rule has ", slots_, " slots of each variable");
     }
+    if (is_packed) TF_RETURN_IF_ERROR(CheckPacking(gradients, group));
     if (!group.others.empty() && static_cast<int64_t>(group.others.size()) != count) {
       return InvalidArgument("got ", group.others.size(), " others");
     }
@@ -368,12 +379,68 @@ class Stepper {
       for (int64_t k = 0; k < slots_; ++k) {
         Var* slot = group.slots[k * count + i];
         const int64_t of = ShapeOf(k);
+        if (is_packed) continue;
         TF_RETURN_IF_ERROR(of == kFull ? CheckSlot(slot, group, "a slot of variable", i) : CheckSmall(slot, of, shape, i));
       }
       if (averages != 0) TF_RETURN_IF_ERROR(CheckSlot(group.averages[i], group, "the average of variable", i));
       if (roundings != 0) TF_RETURN_IF_ERROR(CheckSlot(group.variables[i], group, "the master copy of variable", i));
     }
     return absl::OkStatus();
+  }
+
+  // Slots that are packed may have types of their own. Blocks of codes are cut neither by shards nor by rows.
+  absl::Status CheckPacking(const std::vector<Gradient>& gradients, const Group& group) const {
+    const size_t count = gradients.size();
+    const int64_t coded = CodedSlots(group, slots_);
+    if (wide_update_ == nullptr || basics_[dtype_]->wide != sizeof(float) || parts_.any()) {
+      return InvalidArgument("state in few bits is of rules that treat elements by themselves, in float32");
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const bool moves = group.others.empty() || group.others[i] == Others::kMove;
+      if (!group.IsWhole(i) || !group.replicas[i].empty() || (coded > 0 && (!gradients[i].IsDense() || !moves))) {
+        return InvalidArgument("variable ", i, " has state in few bits, and is updated in part");
+      }
+      const Tensor& variable = *group.Model(i)->tensor();
+      int64_t found = 0;
+      for (int64_t k = 0; k < slots_ + coded; ++k) {
+        const Var* slot = group.slots[k * count + i];
+        const Tensor& tensor = *const_cast<Var*>(slot)->tensor();
+        if (!slot->is_initialized || !tensor.IsInitialized()) {
+          return absl::FailedPreconditionError(absl::StrCat("a slot of variable ", i, " is uninitialized"));
+        }
+        const bool is_scale = k >= slots_, is_coded = !is_scale && BookOf(tensor.dtype()) != nullptr;
+        const Basics* stored = basics_[tensor.dtype()];
+        const bool is_known = is_scale ? tensor.dtype() == tensorflow::DT_FLOAT
+                                       : is_coded || (stored != nullptr && stored->wide == sizeof(float));
+        const int64_t blocks = (variable.NumElements() + kChunk - 1) / kChunk;
+        const bool fits = is_scale ? tensor.NumElements() == blocks : tensor.shape() == variable.shape();
+        if (!is_known || !fits) return InvalidArgument("slot ", k, " of variable ", i, " does not fit it");
+        found += is_coded;
+      }
+      if (found != coded) return InvalidArgument("other slots of variable ", i, " are codes than of the first one");
+    }
+    return absl::OkStatus();
+  }
+
+  void OpenPackings(const Group& group, size_t i, const PackingNumbers& numbers, Piece* piece) const {
+    const size_t count = group.variables.size();
+    const auto packing_of = [&](const Tensor& tensor, bool is_random, uint32_t key) {
+      Packing packing;
+      packing.book = BookOf(tensor.dtype());
+      packing.element = tensorflow::DataTypeSize(tensor.dtype());
+      if (packing.book == nullptr && tensor.dtype() != tensorflow::DT_FLOAT) packing.basics = basics_[tensor.dtype()];
+      packing.is_random = is_random && tensor.dtype() == tensorflow::DT_BFLOAT16;
+      packing.key = key;
+      return packing;
+    };
+    int64_t next = slots_;
+    for (int64_t k = 0; k < slots_; ++k) {
+      piece->packings.push_back(packing_of(*group.slots[k * count + i]->tensor(), numbers.is_random, numbers.Key(i, k)));
+      if (piece->packings.back().book == nullptr) continue;
+      piece->packings.back().scales = group.slots[next++ * count + i]->tensor()->flat<float>().data();
+    }
+    const Tensor& variable = *group.variables[i]->tensor();
+    piece->packings.push_back(packing_of(variable, numbers.rounds_variables, numbers.Key(i, slots_)));
   }
 
   absl::Status CheckType(Var* variable, const char* what, int64_t i) const {
@@ -537,7 +604,8 @@ class Stepper {
   }
 
   std::string rule_;
-  DtoptUpdate update_ = nullptr;
+  DtoptUpdate update_ = nullptr, wide_update_ = nullptr;
+  Coding coding_;
   Parts parts_;
   DataType dtype_;
   std::vector<int64_t> shapes_;  // how many slots there are of each

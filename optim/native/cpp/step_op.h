@@ -119,7 +119,11 @@ class StepInputs {
     const Tensor* overwrite;
     TF_RETURN_IF_ERROR(context->input("overwrite", &overwrite));
     numbers->overwrite = overwrite->scalar<bool>()();
-    return ReadVector<double, double>(context, "options", &numbers->options);
+    TF_RETURN_IF_ERROR((ReadVector<double, double>(context, "options", &numbers->options)));
+    const auto third = numbers->options.begin() + std::min<size_t>(numbers->options.size(), 3);
+    numbers->packing.assign(third, numbers->options.end());
+    numbers->options.erase(third, numbers->options.end());
+    return absl::OkStatus();
   }
 
   // Of the rows that a window of calls has gathered those that this device has.
