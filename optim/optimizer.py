@@ -53,21 +53,21 @@ def _of(part: str, method: Callable[Concatenate[Any, _P], _R]) -> Callable[Conca
 
 
 class Optimizer(tf.Module):
-    __doc__ = f"""Base of all optimizers; subclass it with `build` and `update_step` for an algorithm of your own.
+    __doc__ = f"""Base of all optimizers; subclass it with `build` and `update_step` for a custom algorithm.
 
-    `copy.deepcopy` and `pickle` copy an optimizer, its state and its variables, where no mesh is involved. Several
+    `copy.deepcopy` and `pickle` copy an optimizer, its state and its variables, if they are on no mesh. Several
     threads may step one optimizer eagerly, one after the other.
 
     Args:
       name: prefix of the names of slot variables.
       gradients_clip_option, ema_option: `GradientsClipOption`, `EMAOption`, or mappings with their fields.
-      mesh: the DTensor mesh of all variables. None finds it from them; they may then be on several meshes, or on none.
+      mesh: the DTensor mesh of all variables. None finds it from them; they may be on several, or on no mesh.
       learning_rate: number >= 0, scalar tensor, schedule of Keras 3, tf_keras or `optim.schedules`, or callable.
-      rule: the algorithm, with its hyperparameters at their defaults; None where a subclass has its own `update_step`.
-        No config holds a rule: to save or copy such an optimizer, make a class of it with `RuleOptimizer`.
+      rule: the algorithm, with its hyperparameters at their defaults; None if a subclass has its own `update_step`.
+        No config contains a rule: to save or copy such an optimizer, make a class of it with `RuleOptimizer`.
 {settings.documentation()}
 
-    Each option is also an attribute; setting it acts from the next step on, or raises UnsupportedError.
+    Each option is also an attribute; setting it takes effect at the next step, or raises UnsupportedError.
 
     Raises:
       HyperparameterError (a ValueError): out of range, contradictory, or not a number.
@@ -114,8 +114,7 @@ class Optimizer(tf.Module):
     iterations = _iterations = property(_of("_state", State.get_iterations), _of("_state", State.set_iterations))
     learning_rate = lr = property(_of("_settings.rate", Rate.read), _of("_settings.rate", Rate.replace))
     _learning_rate = property(attrgetter("_settings.rate.source"), _of("_settings.rate", Rate.keep))
-    """The rate's variable, schedule or callable, and a function that makes one: for subclasses written for Keras
-    2.9."""
+    """The rate's variable, schedule or callable, and a function that makes one: for subclasses for Keras 2.9."""
     _build_learning_rate = staticmethod(rate.parse)
     current_loss_scale = property(_of("_settings.loss_scale", LossScale.now))
     loss_scale_factor = property(_of("_settings.loss_scale", LossScale.constant), _of("_settings", settings.set_scale))
@@ -191,8 +190,7 @@ class Optimizer(tf.Module):
 
     @not_converted
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Call `apply_gradients` with Keras 3's arguments: without `trainable_variables`, gradients are in build
-        order."""
+        """Call `apply_gradients` like Keras 3: without `trainable_variables`, gradients are in build order."""
         variables = self._state.tracked.in_build_order(grads) if trainable_variables is None else trainable_variables
         self.apply_gradients(list(zip(grads, variables, strict=True)))
 
@@ -234,8 +232,7 @@ class Optimizer(tf.Module):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Return an optimizer with this configuration and no state. Raises HyperparameterError: it does not fit the
-        class.
+        """Return an optimizer of this config and no state. Raises HyperparameterError: it does not fit the class.
 
         `config` may also contain live objects: a mesh, a schedule, a callable. It is not changed.
         """

@@ -11,5 +11,5 @@ class Adafactor(RuleOptimizer, rule=AdafactorRule):
 
     Slots of a variable of rank 2 and more: `r`, its shape without the last dim, and `c`, its shape without the dim
     before; below rank 2: `v`, shaped like it. Means and norms are those of the whole variable, however it is sharded.
-    The rule cannot keep `lazy_rows`.
+    The rule does not support `lazy_rows`.
     """

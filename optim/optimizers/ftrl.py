@@ -12,9 +12,10 @@ from optim.rules.ftrl import FtrlRule
 class Ftrl(RuleOptimizer, rule=FtrlRule):
     """FTRL-Proximal (McMahan et al., 2013), for sparse linear models.
 
-    Slots: `accumulator` and `linear`, each shaped like its variable. The variable is computed anew from them at every
-    step: its own value enters only through the change of `accumulator` and the shrinkage. A step whose learning rate,
-    or a factor of it, is 0 raises HyperparameterError.
+    Slots: `accumulator` and `linear`, each shaped like its variable. Every step computes the variable from them: its
+      old
+    value enters only through the change of `accumulator` and the shrinkage. A step whose learning rate, or a factor of
+    it, is 0 raises HyperparameterError.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):

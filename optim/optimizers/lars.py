@@ -14,6 +14,7 @@ class LARS(
 ):
     """LARS (You et al., 2017): momentum with steps scaled, variable by variable, to the variable's norm.
 
-    Slots: `m`, shaped like its variable. Norms are those of the whole variable, however it is sharded. Weight decay
-    joins the gradient, after its norm was taken. The rule cannot keep `lazy_rows`.
+    Slots: `m`, shaped like its variable. Norms are those of the whole variable, however it is sharded. Weight decay is
+      added
+    to the gradient, after its norm is computed. The rule does not support `lazy_rows`.
     """

@@ -17,5 +17,6 @@ class Muon(
     `exclude_layers` matches, which should name the output layer.
 
     Slots: `m`, and `v` of the variables that Adam updates, each shaped like its variable. Matrices are made orthogonal
-    as a whole, however they are sharded. The rule cannot keep `lazy_rows`.
+      as a
+    whole, however they are sharded. The rule does not support `lazy_rows`.
     """

@@ -10,5 +10,5 @@ class Nadam(RuleOptimizer, rule=NadamRule):
     """Nadam (Dozat, 2015): Adam with Nesterov's momentum on a warming schedule.
 
     Slots: `m` and `v`, each shaped like its variable; and for the whole optimizer the float64 scalar `u_product`, the
-    product of the values μ_1 ... μ_t that the schedule had so far.
+    product of the schedule's values μ_1 ... μ_t so far.
     """

@@ -15,6 +15,6 @@ class NovoGrad(
     """NovoGrad (Ginsburg et al., 2019): momentum of gradients that are normalised variable by variable.
 
     Slots: `m`, shaped like its variable, and the scalar `v`, with `amsgrad` also `vhat`. Norms are those of the whole
-    variable, however it is sharded. Arguments and steps as `tfa.optimizers.NovoGrad`; weight decay joins the normalised
-    gradient. The rule cannot keep `lazy_rows`.
+    variable, however it is sharded. Arguments and steps as `tfa.optimizers.NovoGrad`; weight decay is added to the
+    normalised gradient. The rule does not support `lazy_rows`.
     """

@@ -29,7 +29,7 @@ AFTER_OWN = ("gradients_clip_option", "ema_option", "name", "mesh")
 
 @dataclass(frozen=True)
 class Option:
-    """An argument of `Optimizer` that an algorithm takes by position, with a default of its own."""
+    """An argument of `Optimizer` that an algorithm accepts by position, with its own default."""
 
     default: Any
     meaning: str
@@ -40,13 +40,13 @@ class RuleOptimizer(Optimizer):
 
     Args of the class statement:
       rule: a subclass of `optim.Rule`, whose body declares the arguments.
-      options: arguments of `Optimizer`, `weight_decay` for example, that stand with those of the algorithm.
+      options: arguments of `Optimizer`, `weight_decay` for example, that are listed with those of the algorithm.
       positional: names in the order of the signature; None: those of the rule, then `options`.
 
-    The docstring of the class says what the algorithm is; arguments are added from the rule.
+    The docstring of the class describes the algorithm; the rule adds the arguments.
 
     Raises:
-      HyperparameterError: `rule` is no class of rules, or declares no learning rate.
+      HyperparameterError: `rule` is not a class of rules, or declares no learning rate.
     """
 
     _rule_class: type[Rule]
@@ -64,7 +64,7 @@ class RuleOptimizer(Optimizer):
             return
         if not (isinstance(rule, type) and issubclass(rule, Rule)):
             raise HyperparameterError(
-                f"rule={rule!r} is no subclass of optim.Rule; give the class, not an instance:"
+                f"rule={rule!r} is not a subclass of optim.Rule; pass the class, not an instance:"
                 f" class {cls.__name__}(optim.RuleOptimizer, rule=MyRule)"
             )
         if "learning_rate" not in arguments(rule):
@@ -100,7 +100,7 @@ class RuleOptimizer(Optimizer):
         super().__init__(**given, rule=self._rule_class.from_arguments(choices, self._hyper.values))
 
     def _slots_missing(self) -> list[str]:
-        """Slots that the hyperparameters ask for now and that the optimizer was not made with."""
+        """Return slots that the current hyperparameters need, but that the optimizer was made without."""
         wanted = self._rule_class.from_arguments(self._choices, self._hyper.values)
         have = {slot.name for slot in self._algorithm.slots}
         return [slot.name for slot in wanted.slots if slot.name not in have]
@@ -112,9 +112,9 @@ class RuleOptimizer(Optimizer):
 
 
 def _check_functions(rule: type[Rule]) -> None:
-    """Raises HyperparameterError: the rule, with its default choices, calls what no executor has."""
+    """Raise HyperparameterError if the rule, with its default choices, calls a function that no executor has."""
     if not uses_tensorflow():
-        return  # `for_keras` looks at it, when it knows the backend
+        return  # `for_keras` checks it, when it knows the backend
     own = arguments(rule)
     choices = {n: a.check(n, a.default) for n, a in own.items() if isinstance(a, Choice)}
     called = unknown_function(rule.from_arguments(choices, {n: a.default for n, a in hyperparameters(rule).items()}))
@@ -123,7 +123,9 @@ def _check_functions(rule: type[Rule]) -> None:
 
 
 def _signature(name: str, own: Mapping[str, Hyperparameter | Choice | Option]) -> inspect.Signature:
-    """Own arguments, those of Keras 2.9, own keyword-only ones, and the options of every optimizer."""
+    """Return the algorithm's arguments, those of Keras 2.9, the algorithm's keyword-only ones, and the options of every
+    optimizer.
+    """
     shared = inspect.signature(Optimizer).parameters
     by_keyword = {n for n, a in own.items() if getattr(a, "keyword", False)}
 
@@ -145,7 +147,7 @@ def _signature(name: str, own: Mapping[str, Hyperparameter | Choice | Option]) -
 
 
 def _docstring(said: str, rule: type[Rule], own: Mapping[str, Hyperparameter | Choice | Option]) -> str:
-    """What the class says, and from its rule the arguments, with where the maths is."""
+    """Return the text of the class, with the arguments from its rule, and the file of the maths."""
     lines = [
         inspect.cleandoc(said),
         "",

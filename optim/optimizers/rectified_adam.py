@@ -12,7 +12,7 @@ class RectifiedAdam(
     options={"weight_decay": Option(0.0, "λ; see `Optimizer`")},
     positional=("learning_rate", "beta_1", "beta_2", "epsilon", "weight_decay"),
 ):
-    """Rectified Adam, RAdam (Liu et al., 2020): Adam with first steps that do without the second moment.
+    """Rectified Adam, RAdam (Liu et al., 2020): Adam whose first steps do not use the second moment.
 
     Slots: `m`, `v`, and `vhat` with `amsgrad`, each shaped like its variable.
 

@@ -10,10 +10,10 @@ class RMSprop(RuleOptimizer, rule=RMSpropRule):
     """RMSprop (Tieleman & Hinton, 2012), optionally centered (Graves, 2013), optionally with momentum.
 
     Slots: `velocity`, `momentum` if there is momentum, and `average_gradient` if centered, each shaped like its
-    variable.
+      variable.
 
     By default it computes what Keras computes from 2.11 on; the keyword-only arguments give the rule of any earlier
-    release. Not among them is the centered RMSprop of `optimizers.experimental` and of the DTensor class in 2.9 and
-    2.10: it averaged squared gradients where gradients are meant and wrote the difference back into `velocity`, a
-    defect that soon gives NaN. Its state is of no use to a correct rule, and `dtopt migrate` refuses it.
+    release. The only exception is the centered RMSprop of `optimizers.experimental` and of the DTensor class in 2.9 and
+    2.10. It averaged squared gradients instead of gradients and wrote the difference back into `velocity`, a defect
+    that soon gives NaN. A correct rule cannot use its state, and `dtopt migrate` refuses it.
     """

@@ -18,13 +18,14 @@ else:
 class ScheduleFreeAdamW(RuleOptimizer, rule=ScheduleFreeAdamWRule):
     """Schedule-Free AdamW (Defazio et al., 2024): Adam that needs no schedule, because it averages its steps.
 
-    Slots: `z`, where the steps act, and `v`, each shaped like its variable; and for the whole optimizer the float64
-    scalars `weight_sum` and `largest_rate`. The variables hold the point of the gradients; evaluate at `average_of`.
-    Weight decay joins the direction of a step, as in facebookresearch's code.
+    Slots: `z`, to which the steps apply, and `v`, each shaped like its variable; and for the whole optimizer the
+      float64
+    scalars `weight_sum` and `largest_rate`. The variables contain the point of the gradients; evaluate at `average_of`.
+    Weight decay is added to the direction of a step, as in facebookresearch's code.
     """
 
     def average_of(self, variable: Any) -> tf.Tensor:
-        """The average x of a variable's steps, at which a model is evaluated: like the variable, in its layout.
+        """Return the average x of a variable's steps, at which a model is evaluated: like the variable, in its layout.
 
         Raises:
           UnknownVariableError: the optimizer was not built on it.

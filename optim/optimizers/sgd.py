@@ -9,5 +9,5 @@ from optim.rules.sgd import SGDRule
 class SGD(RuleOptimizer, rule=SGDRule):
     """Gradient descent, optionally with momentum (Sutskever et al., 2013).
 
-    Slots: `m`, shaped like its variable, if there is momentum; it includes the learning rate, unless told otherwise.
+    Slots: `m`, shaped like its variable, if there is momentum; by default it includes the learning rate.
     """

@@ -11,7 +11,7 @@ from optim.rule import Rule
 
 @cache
 def every() -> tuple[type[Rule], ...]:
-    """The class of each rule here, in the order of the files' names."""
+    """Return the class of each rule here, in the order of the files' names."""
     modules = [import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)]
     return tuple(
         value
@@ -22,6 +22,7 @@ def every() -> tuple[type[Rule], ...]:
 
 
 def of(optimizer: str) -> type[Rule] | None:
-    """The rule of one of `optim`'s optimizers, by the name of its class; None where there is no such class."""
+    """Return the rule of one of `optim`'s optimizers, by the name of its class; None if there is no class of that
+    name."""
     name = "AdamRule" if optimizer == "AdamW" else f"{optimizer}Rule"
     return next((rule for rule in every() if rule.__name__ == name), None)

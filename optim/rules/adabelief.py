@@ -1,7 +1,7 @@
 """AdaBelief: Adam that divides by how far gradients are from their mean.
 
     m ← β₁·m + (1−β₁)·g        v ← β₂·v + (1−β₂)·(g−m)² + ε        v̂ ← max(v̂, v)  (AMSGrad only)
-    p ← p − lr · m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε)        and, where `rectify`, as Rectified Adam does it
+    p ← p − lr · m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε)        and, with `rectify`, as in Rectified Adam
 
 Zhuang et al., "AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed Gradients" (2020), algorithm 2. ε in
 both places, and rectification (see `optim/rules/rectification.py`), as `AdaBelief` of TensorFlow Addons 0.20
@@ -26,7 +26,7 @@ class AdaBeliefRule(Rule):
     beta_1 = Hyperparameter(0.9, "decay rate of the mean of gradients", high=1.0)
     beta_2 = Hyperparameter(0.999, "decay rate of the mean of squared distances from it", high=1.0)
     epsilon = Hyperparameter(1e-14, "added to `v` at each step, and to its root")
-    rectify: bool = choice(True, "whether first steps do without `v`, as in `RectifiedAdam`", keyword=False)
+    rectify: bool = choice(True, "whether first steps do not use `v`, as in `RectifiedAdam`", keyword=False)
     amsgrad: bool = choice(False, "use the largest `v` so far", keyword=False)
     sma_threshold = rectification.SMA_THRESHOLD
     total_steps = rectification.TOTAL_STEPS

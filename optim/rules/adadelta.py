@@ -26,7 +26,7 @@ class AdadeltaRule(Rule):
     epsilon = Hyperparameter(1e-07, "added under both roots")
     new_delta_in_step: bool = choice(
         False,
-        "move the variable by the mean of squared steps that already has this step in it, as the kernel of"
+        "move the variable by the mean of squared steps that already includes this step, as the kernel of"
         " `tf.train.AdadeltaOptimizer` did in TF 1.0 to 1.4",
     )
 

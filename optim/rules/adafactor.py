@@ -8,8 +8,8 @@
 
 Shazeer & Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (2018), algorithms 4 and 5 with the
 constants of algorithm 6: γ = `beta_2_decay`, d = `clip_threshold`. Keras 2.12 to 3 and tf_keras (`optimizers/
-adafactor.py`) compute just this; they also keep V of factored variables as a slot, which is never read before it
-is overwritten, so here it is none. Their `relative_step` changes nothing, because they cap ρ either way; without
+adafactor.py`) compute the same; they also keep V of factored variables as a slot, which is never read before it
+is overwritten, so here it is not a slot. Their `relative_step` changes nothing, because they cap ρ either way; without
 `learning_rate_cap`, ρ = lr.
 """
 
@@ -33,14 +33,14 @@ class AdafactorRule(Whole):
         -0.8, "γ in the decay rate 1 − t^γ of the means", low=-math.inf, high=0.0, closed=True
     )
     epsilon_1 = Hyperparameter(1e-30, "added to squared gradients")
-    epsilon_2 = Hyperparameter(1e-3, "the least root mean square that a variable counts with")
+    epsilon_2 = Hyperparameter(1e-3, "the least root mean square of a variable that is used")
     clip_threshold = Hyperparameter(
         1.0, "the greatest root mean square of a step before it is scaled", low=math.ulp(0.0)
     )
     relative_step: bool = choice(
         True,
-        "as in Keras, which documents False to leave the learning rate alone, but caps it at 1/√t all the same. So"
-        " False alone changes nothing here, either, and warns; it is `learning_rate_cap` that lifts the cap",
+        "as in Keras, which documents that False keeps the learning rate, but caps it at 1/√t anyway. So"
+        " False alone changes nothing here, either, and warns; `learning_rate_cap` removes the cap",
         keyword=False,
     )
     learning_rate_cap: bool = choice(True, "cap the learning rate at 1/√t. False needs `relative_step=False`")
@@ -49,7 +49,7 @@ class AdafactorRule(Whole):
     def from_arguments(cls, choices: Mapping[str, Any], hyper: Mapping[str, Any]) -> AdafactorRule:
         if choices["relative_step"] and not choices["learning_rate_cap"]:
             raise HyperparameterError(
-                "learning_rate_cap=False contradicts relative_step=True; pass relative_step=False"
+                "learning_rate_cap=False contradicts relative_step=True: pass relative_step=False"
             )
         if not choices["relative_step"] and choices["learning_rate_cap"]:
             warnings.warn("relative_step=False alone changes nothing; see learning_rate_cap", UserWarning, 3)

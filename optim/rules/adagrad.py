@@ -5,7 +5,7 @@
 with a = `accumulator`. Duchi, Hazan & Singer, "Adaptive Subgradient Methods" (2011), the diagonal update of figure 1.
 ε is inside the root in the experimental optimizers of 2.9 and from Keras 2.11 to 3 (`optimizers/adagrad.py`); outside
 in Keras 1.0.3 to 2.3 (a starts at 0) and in OptimizerV2 (`optimizer_v2/adagrad.py`, a starts at 0.1);
-`tf.train.AdagradOptimizer` has none (0.1).
+`tf.train.AdagradOptimizer` has no ε (a starts at 0.1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optim.rule import Arrays, Rule, Scalars, Slot
 @dataclass(frozen=True)
 class AdagradRule(Rule):
     learning_rate = rate()
-    initial_accumulator_value: float = choice(0.1, "what `accumulator` starts at, >= 0", fixed_number, keyword=False)
+    initial_accumulator_value: float = choice(0.1, "initial value of `accumulator`, >= 0", fixed_number, keyword=False)
     epsilon = Hyperparameter(1e-07, "keeps the denominator from zero")
     epsilon_inside: bool = choice(
         True,

@@ -1,4 +1,4 @@
-"""COCOB-Backprop: each number bets on its gradients with what it has won so far; there is no learning rate to choose.
+"""COCOB-Backprop: each number bets on its gradients with its past wins; there is no learning rate to choose.
 
     L ← max(L, |g|)        G ← G + |g|        θ ← θ + g        R ← max(R − g·w, 0)
     w' = −θ / (L·max(G + L, α·L)) · (R + L)        p ← p + lr·(w' − w)        w ← w'
@@ -19,7 +19,7 @@ from optim.rule import Arrays, Rule, Scalars, Slot
 
 @dataclass(frozen=True)
 class COCOBRule(Rule):
-    learning_rate = Hyperparameter(1.0, f"{LEARNING_RATE}: what steps are multiplied with", keyword=True)
+    learning_rate = Hyperparameter(1.0, f"{LEARNING_RATE}: the factor of steps", keyword=True)
     alpha = Hyperparameter(100.0, "limits the first steps", low=1.0)
 
     @property

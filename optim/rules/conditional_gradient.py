@@ -1,11 +1,11 @@
-"""Conditional gradient (Frank-Wolfe): each variable goes towards the point of a ball where its gradient is least.
+"""Conditional gradient (Frank-Wolfe): each variable moves towards the point of a ball where its gradient is least.
 
     p ← lr·p − (1 − lr)·λ·s
     s = g/(‖g‖ + ε), of the Frobenius norm,  or  s = u·vᵀ, of the nuclear norm
 
 with u and v the first singular vectors of g; the learning rate is the part of p that stays. Ravi, Dinh, Lokhande &
 Singh, "Constrained Deep Learning using Conditional Gradient and Applications in Computer Vision" (2018), section 3;
-`ConditionalGradient` of TensorFlow Addons 0.19 (`optimizers/conditional_gradient.py`), to which a gradient of rank
+`ConditionalGradient` of TensorFlow Addons 0.19 (`optimizers/conditional_gradient.py`). There a gradient of rank
 below 2 is one row, and a gradient of zeros has u·vᵀ = 1 in its first element, as LAPACK has it.
 """
 
@@ -21,13 +21,13 @@ from optim.rule import Arrays, Scalars, Whole
 
 FROBENIUS, NUCLEAR = "fro", "nuclear"
 SQUARINGS = 36
-"""Of g·gᵀ, after which a second singular value that is smaller by a part of 1e-9 is gone."""
+"""Number of squarings of g·gᵀ, after which a second singular value that is smaller by a part of 1e-9 is gone."""
 
 
 @dataclass(frozen=True)
 class ConditionalGradientRule(Whole):
     learning_rate = Hyperparameter(
-        None, "float in [0, 1], scalar tensor, schedule or zero-argument callable: the part of a variable that stays"
+        None, "float in [0, 1], scalar tensor, schedule or zero-argument callable: the part of a variable that remains"
     )
     lambda_ = Hyperparameter(0.01, "λ, the radius of the ball")
     epsilon = Hyperparameter(1e-07, "added to the Frobenius norm")
@@ -41,8 +41,8 @@ class ConditionalGradientRule(Whole):
     def constants(self, shape: Sequence[int], names: Sequence[str]) -> Mapping[str, float]:
         if self.ord == NUCLEAR and len(shape) > 2:
             raise HyperparameterError(
-                f"{', '.join(names)} has shape {list(shape)}, and ord='nuclear' is the norm of matrices; train it with"
-                " another optimizer, or take ord='fro'"
+                f"{', '.join(names)} has shape {list(shape)}, but ord='nuclear' is a norm of matrices: train it with"
+                " another optimizer, or use ord='fro'"
             )
         return {}
 
@@ -63,7 +63,7 @@ def _norm(xp: Any, x: Any) -> Any:
 
 
 def _first_singular(xp: Any, gradient: Any) -> Any:
-    """u·vᵀ of the largest singular value, by squaring g·gᵀ until nothing else is left of it."""
+    """Return u·vᵀ of the largest singular value, by squaring g·gᵀ until only that remains."""
     shape = [int(n) for n in gradient.shape]
     rest = xp.reshape(xp.zeros_like(gradient), [-1])
     first = xp.reshape(xp.concat([xp.ones_like(rest[:1]), rest[1:]], 0), shape)

@@ -28,7 +28,7 @@ from optim.rule import Arrays, Rule, Scalars, Slot
 class FtrlRule(Rule):
     learning_rate = rate(meaning="float > 0, scalar tensor, schedule or zero-argument callable")
     learning_rate_power = Hyperparameter(-0.5, "-π; 0 for a fixed learning rate", low=-math.inf, high=0.0, closed=True)
-    initial_accumulator_value: float = choice(0.1, "what `accumulator` starts at, >= 0", fixed_number, keyword=False)
+    initial_accumulator_value: float = choice(0.1, "initial value of `accumulator`, >= 0", fixed_number, keyword=False)
     l1_regularization_strength = Hyperparameter(0.0, "l₁")
     l2_regularization_strength = Hyperparameter(0.0, "l₂")
     l2_shrinkage_regularization_strength = Hyperparameter(
@@ -53,7 +53,7 @@ class FtrlRule(Rule):
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         lr = hyper["learning_rate"]
         if isinstance(lr, float) and lr == 0.0:  # inside a tf.function the value is not known
-            raise HyperparameterError("Ftrl divides by the learning rate, which is 0 at this step; give one > 0")
+            raise HyperparameterError("Ftrl divides by the learning rate, which is 0 at this step: use one > 0")
         scale = lr if self.learning_rate_in_linear else 1.0
         return {
             "lr": lr,
@@ -78,8 +78,11 @@ class FtrlRule(Rule):
 
 
 def _root(xp: Any, accumulator: Any, power: Any) -> Any:
-    """accumulator to the -power. `sigma` is a difference of two of these, which a power's roundings would fill: the
-    usual power, where its value is known, is a square root, which has one."""
+    """Return accumulator to the -power.
+
+    `sigma` is a difference of two of these, which the rounding errors of a power would dominate. So the usual power, if
+    its value is known, is computed by a square root, which rounds once.
+    """
     if isinstance(power, Real) and power == -0.5:
         return xp.sqrt(accumulator)
     return accumulator**-power

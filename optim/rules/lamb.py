@@ -1,7 +1,7 @@
 """LAMB: Adam's step of each variable, scaled to the variable's own norm.
 
     m ← β₁·m + (1−β₁)·g        v ← β₂·v + (1−β₂)·g²
-    u = m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε)        p ← p − lr · ‖p‖/‖u‖ · u,  and p ← p − lr·u where a norm is 0
+    u = m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε)        p ← p − lr · ‖p‖/‖u‖ · u,  and p ← p − lr·u if a norm is 0
 
 You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2020), algorithm 2 with φ the
 identity and without its λ·p inside u: as in Keras 3 (`optimizers/lamb.py`) weights decay before the step, by
@@ -29,7 +29,7 @@ class LambRule(Whole):
     epsilon = Hyperparameter(1e-07, "added to the root")
     float32_powers: bool | str = float32_powers()
     decay_in_step: bool = choice(
-        False, "add λ·p, λ being `weight_decay`, to u, so that it is scaled as u is, as the paper and Addons have it"
+        False, "add λ·p, λ being `weight_decay`, to u, so that it is scaled like u, as in the paper and Addons"
     )
     exclude_from_layer_adaptation: tuple[str, ...] = choice(
         (),
@@ -73,7 +73,7 @@ class LambRule(Whole):
             direction = direction + c["weight_decay"] * variable
         size, length = _norm(xp, variable), _norm(xp, direction)
         one = xp.ones_like(length)
-        # Where u is 0, so is the step, whatever the ratio.
+        # If u is 0, so is the step, whatever the ratio.
         trust = xp.where(size * c["adapted"] > 0, size / xp.where(length > 0, length, one), one)
         return -(c["lr"] * trust) * direction, {"m": m, "v": v}
 

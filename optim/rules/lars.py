@@ -1,7 +1,7 @@
 """LARS: momentum whose steps are scaled, variable by variable, to the variable's own norm.
 
-    λ = η·‖p‖ / (‖g‖ + w·‖p‖ + ε),  or 1 where ‖p‖ or ‖g‖ is 0        u = g + w·p
-    λ = η·‖p‖ / (‖u‖ + ε),  or 1 where ‖p‖ or ‖u‖ is 0, with `norm_of_sum`
+    λ = η·‖p‖ / (‖g‖ + w·‖p‖ + ε),  or 1 if ‖p‖ or ‖g‖ is 0        u = g + w·p
+    λ = η·‖p‖ / (‖u‖ + ε),  or 1 if ‖p‖ or ‖u‖ is 0, with `norm_of_sum`
     m ← μ·m − lr·λ·u        p ← p + m,  or with Nesterov  p ← p + μ·m − lr·λ·u
 
 with w = `weight_decay` and η = `trust_coefficient`. You, Gitman & Ginsburg, "Large Batch Training of Convolutional
@@ -29,7 +29,7 @@ class LARSRule(Whole):
     epsilon = Hyperparameter(0.0, "added to the divisor of λ")
     nesterov: bool = choice(False, "Nesterov's momentum", keyword=False)
     norm_of_sum: bool = choice(
-        False, "take the norm of the gradient after weight decay joined it, as LARS of tf-models-official does"
+        False, "use the norm of the gradient after weight decay is added, as LARS of tf-models-official does"
     )
     exclude_from_layer_adaptation: tuple[str, ...] = choice(
         (),

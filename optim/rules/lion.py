@@ -20,7 +20,7 @@ class LionRule(Rule):
     learning_rate = rate()
     beta_1 = Hyperparameter(
         0.9,
-        "weight of the mean in the direction of a step; with 0 the mean does not count: that is sign descent",
+        "weight of the mean in the direction of a step; with 0 the mean is not used: that is sign descent",
         high=1.0,
         closed=True,
     )

@@ -6,7 +6,7 @@ from optim.rule import Slot
 
 
 def moments(amsgrad: bool) -> tuple[Slot, ...]:
-    """`m` and `v`, and `vhat` where `amsgrad`."""
+    """Return `m` and `v`, and `vhat` if `amsgrad`."""
     both = (Slot("m", unit="gradient", few_bits=True), Slot("v", unit="gradient^2", nonnegative=True, few_bits=True))
     largest = Slot("vhat", unit="gradient^2", nonnegative=True, at_least="v")
     return (*both, largest) if amsgrad else both

@@ -36,7 +36,7 @@ class MuonRule(Whole):
     adam_beta_2 = Hyperparameter(0.999, "as `beta_2` in `Adam`", high=1.0)
     adam_weight_decay: float | None = choice(
         0.004,
-        "weight decay of the variables that Adam updates, >= 0, or None for none",
+        "weight decay of the variables that Adam updates, >= 0, or None for no decay",
         optional_number,
         keyword=False,
     )
@@ -52,13 +52,13 @@ class MuonRule(Whole):
     muon_a = Hyperparameter(3.4445, "a, of the Newton-Schulz polynomial", low=-math.inf, keyword=True)
     muon_b = Hyperparameter(-4.7750, "b", low=-math.inf, keyword=True)
     muon_c = Hyperparameter(2.0315, "c", low=-math.inf, keyword=True)
-    adam_lr_ratio = Hyperparameter(1.0, "what Adam's learning rate is multiplied with", keyword=True)
+    adam_lr_ratio = Hyperparameter(1.0, "factor of Adam's learning rate", keyword=True)
     momentum = Hyperparameter(0.95, "μ", high=1.0, keyword=True)
     ns_steps: int = choice(5, "number of Newton-Schulz iterations, an integer from 1 to 1000", iterations)
     nesterov: bool = choice(True, "Nesterov's momentum")
     rms_rate: float | None = choice(
         0.2,
-        "s, which multiplies a step with s · √max(rows, columns) (Liu et al., 2025), >= 0; None leaves it as it is",
+        "s, which multiplies a step with s · √max(rows, columns) (Liu et al., 2025), >= 0; None uses no factor",
         optional_number,
     )
     aspect_scale: bool = choice(
@@ -66,13 +66,13 @@ class MuonRule(Whole):
     )
     stacks: bool = choice(
         False,
-        "whether Muon updates variables of rank 3, too, each of whose matrices in the last two dims is made orthogonal"
-        " by itself, as Keras 3.10 to 3.12 do",
+        "whether Muon updates variables of rank 3, too: each of their matrices in the last two dims is made orthogonal"
+        " separately, as Keras 3.10 to 3.12 do",
     )
     float32_powers: bool | str = float32_powers()
 
     def uses_adam(self, shape: Sequence[int], names: Sequence[str]) -> bool:
-        """Whether Adam updates a variable of that shape, which goes by `names`."""
+        """Whether Adam updates a variable with that shape and these `names`."""
         embeddings = ["(?i)embedding"] if self.exclude_embeddings else []
         excluded = [*self.exclude_layers, *embeddings]
         is_matrix = len(shape) == 2 or (self.stacks and len(shape) == 3)
@@ -117,13 +117,13 @@ class MuonRule(Whole):
         return AdamRule(float32_powers=self.float32_powers)
 
     def _factor(self, shape: Sequence[Any]) -> float:
-        """What an orthogonal step is multiplied by, besides the learning rate."""
+        """Return the factor of an orthogonal step in addition to the learning rate."""
         rows, columns = int(shape[0]), int(shape[1])
         factor = 1.0 if self.rms_rate is None else self.rms_rate * math.sqrt(max(rows, columns))
         return factor * math.sqrt(max(1.0, rows / columns)) if self.aspect_scale else factor
 
     def _orthogonal(self, xp: Any, x: Any, c: Scalars) -> Any:
-        """About U·Vᵀ of the singular value decomposition U·S·Vᵀ of each matrix in the last two dims."""
+        """Return approximately U·Vᵀ of the singular value decomposition U·S·Vᵀ of each matrix in the last two dims."""
         wide = int(x.shape[-2]) <= int(x.shape[-1])
         x = x if wide else _transposed(xp, x)
         x = x / (xp.sqrt(xp.reduce_sum(xp.square(x), axis=(-2, -1), keepdims=True)) + 1e-7)
@@ -144,5 +144,5 @@ class _Adams(dict[str, Any]):
 
 
 def _transposed(xp: Any, x: Any) -> Any:
-    """With its last two dims changed."""
+    """Swap the last two dims."""
     return xp.transpose(x) if len(x.shape) == 2 else xp.transpose(x, (0, 2, 1))

@@ -38,7 +38,7 @@ class NadamRule(Rule):
     float32_powers: bool | str = float32_powers()
     lazy_rows_keep_slots: bool = choice(
         True,
-        "False: in rows that `lazy_rows` leaves out, `m` and `v` decay all the same, as the sparse steps of"
+        "False: in rows that `lazy_rows` leaves out, `m` and `v` decay anyway, as the sparse steps of"
         " OptimizerV2's Nadam have it",
     )
 

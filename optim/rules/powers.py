@@ -1,4 +1,4 @@
-"""Powers βᵗ of bias corrections, exact or as Keras and tf.train form them."""
+"""Powers βᵗ of bias corrections, exact or as Keras and tf.train compute them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MEANING = (
     " tf.train, Nadam and Keras before it round it, too, which is β = float32(β)"
 )
 KEPT = 1 << 14
-"""Products that are kept; after so many steps they differ from the power by less than a rounding of the step."""
+"""Number of stored products; after that many steps they differ from the power by less than a rounding of the step."""
 
 
 def float32_powers() -> Any:
-    """The choice that rules with bias corrections share."""
+    """Declare the choice that rules with bias corrections share."""
     return choice(False, MEANING, _form)
 
 
 def power(xp: Any, beta: Any, step: Any, form: bool | str) -> Any:
-    """βᵗ in float64; `form`, the choice: of the rounded β, and rounded itself, at once or at each step.
+    """Return βᵗ in float64; `form` is the choice: of the rounded β, and rounded itself, once or at each step.
 
-    A β that changes from step to step, as a tensor, has no product: its power is rounded at once.
+    A β that changes from step to step, such as a tensor, has no product: its power is rounded once.
     """
     if not form:
         return beta**step
@@ -43,7 +43,7 @@ def power(xp: Any, beta: Any, step: Any, form: bool | str) -> Any:
 
 
 def rounded(xp: Any, number: Any) -> Any:
-    """A float64 number rounded to float32; of one operation on such numbers it is what float32 makes of them."""
+    """Round a float64 number to float32; for one operation on such numbers the result is that of float32."""
     if isinstance(number, float):
         return float(np.float32(number))
     return xp.cast(xp.cast(number, "float32"), "float64")
@@ -51,7 +51,7 @@ def rounded(xp: Any, number: Any) -> Any:
 
 @lru_cache
 def _products(beta: float) -> np.ndarray:
-    """β, β·β, ..., each rounded to float32."""
+    """Return β, β·β, ..., each rounded to float32."""
     return np.multiply.accumulate(np.full(KEPT, beta, np.float32)).astype(np.float64)
 
 

@@ -1,4 +1,4 @@
-"""Adagrad with a proximal step: L₁ and L₂ penalties act on where the step leads, and L₁ makes numbers exactly zero.
+"""Adagrad with a proximal step: L₁ and L₂ penalties apply to the result of the step, and L₁ makes numbers exactly zero.
 
     a ← a + g²        α = lr/√a        p' = p − α·g
     p ← sign(p') · max(|p'| − l₁·α, 0) / (1 + l₂·α)
@@ -20,7 +20,7 @@ from optim.rule import Arrays, Rule, Scalars, Slot
 @dataclass(frozen=True)
 class ProximalAdagradRule(Rule):
     learning_rate = rate()
-    initial_accumulator_value: float = choice(0.1, "what `accumulator` starts at, > 0", fixed_number, keyword=False)
+    initial_accumulator_value: float = choice(0.1, "initial value of `accumulator`, > 0", fixed_number, keyword=False)
     l1_regularization_strength = Hyperparameter(0.0, "strength of the L₁ penalty")
     l2_regularization_strength = Hyperparameter(0.0, "strength of the L₂ penalty")
 

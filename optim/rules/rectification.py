@@ -1,4 +1,4 @@
-"""What Rectified Adam adds to Adam, shared by the rules that take it: when v is trusted, and a warm-up.
+"""Rectified Adam's additions to Adam, shared by several rules: when v is reliable, and a warm-up.
 
     ρ∞ = 2/(1−β₂) − 1        ρ_t = ρ∞ − 2t·β₂ᵗ/(1−β₂ᵗ)        r = √( (ρ_t−4)(ρ_t−2)ρ∞ / ((ρ∞−4)(ρ∞−2)ρ_t) )
 
@@ -20,26 +20,28 @@ TOTAL_STEPS = Hyperparameter(0.0, "length of the schedule below, in steps; 0 for
 WARMUP_PROPORTION = Hyperparameter(
     0.1, "part of `total_steps` in which the learning rate grows from 0 by equal steps", high=1.0, closed=True
 )
-MIN_LR = Hyperparameter(0.0, "where the learning rate goes by equal steps after the warm-up, until `total_steps`")
+MIN_LR = Hyperparameter(
+    0.0, "final value, which the learning rate reaches by equal steps after the warm-up, at `total_steps`"
+)
 
 
 def lazy_rows_keep_slots() -> Any:
-    """The choice of what becomes of the slots of rows that `lazy_rows` leaves out."""
+    """Declare the choice of what happens to the slots of rows that `lazy_rows` leaves out."""
     return choice(
         True,
-        "False: in rows that `lazy_rows` leaves out, the slots decay all the same, as in the sparse steps of Addons",
+        "False: in rows that `lazy_rows` leaves out, the slots decay anyway, as in the sparse steps of Addons",
     )
 
 
 def rectification(
     xp: Any, beta_2: Any, step: Any, threshold: Any, in_float32: bool | str = False, inverted: bool = False
 ) -> tuple[Any, Any]:
-    """Whether the second moment is used, as 1.0 or 0.0, and what multiplies the step: r, or 1 where it is not.
+    """Return whether the second moment is used, as 1.0 or 0.0, and the factor of the step: r, or 1 if it is not used.
 
-    ρ_t is the small difference of two numbers near ρ∞, so that after few steps float32 misses it by up to 1 %.
+    ρ_t is the small difference of two numbers near ρ∞, so after few steps its error in float32 is up to 1 %.
 
     Args:
-      in_float32: the choice of the powers; unless False, every operation on the way to ρ_t is rounded to float32, too.
+      in_float32: the choice of the powers; unless False, every operation for ρ_t is rounded to float32, too.
       inverted: divide by 1 − β₂ᵗ as Addons' RectifiedAdam does, by a multiplication with its inverse.
     """
     to = (lambda number: rounded(xp, number)) if in_float32 else (lambda number: number)
@@ -54,8 +56,8 @@ def rectification(
 
 
 def warmed(xp: Any, hyper: Any, step: Any) -> Any:
-    """The learning rate of this step, by `total_steps`, `warmup_proportion` and `min_lr`."""
-    one = xp.ones_like(step)  # makes float64 tensors of floats, which TensorFlow would take for float32
+    """Return the learning rate of this step, by `total_steps`, `warmup_proportion` and `min_lr`."""
+    one = xp.ones_like(step)  # makes float64 tensors of floats, which TensorFlow would convert to float32
     rate, total = hyper["learning_rate"] * one, hyper["total_steps"] * one
     warmup = total * hyper["warmup_proportion"]
     falling = xp.maximum(total - warmup, 1.0)

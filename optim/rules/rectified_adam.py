@@ -1,12 +1,12 @@
-"""Rectified Adam (RAdam): Adam whose first steps do without a second moment that is not known well yet.
+"""Rectified Adam (RAdam): Adam whose first steps do not use the second moment, while its estimate is poor.
 
     m ← β₁·m + (1−β₁)·g        v ← β₂·v + (1−β₂)·g²        v̂ ← max(v̂, v)  (AMSGrad only)
-    p ← p − lr · r · m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε)        where ρ_t reaches the threshold, else  p ← p − lr · m/(1−β₁ᵗ)
+    p ← p − lr · r · m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε)        if ρ_t reaches the threshold, else  p ← p − lr · m/(1−β₁ᵗ)
 
 Liu et al., "On the Variance of the Adaptive Learning Rate and Beyond" (2020), algorithm 2; ρ_t and r: see
 `optim/rules/rectification.py`. As `RectifiedAdam` of TensorFlow Addons 0.20 (`optimizers/rectified_adam.py`). With
-`epsilon_hat`, ε stands as in `torch.optim.RAdam` 2.x, beside the uncorrected root: √(1−β₂ᵗ) / (√v + ε). torch asks for
-ρ_t > 5 where Addons asks for ρ_t >= 5.
+`epsilon_hat`, ε is added as in `torch.optim.RAdam` 2.x, to the uncorrected root: √(1−β₂ᵗ) / (√v + ε). torch requires
+ρ_t > 5, and Addons ρ_t >= 5.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 with v = `velocity`, a = `average_gradient`, b = `momentum`. Tieleman & Hinton, "Lecture 6.5 - rmsprop" (2012);
 centered: Graves, "Generating Sequences With Recurrent Neural Networks" (2013), eqs. 38-41, which also have this
-momentum. Releases differ in where ε and lr are:
+momentum. Releases differ in the places of ε and lr:
 
     ε inside, lr inside     Keras 2.11 to 3 (`optimizers/rmsprop.py`), `tf.train.RMSPropOptimizer`, and with momentum
                             OptimizerV2 (`optimizer_v2/rmsprop.py`)
@@ -39,7 +39,7 @@ class RMSpropRule(Rule):
     )
     epsilon_inside: bool = choice(True, "True divides by √(v + ε), False by √v + ε")
     learning_rate_in_momentum: bool = choice(
-        True, "whether the slot `momentum` gathers steps (True) or steps without the learning rate"
+        True, "whether the slot `momentum` sums steps (True) or steps without the learning rate"
     )
     momentum_slot: bool | None = choice(
         None,
@@ -48,13 +48,13 @@ class RMSpropRule(Rule):
         optional_flag,
     )
     initial_velocity: float = choice(
-        0.0, "what `velocity` starts at, >= 0; `tf.train.RMSPropOptimizer` starts at 1", fixed_number
+        0.0, "initial value of `velocity`, >= 0; `tf.train.RMSPropOptimizer` starts at 1", fixed_number
     )
 
     @classmethod
     def from_arguments(cls, choices: Mapping[str, Any], hyper: Mapping[str, Any]) -> RMSpropRule:
         if used(hyper["momentum"]) and choices["momentum_slot"] is False:
-            raise HyperparameterError("momentum_slot=False contradicts the momentum given")
+            raise HyperparameterError("momentum_slot=False contradicts `momentum`, which needs its slot")
         return cls(**{**choices, "momentum_slot": used(hyper["momentum"]) or bool(choices["momentum_slot"])})
 
     @property

@@ -8,8 +8,8 @@ The variable is y, the slot `z` starts as the variable, and x = (y − (1−β�
 y ← y + c·(z−y) + lr·(β₁·(1−c) − 1)·u with the old z. W and L are scalars of the optimizer, λ is `weight_decay`.
 Defazio et al., "The Road Less Scheduled" (2024), algorithm 1; `AdamWScheduleFree` of `schedulefree` 1.4, whose
 q = `weight_lr_power` is 2. Keras 3.14 and 3.15 (`optimizers/schedule_free_adamw.py`) have r = q = 0, decay y before the
-step as every Keras optimizer does (`weight_decay_in_step=False`), and on TensorFlow take the new z for the old where x
-is had from y (`late_z=True`): `momentum.value` is the variable there, which has changed by then. On JAX it is an array.
+step as every Keras optimizer does (`weight_decay_in_step=False`), and on TensorFlow use the new z to compute x from y
+(`late_z=True`): there `momentum.value` is the variable, which has changed by then. On JAX it is an array.
 That makes the last line y ← y + c·(z−y) with the new z.
 """
 
@@ -28,19 +28,19 @@ from optim.rules.powers import float32_powers, power
 @dataclass(frozen=True)
 class ScheduleFreeAdamWRule(Rule):
     learning_rate = rate(0.0025)
-    beta_1 = Hyperparameter(0.9, "how far y is from z towards x", low=math.ulp(0.0), high=1.0, closed=True)
+    beta_1 = Hyperparameter(0.9, "position of y between z (0) and x (1)", low=math.ulp(0.0), high=1.0, closed=True)
     beta_2 = Hyperparameter(0.999, "decay rate of the mean of squared gradients", high=1.0)
     epsilon = Hyperparameter(1e-08, "added to the root")
-    warmup_steps = Hyperparameter(0.0, "in how many steps the learning rate grows to its value")
+    warmup_steps = Hyperparameter(0.0, "number of steps in which the learning rate grows to its value")
     r = Hyperparameter(0.0, "power of the step's number in its weight", keyword=True)
     weight_lr_power = Hyperparameter(
         0.0, "q, power of the largest learning rate so far in a step's weight; 2 in facebookresearch's", keyword=True
     )
     late_z: bool = choice(
-        False, "True takes the new z for the old where x is had from y, as Keras 3.14 and 3.15 do on TensorFlow"
+        False, "True uses the new z instead of the old one to compute x from y, as Keras 3.14 and 3.15 do on TensorFlow"
     )
     weight_decay_in_step: bool = choice(
-        True, "whether `weight_decay` joins the direction of a step; False shrinks y before it, as Keras does"
+        True, "whether `weight_decay` is added to the direction of a step; False shrinks y before it, as Keras does"
     )
     float32_powers: bool | str = float32_powers()
 

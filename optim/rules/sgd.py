@@ -37,7 +37,7 @@ class SGDRule(Rule):
     learning_rate_in_momentum: bool = choice(
         True,
         "False keeps the learning rate out of the slot, m ← μ·m + g and p ← p − lr·m, as `tf.train.MomentumOptimizer`"
-        " does: a change of rate then acts on the gradients gathered so far, too",
+        " does: a change of rate then applies to earlier gradients, too",
     )
 
     @classmethod
@@ -46,7 +46,7 @@ class SGDRule(Rule):
         if choices["nesterov"] and not is_used:
             warnings.warn("nesterov=True changes nothing while momentum is 0", UserWarning, 3)
         if is_used and choices["momentum_slot"] is False:
-            raise HyperparameterError("momentum_slot=False contradicts the momentum given")
+            raise HyperparameterError("momentum_slot=False contradicts `momentum`, which needs its slot")
         return cls(**{**choices, "momentum_slot": is_used or bool(choices["momentum_slot"])})
 
     @property

@@ -1,4 +1,4 @@
-"""Yogi: Adam whose second moment changes by steps of the size of g², whatever its own.
+"""Yogi: Adam whose second moment changes by steps of the size of g², whatever its own size.
 
     m ← β₁·m + (1−β₁)·g        v ← v + (1−β₂)·s·g²,  s = sign(g² − v),  or  tanh(10·(g² − v))
     α = lr·√(1−β₂ᵗ)/(1−β₁ᵗ) / (√v + ε)        x = p − α·m        p ← sign(x)·max(|x| − l₁·α, 0) / (1 + l₂·α)
@@ -25,7 +25,7 @@ class YogiRule(Rule):
     epsilon = Hyperparameter(1e-3, "added to the root")
     l1_regularization_strength: float = choice(0.0, "l₁, >= 0", fixed_number, keyword=False)
     l2_regularization_strength: float = choice(0.0, "l₂, >= 0", fixed_number, keyword=False)
-    initial_accumulator_value: float = choice(1e-6, "what `v` starts at, >= 0", fixed_number, keyword=False)
+    initial_accumulator_value: float = choice(1e-6, "initial value of `v`, >= 0", fixed_number, keyword=False)
     activation: str = choice("sign", '"sign" or "tanh", for s', one_of("sign", "tanh"), keyword=False)
 
     @property

@@ -1,8 +1,8 @@
 """Learning-rate schedules, computed in float64: by TensorFlow or JAX in a step, by NumPy alone in `at`.
 
-Those of Keras exist so that an optimizer's config can be read back without Keras: any stock schedule of Keras 3,
-tf_keras or tf.keras is described by `{"class_name", "config"}`, and `from_config` gives the class of that name from
-here. The others are `optim`'s: `LinearWarmup` around any schedule, `OneCycle`, `WarmupStableDecay`, and `Formula`.
+Keras's schedules are here so that an optimizer's config can be read without Keras. `{"class_name", "config"}` describes
+any stock schedule of Keras 3, tf_keras or tf.keras, and `from_config` returns the class of that name from here. The
+others are `optim`'s: `LinearWarmup` around any schedule, `OneCycle`, `WarmupStableDecay`, and `Formula`.
 """
 
 from __future__ import annotations
@@ -44,4 +44,4 @@ __all__ = [
 ]
 
 OWN = {name: cls for name, cls in KNOWN.items() if name not in STOCK}
-"""Those that Keras does not have."""
+"""Schedules that Keras does not have."""

@@ -1,4 +1,4 @@
-"""What a learning-rate schedule is, and one whose formula is written once, for TensorFlow, NumPy and JAX."""
+"""The interface of learning-rate schedules, and a base whose formula is written once, for TensorFlow, NumPy and JAX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def finite(name: str, value: Any) -> float:
-    """The number, or what a scalar tensor or variable holds now (an optimizer's `learning_rate`, for one)."""
+    """Return the number, or the current value of a scalar tensor or variable (such as an optimizer's
+    `learning_rate`)."""
     number = float(value) if type(value) in (int, float) else _to_number(name, value)
     if number is None or not math.isfinite(number):
         raise HyperparameterError(f"{name} must be a finite number, got {value!r}")
@@ -37,21 +38,21 @@ def positive_steps(name: str, value: Any) -> float:
 
 
 class LearningRateSchedule(abc.ABC):
-    """Base of schedules: a subclass gives `__call__(step)` and `get_config()`.
+    """Base of schedules: a subclass defines `__call__(step)` and `get_config()`.
 
     `step` is `optimizer.iterations`, an integer scalar; the result is a scalar tensor.
     """
 
     @abc.abstractmethod
     def __call__(self, step: Any) -> tf.Tensor:
-        """The learning rate of the step after `step` steps."""
+        """Return the learning rate of the step after `step` steps."""
 
     def at(self, step: int) -> float:
-        """The same as a number."""
+        """Return the same as a number."""
         return float(self(step))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments as JSON values."""
+        """Return the constructor's arguments as JSON values."""
         return dict(vars(self))
 
     @classmethod
@@ -64,16 +65,17 @@ KNOWN: dict[str, type[LearningRateSchedule]] = {}
 
 
 class Computed(LearningRateSchedule):
-    """Its formula is written once, on an array namespace, as those of rules are. Keras's can be computed in float32."""
+    """A schedule whose formula is written once, on an array namespace, like those of rules. Keras's can be computed in
+    float32."""
 
     _dtype = "float64"
-    """In which dtype it is computed; `from_config` sets that of Keras, for its own."""
+    """Dtype of the computation; `from_config` sets that of Keras, for Keras's schedules."""
     _counts_whole = False
-    """Whether steps are compared as they are, and only the result has `_dtype`."""
+    """Whether steps are compared unconverted, and only the result has `_dtype`."""
 
     @abc.abstractmethod
     def formula(self, xp: Any, step: Any) -> Any:
-        """The rate after `step` steps, in the dtype of `step`; `xp` is `numpy` or that of TensorFlow."""
+        """Return the rate after `step` steps, in the dtype of `step`; `xp` is `numpy` or that of TensorFlow."""
 
     def __call__(self, step: Any) -> tf.Tensor:
         from optim.namespace import XP
@@ -81,7 +83,8 @@ class Computed(LearningRateSchedule):
         return self.on(XP, step)
 
     def on(self, xp: Any, step: Any) -> Any:
-        """The rate as a scalar of the array namespace `xp`, which has `cast` besides what formulas need."""
+        """Return the rate as a scalar of the array namespace `xp`, which has `cast` in addition to the functions of
+        formulas."""
         rate = self.formula(xp, xp.cast(step, "float64" if self._counts_whole else self._dtype))
         return xp.cast(rate, self._dtype)
 
@@ -97,15 +100,16 @@ class Computed(LearningRateSchedule):
         return xp is not np and self._dtype != "float64"
 
     def _either(self, xp: Any, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        """One of two scalars. Keras has branches, which TensorFlow optimizes apart: other bits than without."""
+        """Return one of two scalars. Keras has branches, which TensorFlow optimizes separately, with different
+        rounding."""
         if self._is_in_ops_of_keras(xp):
             return xp.cond(condition, yes, no)
         return xp.where(condition, yes(), no())
 
     def _outside(self, xp: Any, number: float) -> Any:
-        """A number that Keras gives its branches from outside, and so is no constant in them."""
+        """Return a number that Keras passes to its branches from outside, so that it is not a constant in them."""
         return xp.constant(number, self._dtype) if self._is_in_ops_of_keras(xp) else number
 
     def _rounded(self, number: float) -> float:
-        """A constant, or what two of them give, in the dtype of the formula."""
+        """Return a constant, or the result of two, in the dtype of the formula."""
         return float(np.float32(number)) if self._dtype == "float32" else number

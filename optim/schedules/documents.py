@@ -1,4 +1,4 @@
-"""Schedules as documents, `{"class_name", "config"}`, and back, without Keras."""
+"""Convert schedules to documents, `{"class_name", "config"}`, and back, without Keras."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optim.schedules.stock import Stock
 
 KERAS = ("keras", "tf_keras", "tensorflow")
 HOMES = (*KERAS, "builtins", "optim")
-"""Packages whose schedule of a stock one's name is that one, in Keras's `{"module", "class_name", ...}`."""
+"""Packages whose schedule with the name of a stock one is the stock one, in Keras's `{"module", "class_name", ...}`."""
 
 
 def is_schedule(value: Any) -> bool:
@@ -20,11 +20,11 @@ def is_schedule(value: Any) -> bool:
 
 
 def to_config(schedule: Any) -> dict[str, Any]:
-    """`{"class_name", "config"}` of any schedule; its `get_config` must give JSON values.
+    """Return the `{"class_name", "config"}` of any schedule; its `get_config` must return JSON values.
 
     `"dtype"` is added to a stock one that is not computed in float64, and `"module"` to one that Keras does not have,
-    as a program may have its own under that name. The class name of another one that is called as one from here begins
-    with its module and `>`.
+    because a program may have its own under that name. If another schedule has the name of one from here, its class
+    name in the document begins with its module and `>`.
     """
     cls = type(schedule)
     document = {"class_name": cls.__name__, "config": dict(schedule.get_config())}
@@ -53,10 +53,10 @@ def is_known(document: Mapping[str, Any]) -> bool:
 
 
 def from_config(document: Mapping[str, Any]) -> LearningRateSchedule:
-    """The schedule of `KNOWN` that `{"class_name", "config"}` describes, as `to_config` or Keras writes it.
+    """Return the schedule of `KNOWN` that `{"class_name", "config"}` describes, as `to_config` or Keras writes it.
 
     Raises:
-      HyperparameterError: a class that is not a stock one; give the live object instead.
+      HyperparameterError: a class that is not a stock one; pass the live object instead.
     """
     name = str(document.get("class_name"))
     if not is_known(document):

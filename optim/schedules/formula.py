@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Formula(LearningRateSchedule):
-    """A rate that ops of TensorFlow compute from the step, one after another, in the dtypes in which its program did.
+    """A rate that ops of TensorFlow compute from the step, one after another, in the dtypes of the original program.
 
     Args:
-      operations: lists of an op's name and what it takes: `["Step", DTYPE]`; `["Const", DTYPE, NUMBER or LIST]`;
-        `["Cast", PLACE, DTYPE]`; and those of `TAKES` with the places of what they take among the earlier ones. The
+      operations: lists of an op's name and its inputs: `["Step", DTYPE]`; `["Const", DTYPE, NUMBER or LIST]`;
+        `["Cast", PLACE, DTYPE]`; and those of `TAKES` with the positions of their inputs among the earlier ones. The
         last one is the rate.
 
     Raises:
@@ -37,7 +37,7 @@ class Formula(LearningRateSchedule):
         "SelectV2": "condition t e",
         "OneHot": "indices depth on_value off_value",
     }
-    """Ops of `tf.raw_ops` and the names of what they take."""
+    """Ops of `tf.raw_ops` and the names of their inputs."""
     DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
     def __init__(self, operations: Sequence[Sequence[Any]], name: str = "Formula"):
@@ -45,7 +45,7 @@ class Formula(LearningRateSchedule):
         self.name = name
         try:
             rate = self._first()
-        except Exception as error:  # TensorFlow's own errors are no built-in ones
+        except Exception as error:  # TensorFlow's own errors are not built-in ones
             text = str(error).strip().partition("\n")[0]
             raise HyperparameterError(f"operations of a Formula cannot be computed: {text}") from error
         if len(rate.shape) or rate.dtype.name not in ("float32", "float64"):
@@ -54,7 +54,7 @@ class Formula(LearningRateSchedule):
             )
 
     def _first(self) -> Any:
-        """The rate of the first step, in TensorFlow where that is installed, whose ops refuse more."""
+        """Return the rate of the first step, with TensorFlow if it is installed, because its ops refuse more."""
         if find_spec("tensorflow") is None:
             return self._computed(0, np.asarray, np.asarray, _in_numpy)
         import tensorflow as tf
@@ -86,7 +86,7 @@ class Formula(LearningRateSchedule):
                 continue
             dtype = taken[0 if op != "Cast" else 1]
             if dtype not in self.DTYPES:
-                raise ValueError(f"{dtype!r} is none of {', '.join(self.DTYPES)}")
+                raise ValueError(f"{dtype!r} is not one of {', '.join(self.DTYPES)}")
             made.append(
                 constant(taken[1], dtype) if op == "Const" else cast(step if op == "Step" else made[taken[0]], dtype)
             )

@@ -34,7 +34,8 @@ def _power(xp: Any, part: Any, start: float, end: float) -> Any:
 
 
 def _phases(xp: Any, step: Any, first: float, phases: Sequence[tuple[float, float, float, Shape]]) -> Any:
-    """The rate of phases (last step, rate before, rate at its end, shape) in order; the last one goes on at its end.
+    """Return the rate of phases (last step, rate before, rate at its end, shape) in order; the last rate stays after
+    its end.
 
     Args:
       first: the step at which the first one begins.
@@ -55,23 +56,23 @@ def _not_negative(name: str, value: Any) -> float:
 
 
 class LinearWarmup(Computed):
-    """A line up to the first rate of another schedule, which begins after it with its own step 0.
+    """A linear warm-up to the first rate of another schedule, which begins after it with its own step 0.
 
         step < warmup_steps:  initial + (schedule(0) − initial) · step / warmup_steps
         then:                 schedule(step − warmup_steps)
 
-    As `SequentialLR([LinearLR(...), other])` of torch, and as `join_schedules([linear_schedule(...), other],
+    It matches `SequentialLR([LinearLR(...), other])` of torch, and `join_schedules([linear_schedule(...), other],
     [warmup_steps])` of optax. Around a CosineDecay it is Keras's CosineDecay with `warmup_target` and `warmup_steps`.
 
     Args:
-      schedule: a schedule of `optim`, Keras or your own, the `{"class_name", "config"}` of one, or a number, the rate
-        that stays after the warm-up.
-      warmup_steps: how many steps the line takes, > 0.
+      schedule: a schedule of `optim`, Keras or your own, the `{"class_name", "config"}` of one, or a number, the
+        constant rate after the warm-up.
+      warmup_steps: number of steps of the line, > 0.
       initial_learning_rate: the rate of the first step, >= 0.
       name: any.
 
     Raises:
-      HyperparameterError: an argument is out of range, or no schedule.
+      HyperparameterError: an argument is out of range, or not a schedule.
 
     Example:
       >>> rate = optim.schedules.LinearWarmup(optim.schedules.CosineDecay(0.1, 100), warmup_steps=10)
@@ -93,7 +94,7 @@ class LinearWarmup(Computed):
         return xp.where(step < self.warmup_steps, line, self._after(xp, later))
 
     def _after(self, xp: Any, step: Any) -> Any:
-        """What the other schedule gives at its own step."""
+        """Return the rate of the other schedule at its own step."""
         inner = self.schedule
         if isinstance(inner, float):
             return inner + 0.0 * step
@@ -111,7 +112,7 @@ class LinearWarmup(Computed):
 
 
 def _parsed(schedule: Any) -> Any:
-    """A float, or a schedule: one of `optim` where there is one, which needs no Keras."""
+    """Return a float, or a schedule: one of `optim` if it exists, because it needs no Keras."""
     if documents.is_schedule(schedule) and not isinstance(schedule, LearningRateSchedule):
         document = documents.to_config(schedule)
         return documents.from_config(document) if documents.is_known(document) else schedule
@@ -121,21 +122,22 @@ def _parsed(schedule: Any) -> Any:
 
 
 class OneCycle(Computed):
-    """Up to `max_learning_rate` and down to almost nothing, in one cycle (Smith & Topin, 2018, arXiv:1708.07120).
+    """One cycle: up to `max_learning_rate` and down to almost nothing (Smith & Topin, 2018, arXiv:1708.07120).
 
-    From max/div_factor up to the maximum at step pct_start · total_steps − 1; then down to max/(div_factor ·
-    final_div_factor) at step total_steps − 1, where it stays. With `three_phase`, first down to max/div_factor, as fast
-    as up. Arguments, defaults and numbers are those of torch's `OneCycleLR` with `cycle_momentum=False`.
+    The rate starts at max/div_factor and reaches the maximum at step pct_start · total_steps − 1. Then it falls to
+    max/(div_factor · final_div_factor) at step total_steps − 1, and stays there. With `three_phase`, it first falls to
+    max/div_factor, as fast as it rose. Arguments, defaults and numbers are those of torch's `OneCycleLR` with
+    `cycle_momentum=False`.
 
     Args:
       max_learning_rate: the largest rate, > 0.
-      total_steps: how many steps the cycle takes, > 1.
-      pct_start: the part of them that goes up, in (0, 1), at most 1/2 with `three_phase`; it must have more than one
-        step.
+      total_steps: number of steps of the cycle, > 1.
+      pct_start: the part of them in which the rate rises, in (0, 1), at most 1/2 with `three_phase`; it must have more
+        than one step.
       anneal_strategy: `"cos"` for half cosines, `"linear"` for lines.
       div_factor: the maximum divided by the first rate, > 0.
       final_div_factor: the first rate divided by the last, > 0.
-      three_phase: whether the rate goes down to the first one before it goes below it.
+      three_phase: whether the rate falls to the first one before it falls below it.
       name: any.
 
     Raises:
@@ -190,17 +192,17 @@ class OneCycle(Computed):
 class WarmupStableDecay(Computed):
     """WSD: a line up, a plateau, and a decay at the end (Hu et al., "MiniCPM", 2024, arXiv:2404.06395, section 4).
 
-    The plateau makes it possible to decay from any step of it, and to go on with the state before. The rate stays at
-    `end_learning_rate` after the decay.
+    With a plateau, you can decay from any of its steps, and later continue from the state before the decay. The rate
+    stays at `end_learning_rate` after the decay.
 
     Args:
       learning_rate: that of the plateau, > 0.
-      warmup_steps: how many steps the line from `initial_learning_rate` takes, >= 0.
-      stable_steps: how many the plateau takes, >= 0.
-      decay_steps: how many the decay takes, > 0.
-      end_learning_rate: where the decay ends, >= 0; for `"exponential"` > 0.
+      warmup_steps: number of steps of the line from `initial_learning_rate`, >= 0.
+      stable_steps: number of steps of the plateau, >= 0.
+      decay_steps: number of steps of the decay, > 0.
+      end_learning_rate: the rate at the end of the decay, >= 0; for `"exponential"` > 0.
       decay: its shape. `"linear"`; `"cosine"`; `"sqrt"`, 1 − √part (Hägele et al., 2024, arXiv:2405.18392); or
-        `"exponential"`, the paper's, where `end_learning_rate` is learning_rate · 0.5^(decay_steps / half_life).
+        `"exponential"`, the paper's, with `end_learning_rate` = learning_rate · 0.5^(decay_steps / half_life).
       initial_learning_rate: the rate of the first step, >= 0.
       name: any.
 

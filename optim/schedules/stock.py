@@ -15,7 +15,7 @@ from optim.schedules.base import KNOWN, Computed, finite, positive_steps
 
 
 class Stock(Computed):
-    """One of Keras's."""
+    """A schedule of Keras."""
 
 
 class ExponentialDecay(Stock):

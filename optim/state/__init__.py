@@ -1,1 +1,1 @@
-"""What an optimizer keeps: the variables that it knows, their slots, and its counters."""
+"""The state of an optimizer: its tracked variables, their slots, and its counters."""

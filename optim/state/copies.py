@@ -1,4 +1,4 @@
-"""Optimizers as values: what `copy.deepcopy` and `pickle` take apart, and put together again."""
+"""Optimizers as values: convert them for `copy.deepcopy` and `pickle`, and restore them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optim.state.state import State
 
 
 def contents(config: Mapping[str, Any], state: State) -> tuple[Any, ...]:
-    """The constructor's arguments, the variables with their names, and the values of all state.
+    """Return the constructor's arguments, the variables with their names, and the values of all state.
 
     Raises:
       UnsupportedError: some of it is on a mesh.
@@ -34,7 +34,7 @@ def restore(
     scalars: Mapping[str, Any],
     slots: Sequence[tuple[str, int, Any]],
 ) -> Any:
-    """The optimizer of class `cls` that had these contents."""
+    """Return an optimizer of class `cls` with these contents."""
     optimizer = cls.from_config(config)
     state: State = optimizer._state
     if variables:

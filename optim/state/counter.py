@@ -1,4 +1,4 @@
-"""Scalar variables on any mesh or none, read and set without the round trip that DTensor takes."""
+"""Scalar variables with or without a mesh, read and set without the round trip through DTensor."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ class Counter:
         self._handles = devices.handles_of(variable)
         self._groups: list[Any] = []
         self._numbers: list[int] = []
-        """What dtopt's own kernel knows the variable by on each device, if there is a kernel: it needs no op."""
+        """Numbers of the variable on each device for dtopt's own kernel, if there is a kernel: it needs no op."""
 
     def now(self) -> Any:
-        """The value once everything pending on any mesh is done (waits)."""
+        """Return the value after all pending work on any mesh (waits)."""
         devices.wait_for_pending()
         return self.peek()
 
     def peek(self) -> Any:
-        """The value on the first device, without waiting: only right after `now()` of some counter of the mesh."""
+        """Return the value on the first device, without waiting. Call it only directly after `now()` of a counter of
+        the mesh."""
         value = direct.read_scalar(self._numbers[0]) if self._is_known() else None
         return devices.read(self._handles[0], self.variable.dtype).numpy() if value is None else value
 
     def set(self, value: Any) -> None:
-        """Assign eagerly on every device: only right after `now()` of some counter of the mesh."""
+        """Assign eagerly on every device. Call it only directly after `now()` of a counter of the mesh."""
         if self._is_known():
             for number in self._numbers:
                 if not direct.write_scalar(number, value):
@@ -45,7 +46,7 @@ class Counter:
             devices.assign(handle, scalar)
 
     def _is_known(self) -> bool:
-        """Whether there are numbers; they are found once there is a kernel."""
+        """Whether there are numbers; they are looked up once there is a kernel."""
         if not self._numbers and library.status().available:
             found = scalar_groups(self._handles)
             self._groups, self._numbers = [group for group, _ in found], [number for _, number in found]
@@ -53,7 +54,8 @@ class Counter:
 
 
 def scalar_groups(handles: Sequence[Any]) -> list[tuple[Any, int]]:
-    """For each handle of a variable, one per device, a group of one and its number; none if a device is no CPU."""
+    """Return a group of one and its number for each handle of a variable, one per device; empty if a device is not a
+    CPU."""
     if any("CPU" not in handle.device.upper() for handle in handles):
         return []
     empty = tf.constant([], tf.int64, [0])

@@ -1,4 +1,4 @@
-"""How a variable that a caller adds begins."""
+"""Initial values of a variable that a caller adds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from optim.errors import HyperparameterError
 
 
 def initializer_of(initializer: Any) -> Callable[..., Any]:
-    """`(shape, dtype=...) -> tensor`, or what Keras calls by a name. Raises HyperparameterError."""
+    """Return `(shape, dtype=...) -> tensor` for a callable or a Keras name. Raises HyperparameterError."""
     if callable(initializer):
         return initializer
     if not isinstance(initializer, str):
         raise HyperparameterError(f"initializer must be a callable or a name, got {initializer!r}")
-    known = {"zeros": tf.zeros, "ones": tf.ones}.get(initializer.lower())  # what most ask for, without importing Keras
+    known = {"zeros": tf.zeros, "ones": tf.ones}.get(initializer.lower())  # the usual case, without importing Keras
     try:
         found = known or tf.keras.initializers.get(initializer)
     except (ImportError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""What a step on a mesh writes, as one argument of a function and not as a handle for each slot.
+"""All variables that a step on a mesh writes, as one argument of a function instead of a handle for each slot.
 
-Whenever a function is called, DTensor looks at each of its arguments: that takes longer than to update a small
-variable. So the kernel's op is given the handles of the model's variables, which the model reads anyway, and the number
-of a group by which it finds all else, on each device its own. TensorFlow orders what a function does by the handles
-that its ops take; for which further ones a number stands, a resolver tells it, wherever the function has those, too.
+DTensor examines each argument of a function at every call, which takes longer than updating a small variable. So the
+kernel's op gets the handles of the model's variables, which the model reads anyway, and the number of a group. With it
+each device finds all other variables. TensorFlow orders the work of a function by the handles of its ops. A resolver
+lists the further handles of a number, if the function has those, too.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _numbers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def number_of(variable: Any, slots: Sequence[Any] = ()) -> Any:
-    """While tracing: `numbers_of` groups of one variable and these slots of it, made on each device of its mesh."""
+    """While tracing: return `numbers_of` groups of one variable and these slots of it, made on each device of its
+    mesh."""
     layout = variable.layout
     with tf.init_scope():
-        devices.wait_for_pending()  # a variable may yet be given its first value
+        devices.wait_for_pending()  # a variable may still get its first value
         handles, slot_handles = devices.handles_of(variable), [devices.handles_of(slot) for slot in slots]
         groups, numbers = [], []
         for k, place in enumerate(layout.mesh.local_device_locations()):
@@ -44,9 +45,11 @@ def number_of(variable: Any, slots: Sequence[Any] = ()) -> Any:
 
 
 def numbers_of(mesh: dtensor.Mesh, numbers: Sequence[int], variables: Sequence[Any], kept: Any) -> Any:
-    """While tracing: a DTensor that tells each device of a mesh the number of its group.
+    """While tracing: return a DTensor that gives each device of a mesh the number of its group.
 
-    Args: `variables`: what the groups have. `kept`: what has to live as long as the numbers, which a function captures.
+    Args:
+      variables: the contents of the groups.
+      kept: objects that must live as long as the numbers, which a function captures.
     """
     with tf.init_scope():
         parts = []
@@ -61,10 +64,10 @@ def numbers_of(mesh: dtensor.Mesh, numbers: Sequence[int], variables: Sequence[A
 
 
 def summed(mesh: dtensor.Mesh, shape: Sequence[int], write: Callable[[Any], None]) -> Any:
-    """While tracing on a mesh: the sum over its devices of float64 numbers that an op on each of them makes.
+    """While tracing on a mesh: return the sum over its devices of float64 numbers that an op on each of them computes.
 
-    What leaves an op on a mesh has to have a layout that DTensor knows. So each device writes its numbers into its part
-    of a variable, by `write`, which is given the number of that.
+    Results of an op on a mesh need a layout that DTensor knows. So each device writes its numbers into its part of a
+    variable, by `write`, which gets the number of the variable's group.
     """
     with tf.init_scope():
         layout = dtensor.Layout([*mesh.dim_names, *[dtensor.UNSHARDED] * len(shape)], mesh)
@@ -75,7 +78,7 @@ def summed(mesh: dtensor.Mesh, shape: Sequence[int], write: Callable[[Any], None
 
 @auto_control_deps.register_acd_resource_resolver
 def _dtopt_group_resolver(op: Any, reads: Any, writes: Any) -> bool:
-    """An op that is given numbers, the kernel's or a call of a function that has it, writes what they stand for."""
+    """Add the variables of the numbers to the writes of an op, the kernel's or a call of a function that has it."""
     if not isinstance(op.graph, func_graph.FuncGraph):
         return False
     inside = op.graph.function_captures.by_val_internal

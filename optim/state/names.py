@@ -1,4 +1,4 @@
-"""Names of model variables, and the regular expressions of options that look at them."""
+"""Names of model variables, and the regular expressions of options that match them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain_name(variable: Any) -> str:
-    """Name of a variable without TensorFlow's output suffix; Keras 3 gives its full path."""
+    """Return the name of a variable without TensorFlow's output suffix; for Keras 3 its full path."""
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or "variable"
     return str(name).split(":")[0]
 

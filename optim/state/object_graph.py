@@ -1,4 +1,5 @@
-"""What `tf.train.Checkpoint(optimizer=...)` finds in a checkpoint, told apart from what others wrote there."""
+"""Find the objects of `tf.train.Checkpoint(optimizer=...)` in a checkpoint, and distinguish them from those of
+others."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ FOREIGN = {
     "_learning_rate": "an optimizer of Keras",
     "_trainable_variables": "an optimizer of Keras",
 }
-"""Children of an optimizer by which others are known: of TF 2.0 to 2.10, of tf.keras 2.9 on, and of Keras 3."""
+"""Children of an optimizer that identify others: of TF 2.0 to 2.10, of tf.keras 2.9 on, and of Keras 3."""
 OF_ADAPTER = re.compile(r"\w+\.\d+")
 """Slots as `optim.for_keras` names them, by position."""
 
 
 def check_is_ours(name: str) -> None:
-    """Raises CheckpointError: a checkpoint has a child of this name, and so is none of a bare optimizer of `optim`."""
+    """Raise CheckpointError: a checkpoint has a child of this name, so it is not from a bare optimizer of `optim`."""
     writer = FOREIGN.get(name) or ("optim.for_keras" if OF_ADAPTER.fullmatch(name) else None)
     if writer is not None:
         raise CheckpointError(
@@ -41,8 +42,11 @@ def check_is_ours(name: str) -> None:
 
 
 class FormerNames:
-    """What variables were called where the checkpoint was written that slots wait for: read once for all variables that
-    are tracked together, as to read it is to walk through all that was found in the checkpoint."""
+    """The variables' names in the checkpoint that slots wait for.
+
+    They are read once for all variables that are tracked together, because reading them walks through everything found
+    in the checkpoint.
+    """
 
     def __init__(self) -> None:
         self._checkpoint: Callable[[], Any] = lambda: None
@@ -50,11 +54,11 @@ class FormerNames:
         self._is_read = False
 
     def read_again(self) -> None:
-        """Others are tracked now."""
+        """Read the names again, because other variables are tracked now."""
         self._is_read = False
 
     def of(self, tracked: Tracked, checkpoint: Any) -> str:
-        """The name of a variable in `checkpoint`; what it is called here if that does not tell."""
+        """Return the name of a variable in `checkpoint`; its current name if the checkpoint does not contain one."""
         if self._checkpoint() is not checkpoint:
             self._checkpoint, self._names, self._is_read = ref(checkpoint), {}, False
         if not self._is_read and id(tracked.variable) not in self._names:
@@ -65,9 +69,10 @@ class FormerNames:
 class SlotNode(tf.Module):
     """The slots of one name by variable, `optimizer/slots/<name>` in checkpoints.
 
-    A checkpoint calls a slot as its variable was called where it was written. The same model may have other names here,
-    as Keras numbers layers that have none. `tf.train.Checkpoint(model=..., optimizer=...)` tells which of the model's
-    variables is which, and what it was called: slots are found by that, and by name where it tells nothing.
+    A checkpoint names a slot after its variable's name at the time of writing. The same model may have other names
+    here, because Keras numbers layers without names. `tf.train.Checkpoint(model=..., optimizer=...)` identifies the
+    model's variables and their former names. Slots are found by these, and by name if the checkpoint does not identify
+    them.
     """
 
     _self_setattr_tracking = False
@@ -88,7 +93,8 @@ class SlotNode(tf.Module):
         return found
 
     def _owner(self, name: str, checkpoint: Any) -> str | None:
-        """Whose slot a checkpoint calls `name`, by the variables that are found in it; None: nobody's here."""
+        """Return the variable of the slot that a checkpoint calls `name`, by the variables found in it; None if it is
+        not here."""
         if checkpoint is None:
             return name
         if self._owners[0]() is not checkpoint:
@@ -99,7 +105,7 @@ class SlotNode(tf.Module):
         return self._owners[1].get(name, name) or None
 
     def keep(self, tracked: Tracked, variable: tf.Variable) -> None:
-        """Track the slot of a variable, which gets the value that a checkpoint read before has for it."""
+        """Track the slot of a variable, and assign the value that an earlier checkpoint has for it."""
         name, former, waiting = tracked.name, self._former_name(tracked), self._deferred_dependencies
         self._kept[name] = tracked, variable
         if former in waiting:
@@ -112,7 +118,7 @@ class SlotNode(tf.Module):
             waiting[name] = of_another
 
     def settle(self) -> None:
-        """Give slots the values that a checkpoint read since has under other names; warn of what is left."""
+        """Give slots the values that a later checkpoint has under other names; warn about the rest."""
         waiting = self._deferred_dependencies
         if not waiting or self._looked_at == (len(waiting), len(self._kept)):
             return
@@ -127,21 +133,21 @@ class SlotNode(tf.Module):
         if waiting and missing:
             warnings.warn(
                 f"a checkpoint has slots of {_listed(waiting)}, which the optimizer was not built on; the slots of"
-                f" {_listed(missing)} are not in it and start anew. Slots are found by the names of variables: give"
+                f" {_listed(missing)} are not in it and start fresh. Slots are found by the names of variables: give"
                 " layers names, or restore the model with the optimizer, tf.train.Checkpoint(model=..., optimizer=...)",
                 UserWarning,
                 stacklevel=6,
             )
 
     def _former_name(self, tracked: Tracked) -> str:
-        """What a variable was called where the checkpoint was written that slots wait for; else what it is called."""
+        """Return the name of a variable in the checkpoint that slots wait for; else its current name."""
         for positions in self._deferred_dependencies.values():
             return self._former_names.of(tracked, positions[-1].checkpoint)
         return tracked.name
 
 
 def _checkpoint_that_is_read() -> Any:
-    """What asks for a child, if TensorFlow's reader of checkpoints does: it tells that nobody."""
+    """Return the checkpoint whose reader asks for a child, if TensorFlow's reader does: it does not pass itself on."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__") != restore.__name__:
         frame = frame.f_back if frame.f_globals.get("__name__") == __name__ else None
@@ -150,7 +156,7 @@ def _checkpoint_that_is_read() -> Any:
 
 
 def _names_in(checkpoint: Any) -> dict[int, str]:
-    """What variables that are found in a checkpoint are called there, by identity, where only one is called so."""
+    """Return the names of variables in a checkpoint, by identity, if each name belongs to only one."""
     nodes = checkpoint.object_graph_proto.nodes
     names = {
         id(variable): attribute.full_name
@@ -163,7 +169,7 @@ def _names_in(checkpoint: Any) -> dict[int, str]:
 
 
 def _found_in(checkpoint: Any) -> dict[int, Any]:
-    """Objects by their numbers in a checkpoint, those included that its reader has not yet come to."""
+    """Return objects by their numbers in a checkpoint, including those that its reader has not reached yet."""
     found = dict(checkpoint.object_by_proto_id.items())
     pending = list(found.items())
     for number, parent in pending:  # which grows

@@ -23,12 +23,13 @@ from optim.state import mesh_groups
 
 @dataclass(frozen=True)
 class Window:
-    """In a function on a mesh the mean of rows over some calls, which the step itself takes from their sum and clears.
+    """The mean of rows over several calls, in a function on a mesh; the step computes it from their sum and clears the
+    sum.
 
     Attributes:
-      number: of the sum and its mark, see `mesh_groups`. calls: how many. mesh: where they are.
+      number: of the sum and its mark, see `mesh_groups`. calls: their number. mesh: the mesh of the sum.
       replicas: how many devices have each part of the sum.
-      scale, limit: what the mean is multiplied with, and then clipped to.
+      scale, limit: the factor of the mean, and the limit to which it is clipped after that.
     """
 
     number: Any
@@ -41,16 +42,16 @@ class Window:
 
 @dataclass(frozen=True)
 class RowGradient:
-    """`IndexedSlices` summed up: row `rows[k]` of the variable has the gradient `sums[k]`, in float32 or float64.
+    """`IndexedSlices` summed by row: row `rows[k]` of the variable has the gradient `sums[k]`, in float32 or float64.
 
-    In a function they may be yet to be summed up, by each device for the rows that it has.
+    In a function each device may still have to sum them, for the rows that it has.
 
     Attributes:
-      sums: all columns, also where devices have some; eagerly on no mesh, wherever the variable is.
-      rows: int64, ascending, each once. shape: of the variable. dtype: of the gradient that was given.
-      is_summed: False in a function, if that is yet to be done.
-      sorted: what dtopt's own kernel has sorted for the local executor; then sums and rows are as they were given.
-      window: where they are then; sums and rows are nothing.
+      sums: all columns, also if devices have some; eagerly without a mesh, wherever the variable is.
+      rows: int64, ascending, each once. shape: of the variable. dtype: of the original gradient.
+      is_summed: False in a function, if the sum is still to be computed.
+      sorted: the result of dtopt's own kernel for the local executor; then sums and rows are unchanged inputs.
+      window: the place of the rows, if it is set; then sums and rows are empty.
       powers: on a GPU, the sums of the powers that the rule needs of each, one power after the other.
     """
 
@@ -65,7 +66,7 @@ class RowGradient:
 
     @property
     def places(self) -> Held | tuple[Any, ...]:
-        """What the local executor gives the kernel with the sums."""
+        """The tensors that the local executor gives the kernel with the sums."""
         if self.sorted is not None:
             return self.sorted
         return (self.rows,) if self.powers is None else (self.rows, self.powers)
@@ -74,13 +75,14 @@ class RowGradient:
         return replace(self, sums=sums)
 
     def without_zeros(self) -> RowGradient:
-        """The rows of it, which are summed up, that have a number other than zero."""
+        """Return only the rows, already summed, that have a nonzero number."""
         is_other = tf.reduce_any(tf.not_equal(self.sums, 0), axis=list(range(1, self.shape.rank)))
         return replace(self, sums=tf.boolean_mask(self.sums, is_other), rows=tf.boolean_mask(self.rows, is_other))
 
 
 def at_hand(variable: Any) -> Any:
-    """The variable, or its copy in the replica that `Strategy.extended.update` is at; None if it has no handle."""
+    """Return the variable, or its copy in the current replica of `Strategy.extended.update`; None if it has no
+    handle."""
     if isinstance(variable, tf.distribute.DistributedValues):
         replica = distribute_lib.get_update_replica_id()
         variable = None if replica is None else variable.values[replica]
@@ -103,14 +105,14 @@ def add_rows(total: tf.Variable, gradient: RowGradient) -> None:
 
 
 def add_in_function(total: tf.Variable, mark: tf.Variable, gradient: RowGradient) -> None:
-    """In a function on a mesh: add rows to the parts of a sum that devices have, and change its mark."""
-    tf.compat.v1.get_default_graph().capture(mark.handle)  # what else reads and writes either finds its place by this
+    """In a function on a mesh: add rows to the parts of a sum on the devices, and change its mark."""
+    tf.compat.v1.get_default_graph().capture(mark.handle)  # this orders other reads and writes of either
     number, limit = mesh_groups.number_of(total, [mark]), int(total.shape[0])
     library.ops().dtopt_gather(window=number, values=gradient.sums, rows=gradient.rows, limit=limit)
 
 
 def mean_in_function(total: tf.Variable, mark: tf.Variable, calls: int, dtype: tf.DType) -> RowGradient:
-    """What a step in such a function takes out of it again."""
+    """Return the mean that a step in such a function takes out of it."""
     layout = total.layout
     parts = math.prod(layout.num_shards(dim) for dim in range(layout.rank))
     number = mesh_groups.number_of(total, [mark])
@@ -119,7 +121,7 @@ def mean_in_function(total: tf.Variable, mark: tf.Variable, calls: int, dtype: t
 
 
 def window_arguments(gradients: Sequence[RowGradient]) -> dict[str, Any]:
-    """What the kernel's ops are told of gradients that have a window."""
+    """Return the arguments of the kernel's ops for gradients that have a window."""
     windows = [gradient.window for gradient in gradients if gradient.window is not None]
     return {
         "windows": [window.number for window in windows],
@@ -130,7 +132,8 @@ def window_arguments(gradients: Sequence[RowGradient]) -> dict[str, Any]:
 
 
 def window_sums(gradients: Sequence[RowGradient]) -> list[tuple[Any, Any]]:
-    """Of each gradient that has a window the sum of squares, and zero, or NaN if a number in it is not finite."""
+    """Return the sum of squares of each gradient that has a window, and zero, or NaN if a number in it is not
+    finite."""
     windows = [gradient.window for gradient in gradients if gradient.window is not None]
     if not windows:
         return []
@@ -143,14 +146,14 @@ def window_sums(gradients: Sequence[RowGradient]) -> list[tuple[Any, Any]]:
 
 
 def clear_windows(gradients: Sequence[Any]) -> None:
-    """No step takes these gradients: those that have a window start again at zero."""
+    """Discard gradients that no step uses: those that have a window start again at zero."""
     given = [g for g in gradients if isinstance(g, RowGradient) and g.window is not None]
     if given:
         library.ops().dtopt_window_clear(**window_arguments(given))
 
 
 def take_rows(total: tf.Variable, rows: Any) -> Any:
-    """These rows of a sum of gradients, which start again at zero."""
+    """Return these rows of a sum of gradients, and set them to zero."""
     found, seen = [], set()
     for device, handle, region in _parts(total):
         with tf.device(device):
@@ -169,7 +172,7 @@ def _regions(total: tf.Variable) -> list[tuple[int, int, int] | None]:
 
 
 def _parts(total: tf.Variable) -> Iterator[tuple[str, Any, Any]]:
-    """Each device, its part, and where that begins."""
+    """Yield each device, its part, and the position where the part begins."""
     if layout_of(total) is None:
         variable = at_hand(total)
         return iter([(variable.device, variable.handle, _regions(total)[0])])

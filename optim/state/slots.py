@@ -15,7 +15,7 @@ from optim.state.tracked import Tracked
 
 
 class SlotTable:
-    """Slot variables by slot name and model variable, in the order in which they were made."""
+    """Slot variables by slot name and model variable, in the order of their creation."""
 
     def __init__(self) -> None:
         self._slots: dict[str, dict[int, tf.Variable]] = {}
@@ -40,7 +40,7 @@ class SlotTable:
         self._kept.clear()
 
     def names_of(self, tracked: Tracked) -> tuple[str, ...]:
-        """The slots that a variable has."""
+        """Return the slots that a variable has."""
         found = self._names_of.get(tracked.index)
         if found is None:
             found = self._names_of[tracked.index] = tuple(n for n in self._slots if tracked.index in self._slots[n])
@@ -50,7 +50,7 @@ class SlotTable:
         return self._slots.get(slot, {}).get(tracked.index)
 
     def get(self, slot: str, tracked: Tracked) -> tf.Variable:
-        """One slot variable. Raises UnknownVariableError."""
+        """Return one slot variable. Raises UnknownVariableError."""
         found = self.find(slot, tracked)
         if found is None:
             raise UnknownVariableError(
@@ -59,7 +59,7 @@ class SlotTable:
         return found
 
     def of(self, tracked: Tracked, names: Sequence[str]) -> dict[str, tf.Variable]:
-        """Those of the named slots that the variable has."""
+        """Return those of the named slots that the variable has."""
         found = {name: self.find(name, tracked) for name in names}
         return {name: variable for name, variable in found.items() if variable is not None}
 
@@ -81,17 +81,17 @@ class SlotTable:
         return any(name.endswith(slot_layout.SCALE) for name in names)
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` makes, once for a key, until there are further slots."""
+        """Return the result of `make`, called once for a key, until there are further slots."""
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
 
     def traced(self, key: Any, function: Callable[..., Any]) -> Any:
-        """`function`, in which these variables are constants, as a `tf.function`; once for a key."""
+        """Return `function`, in which these variables are constants, as a `tf.function`; made once for a key."""
         return self.kept(key, lambda: tf.function(function, autograph=False))
 
     def items(self) -> Iterator[tuple[str, int, tf.Variable]]:
-        """(slot, index of the model variable, slot variable), slot by slot."""
+        """Yield (slot, index of the model variable, slot variable), slot by slot."""
         for slot, per_variable in self._slots.items():
             for index, value in per_variable.items():
                 yield slot, index, value

@@ -27,31 +27,31 @@ from optim.state.unsettled import Unsettled
 
 
 def check_has_shape(slot: str, tracked: Tracked) -> None:
-    """Raises MismatchError: the shape of a variable is not known in full."""
+    """Raise MismatchError: the shape of a variable is not fully known."""
     if tracked.shape is None:
         raise MismatchError(
-            f"variable {tracked} has the shape {tracked.variable.shape}, which is not known in full, so that its slot"
-            f" {slot} has none; make it with a fixed shape"
+            f"variable {tracked} has the shape {tracked.variable.shape}, which is not fully known, so its slot"
+            f" {slot} has no shape either. Make the variable with a fixed shape"
         )
 
 
 class State:
-    """Everything that an optimizer keeps, tracked in `owner` under the names of docs/formats/slot-variables.md."""
+    """The whole state of an optimizer, tracked in `owner` under the names of docs/formats/slot-variables.md."""
 
     def __init__(self, owner: tf.Module, name: str, mesh: dtensor.Mesh | None):
         self._owner = owner
         self._name = name
         self.scope = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name) + "/"
         self.mesh = meshes.check(mesh)
-        """Of the counters: the one given, or the one that all variables share."""
+        """Mesh of the counters: the constructor's, or the one that all variables share."""
         self.built = False
-        """Whether it is known where the variables are."""
+        """Whether the place of the variables is known."""
         self._mesh_was_given = mesh is not None
         self.tracked = TrackedVariables()
         self.slots = SlotTable()
         self._scalars: dict[str, tf.Variable] = {}
         self.unsettled: Unsettled | None = None
-        """The last step, as long as it is not known whether a GPU took it."""
+        """The last step, while it is unknown whether a GPU made it."""
         self._references: set[tuple[str, int]] = set()
         self._counters: dict[str, Counter] = {}
         self._slot_nodes: dict[str, SlotNode] = {}
@@ -65,13 +65,13 @@ class State:
 
     @property
     def scalars(self) -> dict[str, tf.Variable]:
-        """By key; they have the values that they have after all steps that were taken."""
+        """Scalars by key, with their values after all steps."""
         if self.unsettled is not None:
             self.settle()
         return self._scalars
 
     def place_scalars(self) -> None:
-        """While tracing for XLA: bring scalars that were made on the host to the device of the variables."""
+        """While tracing for XLA: move scalars from the host to the device of the variables."""
         if not gpu.is_on() or not is_for_xla() or self.mesh is not None or not len(self.tracked):
             return
         device = self.tracked.at(0).variable.device
@@ -83,31 +83,31 @@ class State:
         self._counters.clear()
 
     def settle(self) -> None:
-        """Wait until it is known whether a GPU took the last step."""
+        """Wait until it is known whether a GPU made the last step."""
         unsettled, self.unsettled = self.unsettled, None
         if unsettled is not None:
             unsettled.settle()
 
     def counter(self, key: str) -> Counter:
-        """The handle-level view of a scalar."""
+        """Return the handle-level view of a scalar."""
         found = self._counters.get(key)
         if found is None or found.variable is not self.scalars[key]:
             found = self._counters[key] = Counter(self.scalars[key])
         return found
 
     def put_scalar(self, key: str, variable: tf.Variable) -> tf.Variable:
-        """Keep a variable of the whole optimizer, `optimizer/<key>` in its checkpoints."""
+        """Store a variable of the whole optimizer, `optimizer/<key>` in its checkpoints."""
         self.scalars[key] = variable
         self._owner._track_trackable(variable, key, overwrite=True)
         return variable
 
     def remove_scalar(self, key: str) -> None:
-        """Forget a variable of the whole optimizer, if there is one."""
+        """Remove a variable of the whole optimizer, if there is one."""
         if self.scalars.pop(key, None) is not None:
             self._owner._delete_tracking(key)
 
     def new_scalar(self, key: str, value: Any, dtype: Any, name: str) -> tf.Variable:
-        """Make and keep a scalar: replicated on the mesh, or plain."""
+        """Make and store a scalar: replicated on the mesh, or plain."""
         layout = None if self.mesh is None else dtensor.Layout.replicated(self.mesh, 0)
         with tf.init_scope(), tf.name_scope(""), _on_host(layout):
             return self.put_scalar(key, placement.new_variable(value, dtype, name, layout))
@@ -116,7 +116,8 @@ class State:
         self.built = bool(value)
 
     def get_iterations(self) -> tf.Variable:
-        """Number of real steps taken: int64 scalar, on the mesh if there is one. May be set before the first step."""
+        """Return the number of real steps taken: int64 scalar, on the mesh if there is one. May be set before the first
+        step."""
         return self.scalars[slot_layout.ITERATIONS]
 
     def set_iterations(self, value: Any) -> None:
@@ -135,11 +136,11 @@ class State:
 
         Args:
           shape: tuple of ints; a scalar by default. dtype: float32 by default.
-          initializer: a name that Keras has for one, such as `"zeros"`, or a callable `(shape, dtype) -> tensor`.
+          initializer: a Keras name, such as `"zeros"`, or a callable `(shape, dtype) -> tensor`.
           name: its name, and its key in checkpoints.
 
         Raises:
-          HyperparameterError: an unknown initializer, or a name that is taken.
+          HyperparameterError: an unknown initializer, or a name that is in use.
         """
         dtype = tf.as_dtype(dtype or tf.float32)
         dims = [int(n) for n in (() if shape is None else shape)]
@@ -154,10 +155,10 @@ class State:
     # Model variables.
 
     def track(self, given: Iterable[Any], names: Iterable[str] | None = None) -> list[Tracked]:
-        """Track model variables, all or none; those tracked before are left as they are.
+        """Track all these model variables, or none of them if one is invalid; tracked ones stay unchanged.
 
         Raises:
-          GradientsError: not a variable. MismatchError: the optimizer was given a mesh and a variable is not on it.
+          GradientsError: not a variable. MismatchError: the optimizer was made with a mesh and a variable is not on it.
         """
         given = list(given)
         chosen: list[str | None] = [None] * len(given) if names is None else list(names)
@@ -172,7 +173,7 @@ class State:
 
     @property
     def given_mesh(self) -> dtensor.Mesh | None:
-        """The mesh that the optimizer was made with, whatever its variables turned out to be on."""
+        """The mesh that the optimizer was made with, whatever the mesh of its variables."""
         return self.mesh if self._mesh_was_given else None
 
     def _check_mesh(self, given: Any) -> None:
@@ -187,10 +188,10 @@ class State:
         )
 
     def _adopt_mesh(self) -> None:
-        """Without `mesh=`, the counters move to the mesh of the variables once these turn out to share one.
+        """Move the counters to the mesh of the variables, without `mesh=`, when these turn out to share one.
 
         Inside a `tf.function` over DTensors only a DVariable counts right: TensorFlow runs an assignment to a plain
-        variable there once per device. They stay the same objects, so that whoever holds one goes on holding it.
+        variable there once per device. The counters stay the same objects, so that other references to them stay valid.
         """
         mesh = common_mesh(self.tracked)
         if self.mesh is not None or mesh is None:
@@ -215,13 +216,13 @@ class State:
         dims: tuple[int, ...] | None = None,
         is_counter: bool = False,
     ) -> tf.Variable:
-        """Make and keep a slot with the dims of its variable, or some of them, filled with a number or with `value`.
+        """Make and store a slot with the dims of its variable, or some of them, filled with a number or with `value`.
 
-        One that a `build` left when it was cut short is returned as it is. `is_counter`: it is placed like the scalars
-        of the whole optimizer.
+        A slot that an interrupted `build` left is returned unchanged. `is_counter`: it is placed like the scalars of
+        the whole optimizer.
 
         Raises:
-          MismatchError: a slot filled with a number, for a variable whose shape is not known in full; or no dims are.
+          MismatchError: a slot filled with a number, for a variable whose shape is not fully known; or no dims are.
         """
         found = self.slots.find(slot, tracked)
         if found is not None:
@@ -252,10 +253,10 @@ class State:
         return self.put_slot(slot, tracked, made)
 
     def new_copy(self, slot: str, tracked: Tracked, policy: Placement, dtype: tf.DType) -> tf.Variable:
-        """Make and keep a slot that starts as the value of its variable.
+        """Make and store a slot that starts as the value of its variable.
 
-        A variable of a model that is built inside a `tf.function` has none yet: TensorFlow traces such a function
-        twice, and gives the variables their values in between. `copy_late_values` sees to it then.
+        A variable of a model that is built inside a `tf.function` has no value yet: TensorFlow traces such a function
+        twice, and gives the variables their values in between. `copy_late_values` copies these.
         """
         if _has_value(tracked):
             value = tf.cast(tracked.variable.read_value(), dtype)
@@ -265,7 +266,7 @@ class State:
         return made
 
     def copy_late_values(self) -> None:
-        """Give the copies of variables that had no value when the copies were made their first values."""
+        """Set the copies of variables that had no value at the time of copying."""
         if not self._late:
             return
         with tf.init_scope():
@@ -274,14 +275,14 @@ class State:
             self._late = [pair for pair in self._late if not _has_value(pair[1])]
 
     def settle_checkpoints(self) -> None:
-        """Bring values that a checkpoint has under other names of variables, before a step needs them."""
+        """Load values that a checkpoint has under other names of variables, before a step needs them."""
         for node in self._slot_nodes.values():
             node.settle()
 
     def new_reference(
         self, slot: str, tracked: Tracked, policy: Placement, shape: Sequence[int] | None, initial_value: Any
     ) -> tf.Variable:
-        """What `Optimizer.add_variable_from_reference` returns."""
+        """Return the result of `Optimizer.add_variable_from_reference`."""
         found = self.slots.find(slot, tracked)
         if found is not None:
             dims = tracked.variable.shape.as_list() if shape is None else [int(n) for n in shape]
@@ -302,12 +303,12 @@ class State:
         return self.put_slot(slot, tracked, made)
 
     def placeholder(self, tracked: Tracked) -> tf.Variable:
-        """A scalar zero on the mesh of a variable, for a slot that it does not have."""
+        """Return a scalar zero on the mesh of a variable, for a slot that it does not have."""
         layout = None if tracked.mesh is None else dtensor.Layout.replicated(tracked.mesh, 0)
         return placement.new_variable(0, tracked.variable.dtype, "placeholder", layout)
 
     def put_slot(self, slot: str, tracked: Tracked, variable: tf.Variable) -> tf.Variable:
-        """Keep a slot variable, `optimizer/slots/<slot>/<variable>` in checkpoints."""
+        """Store a slot variable, `optimizer/slots/<slot>/<variable>` in checkpoints."""
         node = self._slot_nodes.get(slot)
         if node is None:
             node = self._slot_nodes[slot] = SlotNode(self._former_names)
@@ -317,17 +318,18 @@ class State:
         return variable
 
     def all_variables(self) -> list[tf.Variable]:
-        """Iterations, learning rate, other scalars, then slot by slot in build order; none is trainable."""
+        """Return iterations, learning rate, other scalars, then slot by slot in build order; all are non-trainable."""
         return [*self.scalars.values(), *(variable for _, _, variable in self.slots.items())]
 
     # Values.
 
     def get_weights(self) -> list[Any]:
-        """The values of `variables`, as whole numpy arrays whatever the layouts."""
+        """Return the values of `variables`, as whole numpy arrays whatever the layouts."""
         return weights.read(self.all_variables())
 
     def set_weights(self, values: Sequence[Any]) -> None:
-        """Assign all `variables`, as `get_weights` gives them. Raises MismatchError: others; then none was assigned."""
+        """Assign all `variables`, in the order of `get_weights`. Raises MismatchError for wrong arrays; then nothing
+        was assigned."""
         weights.write(self.all_variables(), values, self._name)
 
     def save_own_variables(self, store: Any) -> None:
@@ -340,7 +342,7 @@ class State:
 
 
 def _on_host(layout: dtensor.Layout | None) -> AbstractContextManager[Any]:
-    """Put scalars of no mesh on the host if GPUs are launched from there: to read them there would be to wait."""
+    """Put scalars without a mesh on the host if GPU steps are launched from there: reading them on a GPU would wait."""
     is_placed = layout is not None or tf.distribute.has_strategy()
     return on_host() if gpu.is_on() and not is_placed else nullcontext()
 
@@ -352,12 +354,12 @@ def _has_value(tracked: Tracked) -> bool:
 
 
 def slot_variable_name(slot: str, variable: tf.Variable) -> str:
-    """`m/dense/kernel`, after the name TensorFlow shares the variable under, as Keras 2.9 names slots."""
+    """Return `m/dense/kernel`, with the name under which TensorFlow shares the variable, as Keras 2.9 names slots."""
     return f"{slot}/{variable._shared_name}"
 
 
 def _broadcast(initial_value: Any, tracked: Tracked) -> Any:
-    """An initial value in the shape of its variable: a number fills it."""
+    """Return an initial value in the shape of its variable: a number fills it."""
     if isinstance(initial_value, tf.Variable):
         return initial_value.read_value()
     if initial_value is None or dtensor.is_dtensor(initial_value):

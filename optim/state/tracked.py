@@ -1,4 +1,4 @@
-"""What an optimizer knows about the variables of a model."""
+"""An optimizer's knowledge of the variables of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from optim.state.names import plain_name
 
 
 def unwrap(variable: Any) -> tf.Variable:
-    """The `tf.Variable` inside a Keras 3 variable or a mixed-precision wrapper, or the variable itself.
+    """Return the `tf.Variable` inside a Keras 3 variable or a mixed-precision wrapper, or the variable itself.
 
     Raises:
       GradientsError: not a variable.
@@ -30,7 +30,7 @@ def unwrap(variable: Any) -> tf.Variable:
 
 
 def variable_in(value: Any) -> tf.Variable | None:
-    """What `unwrap` finds; None in what is no variable."""
+    """Return the result of `unwrap`; None for an object that is not a variable."""
     if isinstance(value, tf.Variable) and not hasattr(value, "_variable"):
         return value
     inner = getattr(value, "_value", None)  # Keras 3 on the TensorFlow backend
@@ -43,7 +43,7 @@ def variable_in(value: Any) -> tf.Variable | None:
 class Tracked:
     """One model variable that an optimizer was built on.
 
-    `given` is what the caller handed in, `variable` the `tf.Variable` in it, `name` its unique name in checkpoints.
+    `given` is the caller's object, `variable` the `tf.Variable` in it, `name` its unique name in checkpoints.
     """
 
     index: int
@@ -53,33 +53,35 @@ class Tracked:
     layout: dtensor.Layout | None
     mesh: dtensor.Mesh | None
     layout_text: str | None
-    """`layout` as DTensor writes it: parsing the layout of every gradient of a step would take as long as the step."""
+    """`layout` as DTensor writes it: parsing the layout of every gradient would take as long as the rest of the
+    step."""
 
     shape: tuple[int, ...] | None
-    """None if it is not known in full."""
+    """Shape; None if it is not fully known."""
     dtype_number: int
     """The variable's dtype as TensorFlow's C API numbers it."""
     expected: Expected
-    """These three for `optim.native`."""
+    """These three are for `optim.native`."""
     may_be_constrained: bool
-    """Whether it has a constraint, or is one of Keras's, which may be given one at any time."""
+    """Whether it has a constraint, or is one of Keras's, which may get one at any time."""
 
     def __str__(self) -> str:
         return repr(self.name)
 
     @property
     def is_overwritten(self) -> bool:
-        """Whether steps assign the gradient to it as it is (`overwrite_with_gradient` of Keras, for float8 scales)."""
+        """Whether steps assign the gradient to it unchanged (`overwrite_with_gradient` of Keras, for float8 scales)."""
         return bool(getattr(self.given, "overwrite_with_gradient", False))
 
     @property
     def names(self) -> tuple[str, str]:
-        """What regular expressions of options look at: its name in checkpoints, and its own."""
+        """The names that regular expressions of options match: its name in checkpoints, and its own."""
         return self.name, plain_name(self.given)
 
 
 class TrackedList(list[Tracked]):
-    """Those of one step, and what steps ask of all of them: to look at each takes long while they are out of caches."""
+    """The variables of one step, with facts about all of them: examining each takes long while they are not in a
+    cache."""
 
     @cached_property
     def expected(self) -> AllExpected:
@@ -95,7 +97,7 @@ class TrackedList(list[Tracked]):
 
 
 class TrackedVariables:
-    """The model variables of one optimizer in build order, found again by identity."""
+    """The model variables of one optimizer in build order, looked up by identity."""
 
     unwrap = staticmethod(unwrap)
 
@@ -125,8 +127,8 @@ class TrackedVariables:
     def _why_unknown(self, name: str) -> str:
         if name in self._names:
             return (
-                f"the optimizer was built on another variable that is called {name!r}, too, of a model or an optimizer"
-                " that was copied, perhaps; give the copy an optimizer of its own, or call optimizer.build([...]) with"
+                f"the optimizer was built on another variable with the name {name!r}, perhaps of a copied model or"
+                " optimizer. Make a new optimizer for the copy, or call optimizer.build([...]) with"
                 " its variables first"
             )
         known = ", ".join(str(t) for t in self._items[:5]) or "none yet"
@@ -137,11 +139,11 @@ class TrackedVariables:
         )
 
     def at(self, index: int) -> Tracked:
-        """By build order."""
+        """Return a variable by build order."""
         return self._items[index]
 
     def in_build_order(self, gradients: Sequence[Any]) -> list[Any]:
-        """The variables as they were given, for as many gradients. Raises MismatchError."""
+        """Return the caller's variables, for this number of gradients. Raises MismatchError."""
         if len(gradients) != len(self):
             raise MismatchError(
                 f"{len(gradients)} gradients for the {len(self)} variables that the optimizer was built on; pass"
@@ -150,20 +152,20 @@ class TrackedVariables:
         return [item.given for item in self]
 
     def recall(self, variables: Sequence[Any]) -> TrackedList | None:
-        """What `find` returned last, if it was for the same variables."""
+        """Return the last result of `find`, if it was for the same variables."""
         ids, _, found = self._last
         return found if ids == tuple(map(id, variables)) else None
 
     def find(self, variables: Sequence[Any]) -> TrackedList:
-        """Each variable by identity. Raises UnknownVariableError."""
+        """Look up each variable by identity. Raises UnknownVariableError."""
         found = TrackedList(self[variable] for variable in variables)
         if all(item.variable is variable for item, variable in zip(found, variables, strict=True)):
-            # Held, so that no other object takes over an id. Wrappers may change what is in them.
+            # References prevent reuse of an id by another object. Wrappers may change their contents.
             self._last = (tuple(map(id, variables)), list(variables), found)
         return found
 
     def add(self, given: Any, name: str | None = None) -> Tracked:
-        """Track a variable; one that is tracked already is returned as it is."""
+        """Track a variable; return a tracked one unchanged."""
         variable = unwrap(given)
         if id(variable) in self._by_id:
             return self._by_id[id(variable)]
@@ -193,6 +195,6 @@ class TrackedVariables:
 
 
 def common_mesh(tracked: Iterable[Tracked]) -> dtensor.Mesh | None:
-    """The one mesh that all these variables are on; None if there is none, or more than one."""
+    """Return the one mesh of all these variables; None without a mesh, or with more than one."""
     meshes = {t.mesh for t in tracked}
     return meshes.pop() if len(meshes) == 1 else None

@@ -1,4 +1,4 @@
-"""Steps that a GPU may yet turn out to have left out."""
+"""Steps for which it is still unknown whether a GPU left them out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from optim.state.counter import Counter
 
 
 class Unsettled:
-    """The counters of such a step, which have the values of a step that was taken.
+    """The counters of such a step, with their values as if the step was made.
 
     Args:
       was_left_out: waits until the GPU knows whether there was no step, and returns it.
       counters: those that the step has moved. before: their values before it.
-      leave_out: moves what a step moves that is left out.
+      leave_out: makes the changes of a step that is left out.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class Unsettled:
         self._leave_out = leave_out
 
     def settle(self) -> None:
-        """Wait for what the GPU found out. If there was no step, give the counters the values that they have then.
+        """Wait for the GPU's result. If there was no step, correct the counters.
 
-        If they have been given other values since, as by a checkpoint, they keep these.
+        Counters that have got other values since, for example from a checkpoint, keep these.
         """
         if not self._was_left_out() or any(counter.peek() != new for counter, _, new in self._moved):
             return

@@ -1,4 +1,4 @@
-"""Lists of weights: whole numpy arrays out of variables on any mesh, and back into them, all or none."""
+"""Lists of weights: read variables on any mesh as whole numpy arrays, and write them back, all or nothing."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from optim.layouts import placement
 
 
 def read(variables: Sequence[tf.Variable]) -> list[np.ndarray]:
-    """The value of each variable."""
+    """Return the value of each variable."""
     return [np.asarray(placement.to_host(variable)) for variable in variables]
 
 
 def write(variables: Sequence[tf.Variable], weights: Sequence[Any], owner: str) -> None:
-    """Assign one array to each variable, cast to its dtype and laid out as it is.
+    """Assign one array to each variable, cast to its dtype, in its layout.
 
     Raises:
       MismatchError (a ValueError): another number of arrays, or another shape. Then nothing was assigned.
     """
     arrays = [np.asarray(weight) for weight in weights]
     if len(arrays) != len(variables):
-        hint = "" if variables else "; it has none before its first step, so take one, or call _create_all_weights"
+        hint = (
+            "" if variables else "; before its first step it has no weights: take a step, or call _create_all_weights"
+        )
         raise MismatchError(
             f"set_weights of {owner} was given a list of {len(arrays)} arrays, it has {len(variables)} weights{hint}"
         )

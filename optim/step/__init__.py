@@ -1,1 +1,1 @@
-"""One call of `apply_gradients`: gradients are checked, gathered, and made a step on an executor."""
+"""One call of `apply_gradients`: check gradients, gather them, and run a step on an executor."""

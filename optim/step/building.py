@@ -1,4 +1,4 @@
-"""What an optimizer makes for model variables when it is built: the slots of its algorithm and of its options."""
+"""Build an optimizer for model variables: create the slots of its algorithm and of its options."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from optim.step.stepping import check_not_tf1
 
 
 def begin(optimizer: Any, name: str, mesh: dtensor.Mesh | None) -> State:
-    """Give an optimizer that is being made its name, and return its state. Raises UnsupportedError: in a TF1 graph."""
+    """Give a new optimizer its name, and return its state. Raises UnsupportedError: in a TF1 graph."""
     check_not_tf1()
     optimizer._name = name
     return State(optimizer, name, mesh)
 
 
 class Builder:
-    """The slots of one optimizer: made, and found again."""
+    """The slots of one optimizer: creates them, and looks them up."""
 
     def __init__(self, algorithm: Algorithm, state: State, settings: Settings):
         self._algorithm = algorithm
@@ -37,7 +37,7 @@ class Builder:
             state.new_scalar(name, value, tf.float64, name)
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """What `Optimizer.build` does."""
+        """Build as `Optimizer.build` describes."""
         self._settings.averages.check_not_swapped("build")
         with tf.init_scope(), tf.name_scope(self._state.scope):
             new = [t for t in self._state.track(var_list) if t.index not in self._done and not t.is_overwritten]
@@ -50,7 +50,7 @@ class Builder:
         self._state.built = True
 
     def _add(self, slot: Slot, tracked: Tracked) -> None:
-        """Make a slot of the algorithm, if a variable like this has it."""
+        """Create a slot of the algorithm, if such a variable has it."""
         rule = self._algorithm.rule_of(tracked)
         if rule is None or slot not in rule.slots:
             return
@@ -68,14 +68,14 @@ class Builder:
             self._state.new_slot(slot.name, tracked, policy, fill=float(slot.initial), dims=dims, dtype=dtype)
 
     def slot_names(self) -> list[str]:
-        """Names of the slots that exist; before `build`, those that the algorithm will have."""
+        """Return the names of the slots that exist; before `build`, of those that the algorithm will have."""
         return self._state.slots.names or list(dict.fromkeys(slot.name for slot in self._algorithm.slots))
 
     def get_slot(self, variable: Any, name: str) -> tf.Variable:
-        """The slot `name` of a model variable, shaped like it. Raises UnknownVariableError (a KeyError).
+        """Return the slot `name` of a model variable, shaped like it. Raises UnknownVariableError (a KeyError).
 
-        A slot that the algorithm keeps for variables of another rank only (Adafactor's row means of a bias) is a scalar
-        zero, as in Keras, and no part of the state.
+        A slot that the algorithm keeps only for variables of another rank (Adafactor's row means of a bias) is a scalar
+        zero, as in Keras, and not part of the state.
         """
         tracked = self._state.tracked[variable]
         found = self._state.slots.find(name, tracked)

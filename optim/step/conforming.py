@@ -1,4 +1,5 @@
-"""Gradients as a step takes them: as their variables are; `IndexedSlices` by row, if the kernel takes rows."""
+"""Conversion of gradients to the form of a step: that of their variables; `IndexedSlices` by row, if the kernel takes
+rows."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from optim.step.gradients import conform, conform_all
 
 
 class Conforming:
-    """What becomes of the gradients of a call before its step, or before they join a sum."""
+    """Converts the gradients of a call before its step, or before they are added to a sum."""
 
     def __init__(self, algorithm: Algorithm, state: State, settings: Settings, execution: Execution):
         self._algorithm = algorithm
@@ -32,9 +33,9 @@ class Conforming:
         self._execution = execution
 
     def conformed(self, gradients: Sequence[Any], tracked: TrackedList, executor: str) -> tuple[list[Any], Apart]:
-        """The gradients as their variables are; `IndexedSlices` as they are, if the kernel takes them.
+        """Return the gradients in the form of their variables; `IndexedSlices` stay, if the kernel takes them.
 
-        `executor`: of an eager step that is no replica's, otherwise nothing.
+        `executor`: of an eager step outside replicas; else an empty string.
         """
         settings, by_kernel = self._settings, bool(executor) and self._execution.has_kernel
         is_float32 = settings.masters.master_copies or settings.accumulation.is_used
@@ -71,7 +72,8 @@ class Conforming:
     def _settled(
         self, gradients: Sequence[Any], tracked: Sequence[Tracked], slices: Sequence[int], keeps_float32: bool
     ) -> tuple[list[Any], Apart]:
-        """The gradients of a step, of which some have slices, with what is done before these are summed done."""
+        """Return the gradients of a step, some of which have slices, after the operations that come before these are
+        summed."""
         settings = self._settings
         given = [g if i in slices else conform(g, tracked[i], keeps_float32) for i, g in enumerate(gradients)]
         given = portable.settled(given, settings.clipping.option, settings.loss_scale.now())
@@ -79,7 +81,8 @@ class Conforming:
         return given, Apart(True, {tracked[i].index: Slices.of(given[i]) for i in squares})
 
     def _named(self, gradients: Sequence[Any], tracked: Sequence[Tracked], made_dense: Sequence[int]) -> dict[int, Any]:
-        """The rows that `IndexedSlices` name which are made dense, by index of the variable, if others are to stay."""
+        """Return the rows of `IndexedSlices` that are made dense, by index of the variable, if other rows must not
+        change."""
         if self._settings.accumulation.is_used:
             return {}
         lazy = [i for i in made_dense if self._settings.lazy_rows.applies_to(tracked[i])]

@@ -1,4 +1,4 @@
-"""Which executor an optimizer's steps use and why, and what is kept for it from step to step."""
+"""Choose and explain the executor of an optimizer's steps, and store its data from step to step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from optim.step.reports import ExecutorReport
 
 
 class Execution:
-    """What the executors of one optimizer keep; made anew when variables, slots or options change."""
+    """The data that the executors of one optimizer store; created again when variables, slots or options change."""
 
     def __init__(self, algorithm: Algorithm, state: State, settings: Settings):
         self._algorithm = algorithm
@@ -33,32 +33,32 @@ class Execution:
         self.has_kernel = False
         """Whether there was a kernel at the last `report`."""
         self._by_row: dict[int, bool] = {}
-        """Of variables, by index: whether eager steps take rows of their gradients, as of the last `report`."""
+        """By index of the variable: whether eager steps take rows of its gradient, as of the last `report`."""
 
     def _rule_of(self, item: Tracked) -> Rule | None:
         return self._algorithm.updating_rule_of(item)
 
     def forget(self) -> None:
-        """Options have changed."""
+        """Drop the stored data, because options have changed."""
         self._plan = self._report = None
 
     def plan(self) -> local.Plan:
-        """The local executor's handles, as of the last `report`."""
+        """Return the local executor's handles, as of the last `report`."""
         if self._plan is None:
             tracked = list(self._state.tracked)
             self._plan = local.Plan([*map(self._rule_of, tracked)], tracked, self._state.slots)
         return self._plan
 
     def report(self) -> ExecutorReport:
-        """Which executor eager steps use, why, and what updates each variable.
+        """Return which executor eager steps use, why, and what updates each variable.
 
-        Raises UnsupportedError: `executor="local"` asks for what cannot be.
+        Raises UnsupportedError: `executor="local"` is impossible here.
         """
         status = library.status()
         self.has_kernel = status.available
         key = (len(self._state.tracked), len(self._state.slots), status)
         if self._report is None or self._report[0] != key:
-            self._plan, self._by_row = None, {}  # of other variables, or for another kernel or none
+            self._plan, self._by_row = None, {}  # for other variables, for another kernel, or without one
             self._report = (key, self._new_report())
         return self._report[1]
 
@@ -77,11 +77,11 @@ class Execution:
 
     @property
     def _squares(self) -> bool:
-        """Whether of rows that a batch has several times each gradient is squared."""
+        """Whether several gradients of a row in a batch are squared one by one."""
         return self._settings.repeated_rows.squares
 
     def _why_dense_rows(self) -> str:
-        """The first reason why a function makes gradients of rows dense; empty if it makes none so."""
+        """Return the first reason why a function makes gradients of rows dense; empty if it does not."""
         return next(filter(None, (self._why_dense_rows_of(item) for item in self._state.tracked)), "")
 
     def _why_dense_rows_of(self, item: Tracked) -> str:
@@ -105,10 +105,15 @@ class Execution:
         if not one_op.is_divided_well(rule, item, slots):
             return "TensorFlow runs no op of dtopt's in functions on meshes"
         is_alike = self._has_sum_as_stepped(item)
-        return "" if is_alike else f"the sum of gradients of {item} is placed otherwise than what a step updates"
+        return (
+            ""
+            if is_alike
+            else f"the sum of gradients of {item} has another placement than the part that a step updates"
+        )
 
     def _why_dense_on_gpu(self, item: Tracked) -> str:
-        """Why all rows of a variable on a GPU are updated, whichever have a gradient; empty if only these are."""
+        """Explain why all rows of a variable on a GPU are updated, whichever have a gradient; empty if only these
+        are."""
         rule, settings, slots = self._rule_of(item), self._settings, self._state.slots
         assert rule is not None
         program = native.program_of(rule, item, slots)
@@ -129,7 +134,7 @@ class Execution:
         )
 
     def _has_sum_as_stepped(self, item: Tracked) -> bool:
-        """Whether devices have those rows of the sum of gradients, if there is one, that they update."""
+        """Whether the sum of gradients, if there is one, has on each device the rows that it updates."""
         total = self._state.slots.find(slot_layout.ACCUMULATED_GRADIENT, item)
         rule, slots = self._rule_of(item), self._state.slots
         return total is None or placement.layout_of(total) == plan.step_layout(rule, item, slots)
@@ -148,11 +153,11 @@ class Execution:
         return "fused" if kernels.kernel_for(rule, dtype) else "ops"
 
     def _why_not_native(self, is_portable: bool) -> str:
-        """The first reason why a variable is not updated by dtopt's own kernel; empty if all are."""
+        """Return the first reason why dtopt's own kernel does not update a variable; empty if it updates all."""
         return next(filter(None, (self._why_no_kernel(item, is_portable) for item in self._state.tracked)), "")
 
     def _why_no_kernel(self, item: Tracked, is_portable: bool) -> str:
-        """Why an eager step does not update a variable by dtopt's own kernel; empty if it does."""
+        """Explain why dtopt's own kernel does not update a variable in an eager step; empty if it does."""
         rule, asked = self._rule_of(item), self._settings.execution.executor
         if is_portable and (rule is None or item.mesh is not None or asked == "portable"):
             return "the steps are portable"
@@ -177,7 +182,7 @@ class Execution:
         return "" if other is None else f"lazy_rows names variable {other}, which dtopt's kernel does not update"
 
     def keeps_rows(self, item: Tracked) -> bool:
-        """Whether the local executor can leave single rows of a variable as they are."""
+        """Whether the local executor can leave single rows of a variable unchanged."""
         rule = self._rule_of(item)
         why_not = native.why_not(rule, item, self._state.slots, self._squares)
         if native.on_gpu(item):
@@ -209,13 +214,13 @@ class Execution:
         return all(one_op.takes_rows(self._rule_of(t), t, state.slots, self._squares) for t in state.tracked)
 
     def _squares_all_rows(self, rule: Rule, item: Tracked) -> bool:
-        """Whether a GPU is given all rows of a gradient with the sums of their squares, as all of them move."""
+        """Whether a GPU gets all rows of a gradient with the sums of their squares, because all of them move."""
         if not self._squares or self._settings.lazy_rows.applies_to(item) or not native.adds_up_on(item):
             return False
         return not native.why_not(rule, item, self._state.slots, each=True)
 
     def _why_not_in_shards(self, item: Tracked) -> str:
-        """Why a variable cannot be updated shard by shard; empty if it can."""
+        """Explain why a variable cannot be updated shard by shard; empty if it can."""
         rule, slots = self._rule_of(item), self._state.slots
         assert rule is not None
         if why := plan.why_not_in_shards(rule, item, slots):
@@ -233,7 +238,7 @@ class Execution:
         return ""
 
     def check_traceable(self, tracked: Sequence[Tracked]) -> None:
-        """Refuse, while tracing, what TensorFlow would run wrongly."""
+        """Refuse, while tracing, steps that TensorFlow would run incorrectly."""
         asked, state = self._settings.execution, self._state
         if asked.executor == "local":
             raise UnsupportedError(

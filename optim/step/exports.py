@@ -1,7 +1,7 @@
-"""A `tf.function` that holds a step and is written into a SavedModel.
+"""A `tf.function` that contains a step and is written into a SavedModel.
 
-TensorFlow loads a SavedModel only where all of its ops are known. So what is traced while one is written, as every
-`tf.function` is, has no op of dtopt's kernel; where a concrete function has it, the user is told.
+TensorFlow loads a SavedModel only if it knows all of its ops. Every `tf.function` is traced while it is written, and
+such traces contain no op of dtopt's kernel. If a concrete function contains one, the user gets a warning.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from tensorflow.python.saved_model import save_context
 from optim.errors import UnsupportedError
 
 KERNEL = "DtoptStep"
-WITHOUT = (
-    'save the tf.function that it comes from, which is then traced anew, or make the optimizer with executor="portable"'
-)
+WITHOUT = 'save the tf.function that it comes from, which is then traced again, or use executor="portable"'
 
 _told: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -30,10 +28,10 @@ def is_written() -> bool:
 
 
 def check(graph: tf.Graph) -> None:
-    """Tell what stands in the way of loading a function with this graph.
+    """Warn about problems of loading a function with this graph.
 
     Raises:
-      UnsupportedError: on a mesh, TensorFlow cannot write what the kernel's op is given.
+      UnsupportedError: on a mesh, TensorFlow cannot write the inputs of the kernel's op.
     """
     if graph in _told or not _has_kernel(graph):
         return

@@ -1,4 +1,4 @@
-"""The gradients that a call brings, checked, and made dense in the shape, dtype and layout of their variables."""
+"""Check the gradients of a call, and make them dense in the shape, dtype and layout of their variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
 
 
 def split_pairs(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
-    """The gradients and the variables of (gradient, variable) pairs.
+    """Return the gradients and the variables of (gradient, variable) pairs.
 
     Raises:
       GradientsError: not an iterable of pairs.
@@ -31,7 +31,7 @@ def split_pairs(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
         raise GradientsError(
             f"grads_and_vars must be an iterable of (gradient, variable) pairs, got {type(grads_and_vars).__name__}"
         ) from error
-    if set(map(type, pairs)) == {tuple} and set(map(len, pairs)) == {2}:  # what is usual, without a loop in Python
+    if set(map(type, pairs)) == {tuple} and set(map(len, pairs)) == {2}:  # the usual case, without a loop in Python
         gradients, variables = zip(*pairs, strict=True)
         return list(gradients), list(variables)
     for position, pair in enumerate(pairs):
@@ -44,7 +44,7 @@ def split_pairs(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
 
 
 def check_distinct(variables: Sequence[Any]) -> None:
-    """Raises GradientsError: not a variable, or the same variable twice."""
+    """Raise GradientsError: not a variable, or the same variable twice."""
     seen: set[int] = set()
     for given in variables:
         variable = unwrap(given)
@@ -54,7 +54,7 @@ def check_distinct(variables: Sequence[Any]) -> None:
 
 
 def check_dtypes(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Raises MismatchError: a variable that has a gradient holds integers, booleans or strings."""
+    """Raise MismatchError: a variable that has a gradient contains integers, booleans or strings."""
     for gradient, given in zip(gradients, variables, strict=True):
         dtype = unwrap(given).dtype
         if gradient is not None and not (dtype.is_floating or dtype.is_complex):
@@ -65,18 +65,18 @@ def check_dtypes(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
 
 
 def check_complex(tracked: Sequence[Tracked], clips: bool, scales: bool) -> None:
-    """Raises MismatchError: a variable is complex, and gradients are clipped, or looked at by `loss_scale`."""
+    """Raise MismatchError: a variable is complex, and gradients are clipped, or tested by `loss_scale`."""
     item = next((item for item in tracked if item.variable.dtype.is_complex), None)
     if item is not None and (clips or scales):
         raise MismatchError(
             f"variable {item} is {item.variable.dtype.name}, and complex gradients cannot be"
-            f" {'clipped' if clips else 'tested for loss_scale'}; leave that out, or give such variables an optimizer"
-            " of their own"
+            f" {'clipped' if clips else 'tested for loss_scale'}; switch that off, or use another optimizer"
+            " for such variables"
         )
 
 
 def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
-    """`grads_and_vars` as a list of pairs.
+    """Return `grads_and_vars` as a list of pairs.
 
     Raises:
       GradientsError: not an iterable of pairs, or the same variable twice.
@@ -89,12 +89,13 @@ def check_pairs(grads_and_vars: Any) -> list[tuple[Any, Any]]:
 def conform_all(
     gradients: Sequence[Any], tracked: TrackedList, keeps_float32: bool = False, by_kernel: bool = False
 ) -> tuple[list[Any], Held | None]:
-    """`conform` of each; an eager gradient that is as it should be, which is usual, costs little.
+    """Apply `conform` to each; the usual eager gradient, which needs no change, costs little.
 
-    Args: `by_kernel`: whether this is eager, and dtopt's own kernel is there to look at them.
+    Args:
+      by_kernel: whether this is eager, and dtopt's own kernel can check them.
 
     Returns:
-      The gradients, and the same as dtopt's own kernel has them, if it looked at them and all were as they should be.
+      The gradients, and the same as dtopt's own kernel has them, if it checked them and none needs a change.
     """
     if not by_kernel:
         each = _conform_by_one if tf.executing_eagerly() else _conform_in_graph
@@ -113,7 +114,7 @@ def _conform_in_graph(gradients: Sequence[Any], tracked: Sequence[Tracked], keep
 
 
 def _conform_by_one(gradients: Sequence[Any], tracked: Sequence[Tracked], keeps_float32: bool) -> list[Any]:
-    """Eagerly, without the kernel."""
+    """Convert gradients eagerly, without the kernel."""
     on_mesh = any(item.layout is not None for item in tracked)
     reader = placement.DTensorReader() if on_mesh else None
 
@@ -131,7 +132,7 @@ def _conform_by_one(gradients: Sequence[Any], tracked: Sequence[Tracked], keeps_
 
 
 def checked_when_run(gradients: Sequence[Any], tracked: Sequence[Tracked]) -> tuple[list[Any], list[Any]]:
-    """The gradients of a graph and, where it does not know all of their shapes, what checks these when it runs."""
+    """Return the gradients of a graph, with checks at run time if the graph does not know all of their shapes."""
     passed, checks = list(gradients), []
     for i, gradient in enumerate(gradients):
         if not gradient.shape.is_fully_defined():
@@ -142,14 +143,14 @@ def checked_when_run(gradients: Sequence[Any], tracked: Sequence[Tracked]) -> tu
 
 
 def conform(gradient: Any, tracked: Tracked, keeps_float32: bool = False) -> Any:
-    """A dense gradient of the variable's shape, dtype and layout.
+    """Return a dense gradient of the variable's shape, dtype and layout.
 
-    In a function that pins the layout: where slots are sharded further, DTensor would otherwise compute the gradient in
-    the layout of the slots, and cannot compile every product of the program in it.
+    A function pins the layout. If slots are sharded further, DTensor would compute the gradient in the layout of the
+    slots, and it cannot compile every product of the program in that layout.
 
     `IndexedSlices` are made dense; repeated indices add up, in float32 at least. Floating dtypes are cast to the
-    variable's; with `keeps_float32`, where it is added up or used in float32, a float32 gradient of a float16 or
-    bfloat16 variable stays what it is.
+    variable's. With `keeps_float32`, if the gradient is added up or used in float32, a float32 gradient of a float16 or
+    bfloat16 variable keeps its dtype.
 
     Raises:
       MismatchError: shape, dtype or mesh differ. GradientsError: not a tensor.
@@ -177,14 +178,15 @@ def conform(gradient: Any, tracked: Tracked, keeps_float32: bool = False) -> Any
 
 
 def densify(gradient: tf.IndexedSlices, tracked: Tracked) -> tf.Tensor:
-    """The dense form of `IndexedSlices` of a variable: rows with the same index are added, in float32 at least."""
+    """Return the dense form of `IndexedSlices` of a variable: rows with the same index are added, in float32 at
+    least."""
     if tracked.variable.shape.rank == 0:
         raise MismatchError(f"the gradient of {tracked} is IndexedSlices, but the variable is a scalar")
     if adds_up_on_gpu(tracked):
         return table_on_gpu(gradient, tracked, is_dense=True)[0]
     rows = tracked.variable.shape[0]
-    indices = tf.convert_to_tensor(gradient.indices)  # `IndexedSlices` keeps tuples and arrays as they were given
-    if tf.executing_eagerly():  # TensorFlow would drop a negative index without a word
+    indices = tf.convert_to_tensor(gradient.indices)  # `IndexedSlices` does not convert tuples and arrays
+    if tf.executing_eagerly():  # TensorFlow would silently drop a negative index
         named = placement.to_host(indices)
         outside = named[(named < 0) | (named >= rows)]
         if outside.size:

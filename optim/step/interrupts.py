@@ -1,4 +1,4 @@
-"""Ctrl-C that comes while variables change waits until they have changed: a step is done, or it is not."""
+"""Delay Ctrl-C while variables change: a step is made completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Deferred:
-    """Inside, SIGINT is only noted; afterwards the handler that was there is called.
+    """Record SIGINT inside the block, and call the previous handler afterwards.
 
     Python runs handlers in the main thread; steps in others are never interrupted. A handler that is not Python's, as
-    in a program that embeds it, is left alone.
+    in a program that embeds it, stays unchanged.
     """
 
     def __enter__(self) -> None:

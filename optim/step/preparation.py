@@ -1,4 +1,4 @@
-"""The scalars of one step on TensorFlow, and the work that an executor is given."""
+"""The scalars of one step on TensorFlow, and the input of an executor."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from optim.step.scalars import StepScalars
 class Preparation(StepScalars):
     """The scalars of the step after `iterations` steps.
 
-    `iterations` is a Python int eagerly and a tensor in a function; so are all scalars floats or float64 tensors.
+    `iterations` is a Python int eagerly and a tensor in a function; in the same way all scalars are floats or float64
+    tensors.
 
     Raises:
-      HyperparameterError: one is out of range now. UnsupportedError: an option that the algorithm cannot keep.
+      HyperparameterError: one is out of range now. UnsupportedError: an option that the algorithm does not support.
     """
 
     def __init__(self, algorithm: Algorithm, state: State, settings: Settings, iterations: Any):
@@ -42,7 +43,7 @@ class Preparation(StepScalars):
 
     @staticmethod
     def _scalars(algorithm: Algorithm, state: State, eager: bool) -> dict[str, Any]:
-        """Current values of the algorithm's own scalars; eagerly, only after waiting."""
+        """Return the current values of the algorithm's scalars; eagerly, only after waiting."""
         if eager:
             return {name: float(state.counter(name).peek()) for name in algorithm.scalars}
         return {name: state.scalars[name].read_value() for name in algorithm.scalars}
@@ -54,7 +55,7 @@ class Preparation(StepScalars):
         active: Sequence[Any] | None = None,
         apart: Apart = AS_GIVEN,
     ) -> Work:
-        """What an executor is given for a whole step; `apart`: what was done to the gradients before."""
+        """Return the input of an executor for a whole step; `apart`: what was done to the gradients before."""
         settings, own_step = self._settings, self._algorithm.own_step
         lazy = settings.lazy_rows
         return Work(
@@ -82,7 +83,7 @@ class Preparation(StepScalars):
         )
 
     def work_of_rule(self, tracked: Tracked, gradient: Any) -> Work:
-        """What the rule alone is given for one variable, from within a user's `update_step`: no decay, no average."""
+        """Return the input of the rule alone for one variable, within a user's `update_step`: no decay, no average."""
         settings = self._settings
         return Work(
             tracked=[tracked],

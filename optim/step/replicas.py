@@ -1,10 +1,11 @@
-"""Steps inside `tf.distribute.Strategy.run`: gradients are summed over the replicas, and every replica steps alike.
+"""Steps inside `tf.distribute.Strategy.run`: gradients are summed over the replicas, and every replica makes the same
+step.
 
 The state of an optimizer made in `strategy.scope()` consists of MirroredVariables, one copy per replica. A step leaves
-the replicas (`merge_call`), sums the gradients, and is then taken once for each copy of the state: in the context of
+the replicas (`merge_call`), sums the gradients, and is then made once for each copy of the state: in the context of
 `strategy.extended.update` TensorFlow reads and assigns the copy of one replica. Clipping, averages, accumulation and
-loss scaling see the sum, as in tf.keras (OptimizerV2; `aggregate_gradients` of 2.11+). Keras 3 clips and accumulates
-each replica's gradients, and sums what comes out (`backend/tensorflow/optimizer.py` 3.15).
+loss scaling use the sum, as in tf.keras (OptimizerV2; `aggregate_gradients` of 2.11+). Keras 3 clips and accumulates
+each replica's gradients, and sums the results (`backend/tensorflow/optimizer.py` 3.15).
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ KNOWN = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrate
 
 
 def needed() -> bool:
-    """Whether a step must go by `step`: in a strategy, and not already for one copy of the state."""
+    """Whether a step must use `step`: in a strategy, and not already for one copy of the state."""
     is_in_any = bool(ops.get_default_graph()._distribution_strategy_stack)  # has_strategy() takes some 20 us
     return is_in_any and tf.distribute.has_strategy() and not _stepping.get()
 
 
 def in_copy() -> bool:
-    """Whether the step now running is that of one replica's copy of the state."""
+    """Whether the current step is for one replica's copy of the state."""
     return _stepping.get()
 
 
 def check(what: str) -> None:
-    """Refuse strategies that are not known, and to step outside of `Strategy.run`. Raises UnsupportedError."""
+    """Refuse unknown strategies, and steps outside of `Strategy.run`. Raises UnsupportedError."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, KNOWN):
         raise UnsupportedError(
@@ -51,7 +52,7 @@ def check(what: str) -> None:
 
 
 def summed(pairs: Pairs) -> list[tuple[Any, Any]]:
-    """Each gradient summed over the replicas, in a replica; without a strategy as it is."""
+    """Return each gradient summed over the replicas, in a replica; return it unchanged without a strategy."""
     if not tf.distribute.has_strategy():
         return list(pairs)
     context = tf.distribute.get_replica_context()
@@ -64,10 +65,10 @@ NONE, DENSE, SPARSE = 0, 1, 2
 
 
 def alike(pairs: Pairs) -> list[tuple[Any, Any]]:
-    """The pairs with gradients of one form in all replicas of this process, because sums pair them by position.
+    """Return the pairs with gradients of one form in all replicas of this process, because sums pair them by position.
 
-    One that is None here and not elsewhere is zeros; one that is dense somewhere is dense. Other processes cannot be
-    asked: there, all workers must have gradients for the same variables.
+    A gradient that is None here and not elsewhere becomes zeros; one that is dense somewhere becomes dense. Other
+    processes cannot be asked: there, all workers must have gradients for the same variables.
     """
 
     def forms(strategy: Any, *own: Any) -> list[int]:
@@ -95,8 +96,8 @@ def step(
 
     Args:
       pairs: (gradient, variable) of this replica.
-      aggregate: whether gradients are summed; if not, each replica steps by its own.
-      build: makes the optimizer's state for these variables, if there is none yet.
+      aggregate: whether gradients are summed; if not, each replica uses its own.
+      build: makes the optimizer's state for these variables, if it does not exist yet.
       anchor: one of the optimizer's variables.
       one: called with the pairs once for each copy of the state.
 
@@ -140,7 +141,7 @@ def _check_made_in_scope(strategy: Any, variables: Sequence[Any]) -> None:
 
 
 def check_alone(variables: Sequence[Any]) -> None:
-    """Refuse a step outside of the strategy on variables with a copy per replica, of which it would move one."""
+    """Refuse a step outside of the strategy on variables with a copy per replica: it would move only one copy."""
     for variable in variables:
         if isinstance(variable, tf.distribute.DistributedValues):
             raise UnsupportedError(
@@ -150,11 +151,11 @@ def check_alone(variables: Sequence[Any]) -> None:
 
 
 def check_not_on_servers(variables: Sequence[Any]) -> None:
-    """Refuse variables of a ParameterServerStrategy: TensorFlow's kernels take no state that lies elsewhere."""
+    """Refuse variables of a ParameterServerStrategy: TensorFlow's kernels cannot update state on other machines."""
     for variable in variables:
         if "/job:ps" in (variable.device or ""):
             raise UnsupportedError(
-                f"variable {plain_name(variable)!r} lies on a parameter server ({variable.device}), where optim cannot"
+                f"variable {plain_name(variable)!r} is on a parameter server ({variable.device}), where optim cannot"
                 " step; use MirroredStrategy or MultiWorkerMirroredStrategy, or lay the model out on a DTensor mesh"
                 " (docs/models.md)"
             )

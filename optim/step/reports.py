@@ -1,4 +1,4 @@
-"""What an optimizer occupies and which code runs its steps."""
+"""Report the memory of an optimizer and the code that runs its steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MemoryReport:
     variables: dict[str, int]
     slots: dict[str, dict[str, int]]
     replicated_slots: dict[str, dict[str, int]]
-    """What the same slots would occupy if each device held them whole."""
+    """Bytes of the same slots if each device held them whole."""
 
     @property
     def slot_bytes(self) -> dict[str, int]:
@@ -54,7 +54,7 @@ class ExecutorReport:
     `kernels` maps variable name to `"native"` (dtopt's own kernel, see `optim.build_kernels`), `"fused"` (one
     TensorFlow kernel), `"ops"` (the rule's ops), `"xla"` or `"update_step"` (a subclass's own). `why_not_native` is
     empty if all are `"native"`. `why_dense_rows` is the first reason why `IndexedSlices` are made dense in a
-    `tf.function`; empty if none are. `why_whole_tables` is the same where `repeated_rows` has `"square"`, else empty.
+    `tf.function`; empty if they are not. `why_whole_tables` is the same if `repeated_rows` has `"square"`, else empty.
     """
 
     executor: str
@@ -66,7 +66,7 @@ class ExecutorReport:
 
 
 def shard_bytes(variable: tf.Variable) -> dict[str, int]:
-    """Bytes of a variable by local device, from its layout."""
+    """Return the bytes of a variable by local device, from its layout."""
     layout = placement.layout_of(variable)
     size = variable.dtype.size
     if layout is None:
@@ -76,7 +76,7 @@ def shard_bytes(variable: tf.Variable) -> dict[str, int]:
 
 
 def memory_report(state: State) -> MemoryReport:
-    """Bytes on each local device, of the variables that the optimizer was built on and of their slots."""
+    """Return the bytes on each local device, of the variables that the optimizer was built on and of their slots."""
     by_variable: dict[str, int] = {}
     for tracked in state.tracked:
         _add(by_variable, shard_bytes(tracked.variable))
@@ -100,7 +100,7 @@ def _short(device: str) -> str:
 
 
 def _shown(name: str, value: Any) -> str:
-    """One entry of a config, in short."""
+    """Format one entry of a config, shortened."""
     if name == "learning_rate" and isinstance(value, Mapping):
         return str(value["class_name"])
     if name == "groups":
@@ -109,7 +109,8 @@ def _shown(name: str, value: Any) -> str:
 
 
 def summary(owner: str, signature: inspect.Signature, config: Callable[[], Mapping[str, Any]], state: State) -> str:
-    """What `repr` says of an optimizer: its hyperparameters, the options that are not at their defaults, its state."""
+    """Return the `repr` of an optimizer: its hyperparameters, the options that differ from their defaults, its
+    state."""
     defaults = {name: p.default for name, p in signature.parameters.items()}
     defaults |= {**asdict(GradientsClipOption()), **asdict(EMAOption())}
     said = []

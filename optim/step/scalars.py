@@ -21,11 +21,12 @@ class StepScalars:
 
     Args:
       tracked: all model variables. rate: the learning rate of this step. scalars: those of the algorithm.
-      iterations: a Python int eagerly and a tensor in a function; so are all scalars floats or float64 tensors.
+      iterations: a Python int eagerly and a tensor in a function; in the same way all scalars are floats or float64
+        tensors.
       xp: the namespace of these tensors.
 
     Raises:
-      HyperparameterError: one is out of range now. UnsupportedError: an option that the algorithm cannot keep.
+      HyperparameterError: one is out of range now. UnsupportedError: an option that the algorithm does not support.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class StepScalars:
             self.coefficients[group] = {n: float(v) for n, v in scalars.items()} if eager else scalars
 
     def _groups(self, rule: Rule) -> dict[Group, tuple[float, Mapping[str, float]]]:
-        """Factor of the learning rate and constants of the rule, by group."""
+        """Return the factor of the learning rate and the constants of the rule, by group."""
         if not self._has_constants:
             return {factor: (factor, {}) for factor in self._settings.multipliers.all_factors()}
         groups = {self._group(tracked) for tracked in self._tracked}
@@ -82,13 +83,14 @@ class StepScalars:
         return factor, tuple(sorted(constants.items()))
 
     def _groups_of(self, tracked: Sequence[Tracked]) -> list[Group]:
-        """The group of each, at once where all have the usual one: a step may have thousands of small variables."""
+        """Return the group of each variable, with a fast path for the usual one: a step may have thousands of small
+        variables."""
         if self._has_constants or self._settings.multipliers.all_factors() != {1.0}:
             return [self._group(t) for t in tracked]
         return [1.0] * len(tracked)
 
     def new_scalars(self) -> dict[str, Any]:
-        """State of the whole optimizer after this step, which no learning rate enters."""
+        """Return the state of the whole optimizer after this step, which does not depend on the learning rate."""
         names = self._algorithm.scalars
         return {name: next(iter(self.coefficients.values()))[name] for name in names}
 

@@ -50,7 +50,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def not_converted(function: _Function) -> _Function:
-    """Let autograph leave a function as it is. `do_not_convert` would wrap it, which eager steps would feel."""
+    """Exclude a function from autograph. `do_not_convert` would wrap it, which would slow eager steps."""
     left: _Function = autograph_artifact(function)
     return left
 
@@ -59,7 +59,7 @@ class Stepper:
     """The steps of one optimizer.
 
     Args:
-      build: makes the slots of variables, where there are none yet.
+      build: makes the slots of variables, if they do not exist yet.
       preparation: computes the scalars of a step.
     """
 
@@ -84,12 +84,12 @@ class Stepper:
         self._lock = threading.RLock()
 
     def prepare(self, what: str) -> None:
-        """Before `what`, which takes the state as it is."""
+        """Prepare for `what`, which needs the final state."""
         self._settings.averages.check_not_swapped(what)
         self._state.settle()
 
     def _before_traced(self) -> None:
-        """Whenever a function that holds a step is called."""
+        """Prepare for each call of a function that contains a step."""
         self.prepare("apply_gradients")
         self._state.settle_checkpoints()
 
@@ -97,12 +97,12 @@ class Stepper:
         return self._preparation(self._algorithm, self._state, self._settings, iterations)
 
     def options_changed(self) -> None:
-        """What is kept for steps, and traces, are of no use any more."""
+        """Drop stored data and traces of steps, which are invalid after a change of options."""
         self.execution.forget()
         self.traces.changed()
 
     def variables_added(self) -> None:
-        """Traces that complete a window of accumulation need to know of them."""
+        """Invalidate traces that complete a window of accumulation, because they need the new variables."""
         if self._settings.accumulation.is_used:
             self.traces.changed()
 
@@ -113,12 +113,12 @@ class Stepper:
             self._state.built = True
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None) -> list[tuple[Any, Any]]:
-        """Gradients of `loss`, times the scale under `loss_scale`, for `apply_gradients` divides by it.
+        """Return the gradients of `loss`, times the scale under `loss_scale`; `apply_gradients` divides by it.
 
         Args:
           loss: a callable without arguments, or a tensor that `tape` recorded; not scaled.
-          var_list: variables, or a callable without arguments that gives them.
-          tape: needed where `loss` is a tensor.
+          var_list: variables, or a callable without arguments that returns them.
+          tape: required if `loss` is a tensor.
 
         Returns:
           (gradient, variable) pairs; a gradient may be None.
@@ -133,11 +133,11 @@ class Stepper:
         return self._settings.loss_scale.factor_for(loss)
 
     def clip_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """Gradients as a step would clip them, for those who know `_clip_gradients` of Keras; no step calls it."""
+        """Clip gradients as a step would, for users of Keras's `_clip_gradients`; no step calls it."""
         return portable.clipped(gradients, self._settings.clipping.option)
 
     def apply(self, grads_and_vars: Any, aggregate: bool = True) -> None:
-        """What `Optimizer.apply_gradients` does.
+        """Apply gradients as `Optimizer.apply_gradients` describes.
 
         Args:
           aggregate: whether replicas of a `tf.distribute.Strategy` sum their gradients.
@@ -176,7 +176,7 @@ class Stepper:
         )
 
     def _apply(self, gradients: list[Any], variables: list[Any], alone: bool = False) -> None:
-        """One call; `alone`: eagerly, and not for one replica's copy of the state."""
+        """Make one call; `alone`: eagerly, and not for one replica's copy of the state."""
         tracked = self._state.tracked.recall(variables)
         if tracked is None:
             check_distinct(variables)
@@ -214,7 +214,7 @@ class Stepper:
                 self._apply_traced(tracked, gradients, apart)
 
     def _overwrite(self, tracked: TrackedList, gradients: list[Any]) -> tuple[TrackedList, list[Any]]:
-        """Assign gradients to the variables that take them as they are; returns the others."""
+        """Assign gradients to the variables that take them unchanged; return the others."""
         positions = [i for i, item in enumerate(tracked) if item.is_overwritten]
         if positions and self._settings.accumulation.is_used:
             raise UnsupportedError(f"{tracked[positions[0]]} is overwritten by its gradient, which is not accumulated")
@@ -224,7 +224,7 @@ class Stepper:
         return TrackedList(tracked[i] for i in rest), [gradients[i] for i in rest]
 
     def _warn_once(self, without_gradient: Sequence[Tracked]) -> None:
-        """Tell which variables a step leaves alone because they have no gradient, once for each set of them."""
+        """Warn which variables a step does not change because they have no gradient, once for each set of them."""
         indices = frozenset(item.index for item in without_gradient)
         if indices not in self._warned_of:
             self._warned_of.add(indices)
@@ -236,7 +236,7 @@ class Stepper:
 
     def _apply_eagerly(self, tracked: TrackedList, gradients: list[Any], apart: Apart, executor: str) -> None:
         counter = self._state.counter(slot_layout.ITERATIONS)
-        iterations = int(counter.now() if apart.held is None else counter.peek())  # to look at these was to wait
+        iterations = int(counter.now() if apart.held is None else counter.peek())  # reading these has waited
         preparation = self._prepared(iterations)
         with Deferred():
             accumulation = self._settings.accumulation
@@ -263,7 +263,7 @@ class Stepper:
                 self._settings.loss_scale.update(False)
 
     def _count(self, iterations: int, preparation: Preparation, was_left_out: Callable[[], bool] | None) -> None:
-        """Move the counters after a step; back again, once it is known, if a GPU left it out."""
+        """Move the counters after a step; move them back later if a GPU left the step out."""
         loss_scale = self._settings.loss_scale
         values = {slot_layout.ITERATIONS: iterations + 1, **preparation.new_scalars()}
         counters = [self._state.counter(key) for key in (*values, *loss_scale.counters)]
@@ -276,7 +276,7 @@ class Stepper:
             self._state.unsettled = Unsettled(was_left_out, counters, before, leave_out)
 
     def _run(self, work: Work, executor: str) -> local.Stepped:
-        """Run a step, and tell whether there was one; counters may be read and set without waiting after it."""
+        """Run a step, and return whether there was one; afterwards counters may be read and set without waiting."""
         apart = [i for i in range(len(work.tracked)) if work.is_apart(i)] if work.slices or work.named else []
         if executor == "local" and not apart:
             return local.run(work, self.execution.plan())
@@ -293,7 +293,8 @@ class Stepper:
 
     @contextmanager
     def _undone_on_error(self, tracked: Sequence[Tracked]) -> Iterator[None]:
-        """Put all back if a subclass's `update_step`, a constraint, or a rule on complex numbers raises half way."""
+        """Restore everything if a subclass's `update_step`, a constraint, or a rule on complex numbers raises half
+        way."""
         changing = [t.variable for t in tracked] + self._state.all_variables()
         before = [variable.read_value() for variable in changing]
         try:
@@ -364,7 +365,7 @@ class Stepper:
         self._settings.loss_scale.update_traced(finite)
 
     def _step_unless_left_out(self, preparation: Preparation, work: Work) -> None:
-        """A step that a GPU leaves out or not, without a branch: that would wait before it is launched."""
+        """Run a step that a GPU may leave out, without a branch: a branch would wait before the launch."""
         taken = one_op.was_taken(work)
         iterations = self._state.scalars[slot_layout.ITERATIONS]
         with tf.control_dependencies(portable.run(work)):
@@ -388,8 +389,8 @@ class Stepper:
     def update_step(self, gradient: Any, variable: Any) -> None:
         """Update one variable and its slots by the algorithm alone: no clipping, decay, averaging or counting of steps.
 
-        Subclasses with an algorithm of their own override this, and may call `super().update_step`; `gradient` is then
-        dense, clipped, and in the layout of `variable`.
+        Subclasses with a custom algorithm override this, and may call `super().update_step`; `gradient` is then dense,
+        clipped, and in the layout of `variable`.
 
         Raises:
           UnsupportedError: the class has no algorithm.
@@ -413,7 +414,7 @@ class Stepper:
 
 
 def check_not_tf1() -> None:
-    """Raises UnsupportedError in the graph of a TF1 session, where nothing would ever run a step."""
+    """Raise UnsupportedError in the graph of a TF1 session, where nothing would ever run a step."""
     if not tf.executing_eagerly() and not tf.inside_function():
         raise UnsupportedError(
             "this is a TensorFlow 1 graph, which optim cannot train: leave tf.Graph().as_default() and"
@@ -423,7 +424,7 @@ def check_not_tf1() -> None:
 
 
 def _check_some(gradients: Sequence[Any], variables: Sequence[Any]) -> int:
-    """How many gradients are None. Raises NoGradientsError if all are."""
+    """Count the gradients that are None. Raises NoGradientsError if all are."""
     missing = sum(map(operator.is_, gradients, itertools.repeat(None)))
     if missing == len(gradients):
         raise NoGradientsError(
@@ -433,7 +434,7 @@ def _check_some(gradients: Sequence[Any], variables: Sequence[Any]) -> int:
 
 
 def _names(variables: Sequence[Any]) -> str:
-    """Of the first five."""
+    """Return the names of the first five."""
     return ", ".join(plain_name(v) for v in variables[:5]) + (", ..." if len(variables) > 5 else "")
 
 

@@ -1,8 +1,8 @@
-"""`tf.function`s that hold a step do not outlive what they hold as constants.
+"""Invalidate `tf.function`s that contain a step when the constants in their traces change.
 
-Options, hyperparameters that are numbers, and what kind of learning rate there is, are constants of a trace. When one
-changes, the functions that hold a step forget their traces, so that the next call traces them anew. A concrete function
-cannot: there a by-reference capture of no tensors, which TensorFlow evaluates whenever it calls a function, raises.
+Options, hyperparameters that are numbers, and the kind of learning rate are constants of a trace. When one changes, the
+functions that contain a step drop their traces, so that the next call traces them again. A concrete function cannot.
+There a by-reference capture of no tensors, which TensorFlow evaluates whenever it calls a function, raises.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from optim.errors import UnsupportedError
 from optim.step import exports
 
 CAPTURE = "optim"
-"""What the keys of our captures begin with."""
+"""Prefix of the keys of our captures."""
 
 
 class Traces:
-    """The versions of one optimizer; `prepare` comes before each call of a function that holds a step, and raises where
-    that cannot be taken now."""
+    """The versions of one optimizer.
+
+    `prepare` runs before each call of a function that contains a step, and raises if the step is impossible now.
+    """
 
     def __init__(self, prepare: Callable[[], None]):
         self._version = 0
@@ -35,14 +37,14 @@ class Traces:
         self._functions: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def changed(self) -> None:
-        """Something changed that traces hold as a constant."""
+        """Record that a constant of traces changed."""
         self._version += 1
         for function in self._functions:
             function._function_cache.clear()
         self._functions.clear()
 
     def watch(self) -> None:
-        """While tracing: let the functions that are being traced run only as long as nothing changed.
+        """While tracing: let the functions that are being traced run only as long as nothing changes.
 
         In the graph of a loop or of a branch the capture would count as a variable of it.
         """
@@ -58,8 +60,8 @@ class Traces:
         def evaluate() -> list[Any]:
             if version != self._version:
                 raise UnsupportedError(
-                    "the optimizer's options or hyperparameters were set after this function was traced, which holds"
-                    " the old ones; call the tf.function that it comes from, or make it anew"
+                    "the optimizer's options or hyperparameters were set after this function was traced, which contains"
+                    " the old ones; call the tf.function that it comes from, or make it again"
                 )
             if exports.is_written():
                 exports.check(graph)
@@ -75,7 +77,8 @@ class Traces:
 
 
 def _being_traced() -> Iterator[Any]:
-    """The `tf.function`s whose Python code runs now, as far as they can drop traces. TensorFlow tells that nobody."""
+    """Return the `tf.function`s whose Python code runs now, if they can drop traces. TensorFlow has no public way to
+    find them."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == polymorphic_function.__name__:
@@ -86,8 +89,11 @@ def _being_traced() -> Iterator[Any]:
 
 
 def _name_all_arguments(function: Any) -> None:
-    """TensorFlow takes each by-reference capture for one tensor, and so leaves as many arguments of a function without
-    a name, which a SavedModel's signature needs. Ours have no tensor: let it name them anew without these."""
+    """Let TensorFlow name all arguments of a function.
+
+    TensorFlow counts each by-reference capture as one tensor, and leaves as many arguments without a name, which a
+    SavedModel's signature needs. Ours have no tensor, so this names the arguments again without these captures.
+    """
     captures = function.graph.function_captures.by_ref_internal
     ours = {key: captures.pop(key) for key in list(captures) if isinstance(key, tuple) and key[0] == CAPTURE}
     if ours:

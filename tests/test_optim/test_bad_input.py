@@ -343,7 +343,7 @@ def test_what_complex_numbers_do_not_have_is_refused(made: Any, culprit: str, gr
 def test_another_variable_of_the_same_name() -> None:
     optimizer, one, other = optim.SGD(0.1), tf.Variable([1.0], name="w"), tf.Variable([1.0], name="w")
     optimizer.build([one])
-    with pytest.raises(UnknownVariableError, match="another variable that is called 'w'"):
+    with pytest.raises(UnknownVariableError, match="another variable with the name 'w'"):
         optimizer.apply_gradients([(tf.ones(1), other)])
     optimizer.build([other])
     optimizer.apply_gradients([(tf.ones(1), other)])

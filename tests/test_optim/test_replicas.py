@@ -262,7 +262,7 @@ def test_a_variable_on_a_parameter_server_is_refused(monkeypatch: pytest.MonkeyP
     """As a ParameterServerStrategy makes them, outside of whose scope a step may be called, too."""
     variable, optimizer = tf.Variable([1.0], name="far"), optim.SGD(1.0)
     monkeypatch.setattr(type(variable), "device", "/job:ps/replica:0/task:0/device:CPU:0")
-    with pytest.raises(UnsupportedError, match="'far' lies on a parameter server"):
+    with pytest.raises(UnsupportedError, match="'far' is on a parameter server"):
         optimizer.apply_gradients([(tf.ones(1), variable)])
     assert not optimizer.built
 

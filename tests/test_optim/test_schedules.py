@@ -220,7 +220,7 @@ def test_a_formula_is_computed_op_by_op(layout: str, mode: str, mesh_2: Any) -> 
         ([], "list index"),
         ([["Const", "float32", [1.0, 2.0]]], "one number"),
         ([["Const", "int32", 1]], "one number"),
-        ([["Const", "string", "a"]], "'string' is none of"),
+        ([["Const", "string", "a"]], "'string' is not one of"),
         ([["ReadFile", 0]], "ReadFile"),
         ([["Const", "float32", 1.0], ["Mul", 0, 1]], "list index"),
         ([["Const", "float32", 1.0], ["Mul", 0]], "shorter"),
