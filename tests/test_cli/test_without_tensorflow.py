@@ -65,9 +65,7 @@ def test_what_needs_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tensorflow", *absent):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(
-        ModuleNotFoundError, match=r"optim\.build_kernels needs TensorFlow, .*: pip install tensorflow"
-    ):
+    with pytest.raises(ModuleNotFoundError, match=r"optim\.build_kernels needs TensorFlow, .*: pip install tensorflow"):
         _ = optim.build_kernels
 
 
