@@ -19,6 +19,7 @@ import migrate
 import optim
 from optim import errors
 from optim.legacy import v1, v2
+from optim.schedules import phases
 from tools import site_hooks
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +36,7 @@ NAMES = {
     for module in (optim, errors, v1, v2, migrate)
     for name in _public(module)
 }
+NAMES |= {f"optim.schedules.{name}": getattr(phases, name) for name in _public(phases)}
 
 
 def _undescribed(value: Any) -> Iterator[str]:

@@ -61,14 +61,12 @@ def test_what_needs_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optim.optimizers.lion", None)
     with pytest.raises(ModuleNotFoundError, match="halted"):
         _ = optim.Lion
-    absent = dict.fromkeys(name for name in sys.modules if name.startswith("optim.checkpoints"))
+    absent = [name for name in sys.modules if name.startswith("optim.native.library")]
     for name in ("tensorflow", *absent):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(
-        ModuleNotFoundError, match=r"optim\.save_checkpoint needs TensorFlow, .*: pip install tensorflow"
-    ):
-        _ = optim.save_checkpoint
+    with pytest.raises(ModuleNotFoundError, match=r"optim\.build_kernels needs TensorFlow, .*: pip install tensorflow"):
+        _ = optim.build_kernels
 
 
 def test_the_step_of_a_rule_alone(tmp_path: Path) -> None:

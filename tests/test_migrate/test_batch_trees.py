@@ -128,7 +128,7 @@ def test_a_state_that_is_not_there_is_not_another_one(tmp_path: Path) -> None:
     (folder / "checkpoint").write_text(f'model_checkpoint_path: "/elsewhere/{state}"\n')
     assert find_prefix(str(folder)) == str(folder / state)
     (folder / "checkpoint").write_text('model_checkpoint_path: "ckpt-77"\n')
-    with pytest.raises(AmbiguousError, match=rf"names ckpt-77, which is not there; .* {folder / state}"):
+    with pytest.raises(AmbiguousError, match=rf"names ckpt-77, which is missing; .* {folder / state}"):
         find_prefix(str(folder))
     (folder / "checkpoint").unlink()
     assert find_prefix(str(folder)) == str(folder / state)

@@ -427,7 +427,7 @@ def test_a_layer_that_stands_before_its_input_is_refused(kind: str) -> None:
     layers = document["config"]["layers"]
     places = {each["config"]["name"]: i for i, each in enumerate(layers)}
     layers[places["shared"]], layers[places["last"]] = layers[places["last"]], layers[places["shared"]]
-    with pytest.raises(DamagedFileError, match="lists the layer 'last' before 'shared'"):
+    with pytest.raises(DamagedFileError, match="lists the layer 'last' before its input 'shared'"):
         check_inputs(document, "x")
 
 

@@ -118,7 +118,7 @@ def _alterations(proto: Any) -> Iterator[tuple[str, Any]]:
     written = alone_written(nodes)
     ends = [written[each].op for each in (TRAINED[0], *identity.slots.values())]
     rates = [each.output for each in identity.hyper.values() if each.number is None]  # `schedules` reads their ops
-    behind = {each for end in ends for each in nodes.behind(end, [*identity.gradient, *rates], to_gradients=True)}
+    behind = {each for end in ends for each in nodes.ancestors(end, [*identity.gradient, *rates], to_gradients=True)}
     for place, node in enumerate(proto.graph_def.node):
         if node.name not in behind - nodes.variables:
             continue

@@ -72,7 +72,10 @@ ELSEWHERE = {
     "master_copies",
     "momentum_slot",
     "repeated_rows",
+    "rounding_seed",
+    "slot_dtype",
     "stochastic_average",
+    "stochastic_rounding",
 }
 
 
