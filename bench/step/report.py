@@ -100,7 +100,7 @@ def _table(rows: Sequence[Row]) -> RenderableType:
     share = ("share",) if any(row.step_share is not None for row in rows) else ()
     has_events = any(row.device_seconds is not None for row in rows)
     ratio = f"vs {baseline if len(baseline) < LONG else 'baseline'}" if baseline else ""
-    headings = ("peer", "ms/step", ratio, "latency", "GB/s", "of limit", *([DEVICE_HEADING] * has_events), *share, "")
+    headings = ("peer", "ms/step", ratio, "latency", "GB/s", "limit", *([DEVICE_HEADING] * has_events), *share, "")
     table = terminal.table(headings, whole=1, rather=(2,))
     if any("@" in row.peer for row in rows):  # two versions: names are long, and may go on in a second line
         table.columns[0].no_wrap = False
