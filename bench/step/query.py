@@ -21,8 +21,8 @@ from bench.step.contest import Settings
 
 BASELINE = "tf_keras-mesh"
 WORKLOADS = ("gpt2:layer",)
-QUICK_PEERS = ("optim-native", "tf_keras-mesh", "torch-fused")
-DEFAULT_PEERS = (*QUICK_PEERS, "tf_keras", "keras3")
+QUICK_PEERS = ("optim-native", "keras3", "tf_keras-mesh", "torch-fused")  # TensorFlow installs Keras 3
+DEFAULT_PEERS = (*QUICK_PEERS, "tf_keras")
 """The most informative peers; `-p all` uses every peer."""
 
 AGAINST_PEERS = ("optim-native",)

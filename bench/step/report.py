@@ -253,8 +253,9 @@ def _agreement(rows: Sequence[Row]) -> Iterator[RenderableType]:
         error, worst = max(errors, key=lambda pair: pair[0])
         whole = len(errors) + len(own) == len(_measured(rows))
         who = "the compared peers" if not whole else "all other peers" if own else "all peers"
+        within = f"within {error:.0e} of the movement" if error else "to the last rounding"
         yield (
-            f"Agreement: {who} match the float64 reference within {error:.0e} of the movement"
+            f"Agreement: {who} match the float64 reference {within}"
             f" after {worst.steps} steps ({worst.elements:,} elements compared, of {_tensors_of(worst)})."
         )
 

@@ -96,7 +96,7 @@ def test_every_optimizer_is_there_or_has_a_reason(peer: Any) -> None:
         ("torch-foreach", made(ema=0.9), "keeps no moving average"),
         ("torch-foreach", made(accumulate=2), "accumulates no gradients"),
         ("torch-foreach", made(clip="norm=1"), "clips by value and global_norm only"),
-        ("torch-foreach", made("adagrad", weight_decay=0.1), "goes through the gradient"),
+        ("torch-foreach", made("adagrad", weight_decay=0.1), "only through the gradient"),
         ("torch-foreach", made("rmsprop"), "compare with -o rmsprop:epsilon_inside=false"),
         ("torch-fused", made("adadelta"), "has no Adadelta that can be compared"),
         ("optax", made("nadam"), "has no Nadam that can be compared"),
