@@ -1,4 +1,4 @@
-"""The algorithms whose state `migrate` carries, one file each."""
+"""The algorithms whose state `migrate` converts, one file each."""
 
 from __future__ import annotations
 
@@ -46,24 +46,25 @@ ALGORITHMS: tuple[Algorithm, ...] = tuple(
 
 
 _IN_MODULE = re.compile(r"(tf|tensorflow|tfa|tensorflow_addons|keras|tf_keras)\.(\w+\.)*\w+")
-"""A class as programs name it. Files name it without its module, which they have apart."""
+"""A class name with its module, as programs write it. Files store the two separately."""
 
 
 def is_known(name: str) -> bool:
-    """Whether it is the name of one of ALGORITHMS, and not of a class whose state alone is carried."""
+    """Return whether a class is one of ALGORITHMS. False for a class of which only the state can be migrated."""
     return any(algorithm.name == name for algorithm in ALGORITHMS)
 
 
 def slot_names(name: str, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """The slots that an optimizer keeps with these options; empty if its rule is not known."""
+    """Return the slots that an optimizer keeps with these options; empty if its rule is unknown."""
     return tuple(find(name).wanted(hyperparameters)[1]) if is_known(name) else ()
 
 
 def find(class_name: str) -> Algorithm:
-    """The algorithm of a Keras class name, `Custom>` in front allowed.
+    """Return the algorithm of a Keras class name, which may begin with `Custom>`.
 
     Raises:
-      UnsupportedError: it is not among ALGORITHMS; the message lists them. MissingHintError: it wraps another.
+      UnsupportedError: the class is not among ALGORITHMS; the message lists them.
+      MissingHintError: the class wraps another optimizer.
     """
     plain = class_name.rsplit(">", 1)[-1]
     for algorithm in ALGORITHMS:

@@ -1,4 +1,4 @@
-"""AdaBelief of TensorFlow Addons: RectifiedAdam's options, and `rectify`.
+"""AdaBelief of TensorFlow Addons: the options of RectifiedAdam, and `rectify`.
 
 Source: `optimizers/adabelief.py` of TensorFlow Addons 0.15 - 0.23.
 """
@@ -21,7 +21,7 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _lazy(config: Config, generation: str) -> str | None:
-    """As RectifiedAdam, but v of such rows gains neither (0 − m)² nor ε (`_resource_apply_sparse`)."""
+    """Return `lazy` of RectifiedAdam; such rows' v also gains neither (0 − m)² nor ε (`_resource_apply_sparse`)."""
     return NEARLY
 
 

@@ -1,7 +1,7 @@
 """Adadelta. Standalone Keras before 2.3 and tf.keras before 1.14 do not save its iterations (keras#13027).
 
 Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/adadelta.py` 2.9, `optimizers/adadelta.py` 2.15
-  and 3.15, `tensorflow/python/training/adadelta.py` 1.0 - 1.15 (whose first kernel was wrong).
+and 3.15, `tensorflow/python/training/adadelta.py` 1.0 - 1.15. The first kernel of tf.train was wrong.
 """
 
 from __future__ import annotations

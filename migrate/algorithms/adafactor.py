@@ -1,7 +1,8 @@
 """Adafactor: means over rows and columns from rank 2 on, whole second moments below.
 
-Keras keeps the product of the two means as a third slot `v` of factored variables; it is overwritten before it is
-read, so here it goes to the unmapped, with the scalar zeros that stand for r and c of the others.
+Keras keeps the product of the two means as a third slot `v` of factored variables. It overwrites `v` before reading it,
+so `migrate` counts it as unmapped. The same goes for the scalar zeros that Keras stores as r and c of the other
+variables.
 
 Sources: `optimizers/adafactor.py` 2.15 and 3.15.
 """
@@ -21,7 +22,7 @@ def _blocks(generation: str, config: Config) -> tuple[Blocks, ...]:
 
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
-    # Keras caps the learning rate whatever `relative_step` says.
+    # Keras caps the learning rate whatever `relative_step` is.
     return {**{key: number(config, key) for key in NUMBERS}, "relative_step": True}
 
 

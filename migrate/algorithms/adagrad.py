@@ -1,4 +1,4 @@
-"""Adagrad. Epsilon is outside the root in Keras before 2.3 and OptimizerV2, inside from 2.9's experimental on.
+"""Adagrad. Epsilon is outside the root in Keras before 2.3 and in OptimizerV2, inside from 2.9's experimental on.
 
 Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/adagrad.py` 2.9, `optimizers/adagrad.py` 2.15 and 3.15,
 `tensorflow/python/training/adagrad.py` 1.15 (no epsilon at all).

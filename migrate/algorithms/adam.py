@@ -1,8 +1,6 @@
-"""Adam and AMSGrad. The update is one and the same in every generation; defaults, order and placeholders
-differ.
+"""Adam and AMSGrad. Every generation has the same update; defaults, order and placeholders differ.
 
-Sources: `keras/optimizers.py` 1.2.2 - 2.3.1 (from 2.1.3 on with zeros of shape (1,) for vhat where amsgrad
-  is off),
+Sources: `keras/optimizers.py` 1.2.2 - 2.3.1 (from 2.1.3 on with zeros of shape (1,) for vhat if amsgrad is off),
 `optimizer_v2/adam.py` 2.9, `optimizers/adam.py` 2.15 and 3.15.
 """
 
@@ -46,12 +44,12 @@ def _adjust(arguments: spec.Config, present: frozenset[str]) -> tuple[dict[str, 
 
 
 def _in_float32(arguments: spec.Config, generation: str) -> dict[str, Any]:
-    """BERT's computes 1 − β from Python numbers."""
+    """Return the rounded betas. BERT's optimizer is the exception: it computes 1 − β from Python numbers."""
     return spec.rounded_betas(arguments, generation) if arguments.get(CORRECTED, True) else {}
 
 
 def _lazy(config: spec.Config, generation: str) -> str | None:
-    """Only LazyAdam and the Nadam of tf.contrib.opt, see `addons`."""
+    """Return `lazy`, which only LazyAdam and the Nadam of tf.contrib.opt set, see `addons`."""
     if config.get(LAZY):
         return spec.KEPT
     return spec.APART if config.get(NESTEROV) else None

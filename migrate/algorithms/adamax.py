@@ -1,4 +1,4 @@
-"""Adamax, the same update in every generation; OptimizerV2 calls the maximum `v`, Keras 3 `norm`.
+"""Adamax. Every generation has the same update; OptimizerV2 calls the maximum `v`, Keras 3 `norm`.
 
 Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/adamax.py` 2.9, `optimizers/adamax.py` 2.15 and 3.15;
 `tensorflow/contrib/opt/python/training/adamax.py` 1.15.

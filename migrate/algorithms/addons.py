@@ -1,4 +1,4 @@
-"""Optimizers of other projects whose rule is that of one of Keras's with an option: their configs in Keras's terms.
+"""Convert configs of other projects' optimizers to Keras's terms, if the rule is one of Keras's with an option.
 
 | class | project, source | rule |
 |---|---|---|
@@ -17,8 +17,8 @@
 | NadamOptimizer | `tf.contrib.opt` 1.15 | Adam, with Nesterov's momentum and no schedule of it |
 | DistributedX | Horovod 0.19 and earlier, `_keras/__init__.py` | X, of gradients that are averaged first |
 
-MultiOptimizer (`discriminative_layer_training.py`) keeps its optimizers in dicts with `weights`, which no checkpoint
-reaches. What the others do is either a class of `optim` (`algorithms`), or not known here, and is refused by name.
+MultiOptimizer (`discriminative_layer_training.py`) keeps its optimizers in dicts with `weights`, and no checkpoint
+tracks these. Any other class either has a class in `optim` (`algorithms`), or `migrate` refuses it by name.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from optim.errors import UnsupportedError
 
 PACKAGE = "Addons"
 PER_STEP = "weight_decay_per_step"
-"""A decay that is not multiplied by the learning rate."""
+"""Setting: a weight decay that is not multiplied by the learning rate."""
 PER_RATE = "weight_decay_per_rate"
-"""One that is, as `optim` has it, of a class of a generation that has none."""
+"""Setting: a weight decay that is multiplied by the learning rate, as in `optim`, for a class whose generation has no
+weight decay.
+"""
 AVERAGED = "average_decay"
-"""Of MovingAverage around the optimizer."""
+"""Setting: the decay of MovingAverage around the optimizer."""
 EXCLUDED = "weight_decay_exclude"
 LAZY = "lazy"
 CORRECTED = "bias_correction"
@@ -49,7 +51,7 @@ DECAYED = {
     "MomentumWOptimizer": "MomentumOptimizer",
 }
 EXTENDED = "OptimizerWithDecoupledWeightDecay"
-"""What `extend_with_decoupled_weight_decay` of TensorFlow Addons calls the class that it makes of another."""
+"""The name that `extend_with_decoupled_weight_decay` of TensorFlow Addons gives to the classes that it makes."""
 _EXTENDED_BY = {
     "AdamW": frozenset({"beta_1", "beta_2", "amsgrad"}),
     "SGDW": frozenset({"momentum", "nesterov"}),
@@ -60,9 +62,12 @@ _EXTENDED_BY = {
     "Adamax": frozenset({"beta_1", "beta_2"}),
     "Nadam": frozenset({"beta_1", "beta_2"}),
 }
-"""A class that is so made, or the one in it -> what its config has, and none of Keras's that stands behind it here."""
+"""Class that `extend_with_decoupled_weight_decay` makes, or the class that it extends -> keys of its config.
+
+No class of Keras that comes later in this table has all these keys, except for `_BY_NAME`.
+"""
 _BY_NAME = ("Adamax", "Nadam")
-"""Their configs are alike but for `name`, which is the class's unless another was given."""
+"""Their configs are the same except for `name`, which is the class's name unless the program gave another."""
 LAZY_CLASSES = {"LazyAdam": "Adam", "LazyAdamOptimizer": "AdamOptimizer"}
 BERT = "AdamWeightDecayOptimizer"
 OWNERS: Mapping[str, tuple[str, ...]] = {
@@ -72,32 +77,34 @@ OWNERS: Mapping[str, tuple[str, ...]] = {
     PER_RATE: ("AdamWeightDecay", BERT),
     LAZY: tuple(LAZY_CLASSES),
 }
-"""Options that make another rule of Keras's class -> the classes that have it."""
+"""Options that change the rule of Keras's class -> the classes that have them."""
 DISTRIBUTED = "Distributed"
 _ALIKE = ("RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad", "ProximalAdagrad", "LAMB", "COCOB", "ConditionalGradient")
 ADDONS = (*DECAYED, *LAZY_CLASSES, *_ALIKE)
-"""Classes whose rule is known as that of TensorFlow Addons."""
+"""Classes of TensorFlow Addons whose rule is known."""
 OTHERS = (*ADDONS, "AdamWeightDecay", "LARS")
-"""Classes of other projects that are doubted where a program registered one of that name."""
+"""Classes of other projects that get a warning if a program registered a class under their name."""
 RENAMED = {"Yogi": {"beta1": "beta_1", "beta2": "beta_2"}, "LAMB": {"weight_decay_rate": "weight_decay"}}
 MULTIPLE = "MultiOptimizer"
 
 
 def is_known(class_name: str) -> bool:
-    """Whether it is one of TensorFlow Addons', as Keras registers their classes."""
+    """Return whether a class is one of TensorFlow Addons, by the package that Keras registers for it."""
     return class_name.rpartition(">")[0] == PACKAGE
 
 
 def as_registered(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Keras JSON of an optimizer with its class called `Addons>Yogi`: in a wrapper, and from `serialize`, Keras 2.12 to
-    2.15 say `Yogi`, and beside it the module and that name."""
+    """Return an optimizer's Keras JSON with its class called `Addons>Yogi`.
+
+    Keras 2.12 to 2.15 store `Yogi` instead, in a wrapper and from `serialize`, next to the module and that name.
+    """
     plain, registered, module = (document.get(key) for key in ("class_name", "registered_name", "module"))
     is_theirs = registered == f"{PACKAGE}>{plain}" and str(module).partition(".")[0] == "tensorflow_addons"
     return {**document, "class_name": registered} if is_theirs else document
 
 
 def setting(name: str, config: Mapping[str, Any]) -> str:
-    """What `as_keras` calls a setting that the optimizer keeps as a variable of that name."""
+    """Return the setting's name in `as_keras` for a variable of that name."""
     key = {"weight_decay": PER_STEP, "weight_decay_rate": PER_RATE}.get(name, name)
     known = key if key in config else name
     return RENAMED["LAMB"].get(known, known) if known not in config else known
@@ -106,15 +113,17 @@ def setting(name: str, config: Mapping[str, Any]) -> str:
 def as_keras(
     class_name: str, config: Mapping[str, Any], generation: str, is_stored: bool = False, told: str = ""
 ) -> tuple[str, dict[str, Any]]:
-    """Class and config of Keras, or of tf.train, with options of `optim` for what these have not.
+    """Return class and config of Keras or tf.train, with options of `optim` for what these do not have.
 
     Args:
-      is_stored: whether the source itself says it; then a class that does not say how much weights decay is another.
-      told: the class that a person says besides.
+      is_stored: whether the source itself specifies the class. If so, a class whose config does not specify how much
+        weights decay is another class.
+      told: the class that the user specifies in addition.
 
     Raises:
-      UnsupportedError: MultiOptimizer, with no state or several; a class that decays and does not say how much.
-        MissingHintError: Addons made it of one of several.
+      UnsupportedError: MultiOptimizer, with no state or several; a class that decays weights and does not specify how
+        much.
+      MissingHintError: Addons made the class from one of several classes.
     """
     plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
     if plain == MULTIPLE and traits(generation).has_multi_optimizer:
@@ -164,7 +173,7 @@ def as_keras(
 
 
 def _extended(config: Mapping[str, Any], told: str) -> str | None:
-    """The class that `extend_with_decoupled_weight_decay` was given, None where it is none of these."""
+    """Return the class given to `extend_with_decoupled_weight_decay`, None if it is not one of `_EXTENDED_BY`."""
     fitting = [name for name, keys in _EXTENDED_BY.items() if keys <= config.keys()]
     if not fitting or fitting[0] not in _BY_NAME:
         return next(iter(fitting), None)
@@ -179,17 +188,17 @@ def _extended(config: Mapping[str, Any], told: str) -> str | None:
 
 
 def implied(class_name: str, is_confirmed: bool, generation: str) -> set[str]:
-    """Options for which a class stands.
+    """Return the options that a class implies.
 
     Args:
-      is_confirmed: whether a person says which class Addons extended; then its decay is that of the class here.
+      is_confirmed: whether the user specifies which class Addons extended. If so, the class also implies its decay.
     """
     decays = {PER_STEP, EXCLUDED} if class_name == EXTENDED and is_confirmed else set()
     return decays | as_keras(class_name, {}, generation)[1].keys()
 
 
 def _decayed(config: Mapping[str, Any], decays: Mapping[str, str]) -> dict[str, Any]:
-    """A config with its decay, and the patterns of what is left out of it, under the names of this module."""
+    """Return a config with its decay and exclusion patterns under the names of this module."""
     own = {decays.get(key, key): value for key, value in config.items()}
     if "exclude_from_weight_decay" in own:
         own.setdefault(EXCLUDED, own["exclude_from_weight_decay"] or [])
@@ -198,11 +207,12 @@ def _decayed(config: Mapping[str, Any], decays: Mapping[str, str]) -> dict[str, 
 
 
 def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tuple[str, str]:
-    """Why a class need not have the rule that `as_keras` gives it, and what confirms it; empty where it must.
+    """Return why a class may not have the rule that `as_keras` assigns, and what confirms it; empty if it must have it.
 
     Args:
-      is_stored: whether the source itself says the class; then one of Addons is called `Addons>`, as registered.
-      taken: the class of Keras that `as_keras` takes it for.
+      is_stored: whether the source itself specifies the class. If so, a class of Addons has its registered name,
+        `Addons>...`.
+      taken: the class of Keras that `as_keras` assigns.
     """
     plain = class_name.rpartition(">")[2]
     decayed = next((name for name, inner in DECAYED.items() if inner == taken), taken)
@@ -228,10 +238,10 @@ def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tupl
 
 
 def summed(name: Any) -> str:
-    """Why steps of an optimizer of that name need not be taken with each gradient; empty if it is no name of Horovod's.
+    """Return why an optimizer may not step with each gradient; empty if its name is not one of Horovod's.
 
-    Horovod calls what it makes of an optimizer of class X X again, and names it DistributedX. Of the batches it sums it
-    counts each one as a step (`_keras/__init__.py`, `gradient_aggregation_eager.py` of 0.28; run on TF 2.9).
+    Horovod gives its version of a class X the same class name, X, and names the optimizer DistributedX. It counts each
+    batch that it sums as a step (`_keras/__init__.py`, `gradient_aggregation_eager.py` of 0.28; run on TF 2.9).
     """
     if not isinstance(name, str) or not name.startswith(DISTRIBUTED):
         return ""
@@ -242,10 +252,10 @@ def summed(name: Any) -> str:
 
 
 def unregistered(what: str, class_name: str) -> str:
-    """Why a class with the name of one of Addons need not be that: the source does not call it as Addons registers it.
+    """Return why a class with a name from Addons may be another: the source lacks the name that Addons registers.
 
     Args:
-      what: that is of this class.
+      what: the thing that is of this class.
     """
     return (
         f"the source calls {what} {class_name}, and TensorFlow Addons would say"
@@ -255,7 +265,7 @@ def unregistered(what: str, class_name: str) -> str:
 
 
 def rate_doubt(class_name: str, rate: Any) -> str:
-    """Why a learning rate that is given as a number need not be the one of the next step; empty where it is."""
+    """Return why a learning rate given as a number may not be that of the next step; empty if it is."""
     if class_name.rpartition(">")[2] != BERT or isinstance(rate, Mapping):
         return ""
     return (
@@ -265,7 +275,7 @@ def rate_doubt(class_name: str, rate: Any) -> str:
 
 
 def hidden(class_name: str, generation: str) -> Mapping[str, str]:
-    """Options that a class has and does not save -> what is taken for them."""
+    """Return options that a class has and does not save -> what `migrate` assumes for them."""
     if not traits(generation).is_extended_by_addons:
         return {}
     plain = class_name.rpartition(">")[2]

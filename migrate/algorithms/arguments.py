@@ -1,4 +1,4 @@
-"""What is made of a config: keyword arguments of an `optim` class, each with where it is from."""
+"""The result of reading a config: keyword arguments of an `optim` class, each with its origin."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from migrate.releases.table import Release
 
 @dataclass
 class Arguments:
-    """Keyword arguments of an `optim` class, and what a person should know about how they were found."""
+    """Keyword arguments of an `optim` class, and what the user should know about where they come from."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
-    """Of each value, by its name; and of what is no value and matters."""
+    """Origin of each value by its name, and of what is not a value and still matters."""
     warnings: list[str] = field(default_factory=list)
 
     def copy(self) -> Arguments:
-        """The same, to be changed."""
+        """Return a copy that you can change."""
         return Arguments(dict(self.values), dict(self.origins), [*self.warnings])
 
     def doubt(self, subject: str, text: str, kind: str = DEFAULT, confirm: str = "") -> None:
-        """Say why a value need not be right."""
+        """Add a warning: why a value may be wrong."""
         known = self.origins.get(subject)
         told = f"{known.doubt}; {text}" if known is not None and known.doubt else text
         self.origins[subject] = Origin(subject, self.values.get(subject), kind, doubt=told, confirm=confirm)
 
     def doubt_fact(self, fact: Fact, releases: Sequence[Release], when: str, value: Any = None) -> None:
-        """Question what releases answer differently, with each `--set` that resolves it.
+        """Add a warning about an answer that differs between releases, with each `--set` that resolves it.
 
         Args:
-          when: the question arises. value: that `--set` gives, None for the answer itself.
+          when: the situation in which the question arises.
+          value: what `--set` gives; None for the answer itself.
         """
         if warning := fact.warning(releases):
             ways = (
@@ -46,5 +47,5 @@ class Arguments:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why they are not certain to be exact; empty if they are."""
+        """Reasons why the arguments may not be exact; empty if they are exact."""
         return claims.reasons(self.origins.values())

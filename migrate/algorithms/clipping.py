@@ -1,4 +1,4 @@
-"""Limits of gradients in a config, which releases applied to one norm or many, in two orders, or not at all."""
+"""Read the gradient limits of a config. Releases applied them to one norm or many, in two orders, or not at all."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from migrate.facts import clipping as facts
 from optim.errors import UnsupportedError
 
 LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
-"""In the order in which they win where a class takes only one."""
+"""The limits, by precedence: the first one wins if a class takes only one."""
 
 
 def put_in(config: Mapping[str, Any], releases: Releases, out: Arguments) -> None:
-    """The limits of gradients, as the release applied them."""
+    """Add the gradient limits to the arguments, as the release applied them."""
     limits = {k: number(config, k) for k in LIMITS if config.get(k) is not None and config[k] is not False}
     _check_above_zero(limits, releases, out)
     if "global_clipnorm" in limits:
@@ -43,11 +43,13 @@ def put_in(config: Mapping[str, Any], releases: Releases, out: Arguments) -> Non
 
 
 def as_dtensor(config: Mapping[str, Any], is_sure: bool, out: Arguments) -> dict[str, Any]:
-    """The DTensor optimizers of 2.9 took options for clipping and averaging and did nothing about them. Those of a
-    strategy did, and keep averages: where these are set and the source has none, it is DTensor's.
+    """Return the config as a DTensor optimizer of 2.9 uses it: it accepts clipping and averaging and ignores both.
+
+    Optimizers under a distribution strategy apply them, and keep averages. A config that sets averages in a source
+    without averages is therefore DTensor's.
 
     Args:
-      is_sure: whether they are DTensor's, and not perhaps a strategy's.
+      is_sure: whether the config is certainly DTensor's, and not possibly a strategy's.
     """
     idle = [key for key in (*LIMITS, "use_ema") if config.get(key)]
     if not is_sure and idle and "use_ema" not in idle:
@@ -65,7 +67,7 @@ def as_dtensor(config: Mapping[str, Any], is_sure: bool, out: Arguments) -> dict
 
 
 def _check_known(limits: Mapping[str, float], releases: Releases, out: Arguments) -> None:
-    """Question a `global_clipnorm` that no release of a source can have written."""
+    """Warn about a `global_clipnorm` that no release of a source can have written."""
     limit, told = limits.get("global_clipnorm"), out.origins.get("global_clipnorm")
     is_said = told is None or told.kind in (FILE, HINT)
     if limit is not None and is_said and facts.GLOBAL.of(releases) == facts.LACKS:
@@ -77,10 +79,10 @@ def _check_known(limits: Mapping[str, float], releases: Releases, out: Arguments
 
 
 def _check_above_zero(limits: Mapping[str, float], releases: Releases, out: Arguments) -> None:
-    """Refuse a limit of 0 or less if it may act; OptimizerV2 refuses those below (`optimizer_v2.py` 2.0 to 2.15).
+    """Refuse a limit of 0 or less if it may act. OptimizerV2 refuses limits below 0 (`optimizer_v2.py` 2.0 to 2.15).
 
     Raises:
-      UnsupportedError: naming it, unless a person said it of the next steps.
+      UnsupportedError: names the limit, unless the user set it for the next steps.
     """
     acts = facts.ZERO.may_be(facts.ZEROES, releases)
     for key, value in limits.items():
@@ -95,7 +97,7 @@ def _check_above_zero(limits: Mapping[str, float], releases: Releases, out: Argu
 
 
 def _may_be_idle(limits: Mapping[str, float], out: Arguments) -> None:
-    """Question limits that `fit` or `apply_gradients` may have ignored; a release with `global_clipnorm` does not."""
+    """Warn about limits that `fit` or `apply_gradients` may have ignored. Releases with `global_clipnorm` never do."""
     if "global_clipnorm" in limits:
         return
     for key, value in limits.items():
@@ -113,7 +115,7 @@ def _clip_order(releases: Releases, out: Arguments) -> None:
 
 
 def _goes_for_all(limits: Mapping[str, float], releases: Releases, out: Arguments) -> bool:
-    """Whether `clipnorm` limited one norm over all gradients, as releases did or the user sets."""
+    """Return whether `clipnorm` limited one norm over all gradients, as the release did it or as the user sets it."""
     answer, said = facts.NORM.of(releases), out.origins.get("global_clipnorm")
     if answer is None and said is not None and said.kind == SET and "global_clipnorm" in limits:
         return True

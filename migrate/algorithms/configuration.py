@@ -12,15 +12,15 @@ from migrate.claims import Origin
 
 @dataclass(frozen=True)
 class Configuration:
-    """The optimizer's class and its settings. What is learned later makes another configuration.
+    """The optimizer's class and its settings. What a later step learns makes a new configuration.
 
     Attributes:
       config: settings under Keras's names, with the defaults of the generation.
-      origins: of each setting, by the same names.
+      origins: setting, by the same names -> its origin.
       wrappers: names of the optimizers around it, the outermost first.
       overrides: what the user sets.
-      claims: origins of the class, first, and of options that the source does not name.
-      hint: what --optimizer-config has of the optimizer, under Keras's names.
+      claims: origin of the class, first, and origins of options that the source does not name.
+      hint: the optimizer's settings in --optimizer-config, under Keras's names.
     """
 
     algorithm: Algorithm
@@ -38,13 +38,13 @@ class Configuration:
 
     @property
     def called(self) -> str:
-        """The class as the source or the user calls it."""
+        """The class name that the source or the user gives."""
         return str(self.class_origin.value)
 
     def with_claims(self, *claims: Origin) -> Configuration:
         return replace(self, claims=(*self.claims, *claims))
 
     def with_origin(self, origin: Origin) -> Configuration:
-        """With another origin of a setting, and its value."""
+        """Return the configuration with another origin and value of a setting."""
         key = origin.subject
         return replace(self, config={**self.config, key: origin.value}, origins={**self.origins, key: origin})

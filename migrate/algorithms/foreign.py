@@ -1,7 +1,7 @@
-"""State of a class whose rule is not known here, carried for people who bring the rule: `--set own_rule=true`.
+"""State of a class with an unknown rule, migrated for users who bring the rule: `--set own_rule=true`.
 
-Slots keep the names that the source has, settings become the arguments of a class of one's own, and nothing of it is
-ever exact. `optim.load_checkpoint(..., custom_objects={NAME: class})` goes on with a subclass of `optim.RuleOptimizer`.
+Slots keep their names of the source. Settings become arguments of the user's class. The result is never exact.
+`optim.load_checkpoint(..., custom_objects={NAME: class})` continues with a subclass of `optim.RuleOptimizer`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ COUNTERS = ("iter", "iteration", "iterations", "learning_rate")
 
 
 def algorithm(class_name: str, config: Config, stored: Stored) -> Algorithm:
-    """What is known of such a class: slots and settings by the names that the source has for them.
+    """Return an algorithm for such a class, with slots and settings under their names in the source.
 
     Raises:
       UnsupportedError: the source keeps slots in an order that only the class knows.
-      MissingHintError: nothing says its learning rate.
+      MissingHintError: the source and the user specify no learning rate.
     """
     if "learning_rate" not in config:
         raise MissingHintError(
@@ -59,7 +59,7 @@ def algorithm(class_name: str, config: Config, stored: Stored) -> Algorithm:
 
 
 def called(class_name: str) -> str:
-    """A name that is none of `optim`'s own classes."""
+    """Return a name that is not one of `optim`'s own classes."""
     package, _, plain = class_name.rpartition(">")
     taken = {name.lower() for name in optim.__all__}
     return f"{package or 'own'}>{plain}" if plain.lower() in taken else plain
@@ -85,8 +85,10 @@ def _slots(stored: Stored) -> dict[str, list[LazyArray]]:
 
 
 def _in_blocks(stored: Stored) -> dict[str, list[LazyArray]]:
-    """Slots by number, `slot_1` first, of a list that has one slot of all variables after the other, as Keras's own
-    classes made their lists up to OptimizerV2; empty if shapes do not show it."""
+    """Return slots by number, `slot_1` first, of a list that stores one slot of all variables after the other.
+
+    Keras's own classes wrote such lists up to OptimizerV2. The result is empty if shapes do not show this order.
+    """
     arrays = [array for _, array in stored.weights or ()][_is_counted(stored) :]
     shapes = [array.shape for array in arrays]
     trained = [v.shape for v in stored.variables if v.trainable is not False]
@@ -99,12 +101,12 @@ def _in_blocks(stored: Stored) -> dict[str, list[LazyArray]]:
 
 
 def _is_counted(stored: Stored) -> bool:
-    """Whether a list begins with a number, as with the counter of steps."""
+    """Return whether a list begins with a number, such as the step counter."""
     return any(array.shape == () for _, array in (stored.weights or ())[:1])
 
 
 def _slot(name: str, variables: Sequence[str], slot_last: bool) -> str:
-    """The slot in `<optimizer>/<variable>/<slot>`, or in `<optimizer>/<slot>/<variable>`."""
+    """Return the slot in `<optimizer>/<variable>/<slot>`, or in `<optimizer>/<slot>/<variable>`."""
     if slot_last:
         head, _, tail = name.rpartition("/")
         return tail if any(head == v or head.endswith(f"/{v}") for v in variables) else ""

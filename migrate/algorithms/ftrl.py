@@ -1,8 +1,9 @@
-"""Ftrl: one update everywhere but in the FtrlV2 kernel (the one for shrinkage) of TF 2.3 to 2.5, whose `linear` is
-times lr.
+"""Ftrl: one update everywhere except in the FtrlV2 kernel (the one for shrinkage) of TF 2.3 to 2.5.
 
-Sources: `optimizer_v2/ftrl.py` 2.9 (lists are variable-major, alone among OptimizerV2's), `optimizers/ftrl.py` 2.15
-and 3.15, `tensorflow/python/training/ftrl.py` 1.15; kernels of TF 2.0 to 2.9, each run.
+That kernel keeps `linear` multiplied by the learning rate.
+
+Sources: `optimizer_v2/ftrl.py` 2.9 (its lists are variable-major, the only ones in OptimizerV2), `optimizers/ftrl.py`
+2.15 and 3.15, `tensorflow/python/training/ftrl.py` 1.15; kernels of TF 2.0 to 2.9, each run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
 
 
 def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
-    """Kernels for dense gradients: with shrinkage, they differ in the formula and in what `linear` holds."""
+    """Return arguments that depend on the kernel: dense ones with shrinkage differ in formula and in `linear`."""
     strength = STRENGTHS[2]
     if not config[strength]:
         return {}, {}
@@ -38,7 +39,7 @@ _OLD_SHRINKAGE = "with shrinkage, FtrlOptimizer of TF 1.5 to 1.8 and perhaps up 
 
 
 def _lazy(config: spec.Config, generation: str) -> str | None:
-    """The kernel for rows did not multiply `linear`, in any release: no option of `optim` has both."""
+    """Return `lazy`. No release multiplied `linear` in the kernel for rows, and no option of `optim` does both."""
     return spec.APART if config.get(IN_LINEAR) else spec.kept(config, generation)
 
 

@@ -1,8 +1,7 @@
-"""From the config of any generation to the class and keyword arguments of `optim` that continue the same
-training.
+"""Convert a config of any generation to the `optim` class and arguments that continue the same training.
 
-What every algorithm shares is here: learning rate and its decay, clipping, averaging, weight decay. What one
-algorithm alone has is in `algorithms/`. Rules by release: TF 1.4 - 2.21 and Keras 1.2.2 - 3.15, each run.
+This module has what every algorithm shares: learning rate and its decay, clipping, averaging, weight decay. What only
+one algorithm has is in `algorithms/`. Rules by release: TF 1.4 - 2.21 and Keras 1.2.2 - 3.15, each run.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from optim.arguments import patterns
 from optim.errors import UnsupportedError
 
 NO_EFFECT = {"name", "iterations", "jit_compile", "is_legacy_optimizer", "loss_scale_factor", "foreach", "fused"}
-"""Config keys that change nothing about how state is used."""
+"""Config keys that do not change how state is used."""
 LAZY_ROWS = "lazy_rows"
-"""A key of `optim`'s own that --optimizer-config may have, where a source cannot know it."""
+"""A key of `optim` that --optimizer-config may have if a source cannot contain it."""
 OWN = ("repeated_rows", LAZY_ROWS, EXCLUDED, PER_STEP, PER_RATE, AVERAGED, LAZY)
-"""Such keys, and those that `addons` makes of what other projects call otherwise."""
+"""Such keys, and those that `addons` uses for settings with another name in other projects."""
 SHARED = {
     "learning_rate",
     "lr",
@@ -47,7 +46,7 @@ SHARED = {
 }
 MAY_BE_OFF = ("decay", "weight_decay", "ema_overwrite_frequency", "gradient_accumulation_steps", PER_STEP, PER_RATE)
 SWITCHES = ("use_ema", LAZY, CORRECTED, NESTEROV, "learning_rate_in_linear", "new_delta_in_step")
-"""Options that are true or false, besides those of which an algorithm's defaults tell it."""
+"""Options that are true or false, in addition to the boolean ones among an algorithm's defaults."""
 HAVE = {
     **dict.fromkeys(
         ("use_ema", "ema_momentum", "ema_overwrite_frequency", "weight_decay"), having(lambda g: g.has_averages)
@@ -55,19 +54,19 @@ HAVE = {
     "gradient_accumulation_steps": having(lambda g: g.accumulates_gradients),
     "decay": having(lambda g: g.ignores_decay),
 }
-"""Generations in which these of SHARED are understood also where they are not carried."""
+"""SHARED options -> the generations that understand them even if `migrate` does not convert them there."""
 
 
 def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) -> tuple[dict[str, Any], list[str]]:
-    """A config with `lr` renamed and the generation's constructor defaults put in, and the names of those."""
+    """Return a config with `lr` renamed and the generation's constructor defaults added, and the names of these."""
     full = {key: value for key, value in config.items() if key != "lr"}
     if "lr" in config:
         full.setdefault("learning_rate", config["lr"])
     defaults = algorithm.defaults(generation)
-    defaults |= {} if config.get(CORRECTED, True) else {"epsilon": 1e-6}  # of BERT's
+    defaults |= {} if config.get(CORRECTED, True) else {"epsilon": 1e-6}  # BERT's default
     if full.get("use_ema") and full.get("ema_momentum") is None:
         full.pop("ema_momentum", None)
-        defaults |= {"ema_momentum": 0.99}  # in every release that has averages
+        defaults |= {"ema_momentum": 0.99}  # the default of every release that has averages
     if full.get("use_ema") and traits(generation).has_averages:
         defaults |= {"ema_overwrite_frequency": None}
     added = [key for key in defaults if key not in full]
@@ -86,7 +85,7 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
 
 
 PROGRAMS_OWN = ("epsilon_inside", "learning_rate_in_momentum")
-"""Choices of rules that no config of Keras contains. A graph shows them if a program wrote the optimizer by itself."""
+"""Variants of rules that no Keras config contains. A graph shows them if a program wrote its own optimizer."""
 
 
 def arguments(
@@ -98,14 +97,14 @@ def arguments(
     dtypes: Collection[str],
     origins: Mapping[str, Origin] | None = None,
 ) -> Arguments:
-    """Keyword arguments for `optim`'s class of this algorithm.
+    """Return the keyword arguments for `optim`'s class of this algorithm.
 
     Args:
       config: as `completed` returns it.
-      scalars: hyperparameters that the source keeps as variables; they are newer than the config and win.
+      scalars: hyperparameters that the source keeps as variables. They are newer than the config and win.
       versions: of the software that wrote the source, as far as known; `keras` decides about clipping.
-      dtypes: of the slots, or of the trained variables where there are none.
-      origins: where each value of `config` came from; None where all of it is the source's own.
+      dtypes: of the slots, or of the trained variables if there are no slots.
+      origins: where each value of `config` comes from; None if all of it is in the source.
     """
     out = Arguments(origins=dict(origins or {}))
     current, of = _with_scalars(config, scalars, algorithm, out), traits(generation)
@@ -148,10 +147,10 @@ def arguments(
 
 
 def only_value(key: str, algorithm: Algorithm, generation: str, class_name: str, config: Mapping[str, Any]) -> str:
-    """Why a config that lacks a key leaves nothing open; empty where another value is possible.
+    """Return why a config without a key leaves nothing open; empty if another value is possible.
 
     Args:
-      class_name: as the source calls it.
+      class_name: the class name in the source.
     """
     if key == "initial_accumulator_value":
         return "only slots that are not made yet begin with it"
@@ -166,7 +165,7 @@ def only_value(key: str, algorithm: Algorithm, generation: str, class_name: str,
 
 
 def lacks(key: str, algorithm: Algorithm, generation: str) -> bool:
-    """Whether no release of a generation has an argument, which `optim` has under its own default."""
+    """Return whether no release of a generation has an argument that `optim` has with its own default."""
     of, is_rmsprop = traits(generation), algorithm.name == "RMSprop"
     lacking = {
         "learning_rate": algorithm.name == "COCOB",
@@ -179,12 +178,12 @@ def lacks(key: str, algorithm: Algorithm, generation: str) -> bool:
 
 
 def always_says_decay(algorithm: Algorithm, generation: str) -> bool:
-    """Whether `get_config` of that class names `decay` even where it is 0."""
+    """Return whether `get_config` of that class names `decay` even if it is 0."""
     return algorithm.time_decay and not traits(generation).has_averages
 
 
 def _name_the_rest(config: Mapping[str, Any], generation: str, out: Arguments) -> None:
-    """An origin for each value: that of the key of the config from which it came, else the generation's own rule."""
+    """Add an origin for each value: that of its config key, else the generation's own rule."""
     given = {"global_clipnorm": "clipnorm", "schedule_decay": "decay"}
     for key, value in out.values.items():
         if key == "name" or (key in out.origins and out.origins[key].doubt):
@@ -192,13 +191,13 @@ def _name_the_rest(config: Mapping[str, Any], generation: str, out: Arguments) -
         other = given.get(key, "")
         known = out.origins.get(key) or out.origins.get(other)
         if known is not None and known.kind == DEFAULT and other == "decay" and other in config:
-            known = out.origins.get(other)  # Nadam of OptimizerV2 calls it so, and keeps it as a variable
+            known = out.origins.get(other)  # Nadam of OptimizerV2 uses this name, and keeps it as a variable
         kind, where = (FILE, "its config") if key in config else (RELEASE, f"the rule of generation {generation}")
         out.origins[key] = replace(known, subject=key, value=value) if known else Origin(key, value, kind, where)
 
 
 def kept_as_variables(algorithm: Algorithm) -> tuple[str, ...]:
-    """Keys of a config that TF2 object checkpoints may hold as variables, too."""
+    """Return config keys that TF2 object checkpoints may also hold as variables."""
     return ("learning_rate", "decay", PER_STEP, PER_RATE, *algorithm.scalars)
 
 
@@ -217,7 +216,7 @@ def _with_scalars(
             continue
         if told is not None and told.kind in (HINT, FILE) and not same_number(said, stored):
             left, other = "both are written at once, so ", ""
-            if key == "decay":  # `_decayed_lr` of `optimizer_v2.py`; both are alike until a program sets it
+            if key == "decay":  # `_decayed_lr` of `optimizer_v2.py`; both are equal until a program sets it
                 left, other = "TF 2.5 and later take that of get_config(), so ", f" or {confirming(key, stored)}"
             elif told.kind == HINT:
                 left = "leave it out there, or "
@@ -230,7 +229,7 @@ def _with_scalars(
 
 
 def same_number(a: Any, b: Any) -> bool:
-    """Whether two hyperparameters are one number, as far as float32 can tell."""
+    """Return whether two hyperparameters are equal in float32."""
     if not all(isinstance(x, (int, float)) for x in (a, b)):
         return False
     return bool(abs(a - b) <= 1e-6 * max(abs(a), abs(b)))
@@ -250,7 +249,7 @@ def _rate(value: Any, generation: str, out: Arguments) -> None:
 
 
 def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation: str) -> None:
-    """Refuse what is neither true nor false: any text would be true."""
+    """Refuse values that are neither true nor false: Python would read any text as true."""
     switches = [*SWITCHES, *(key for key, value in algorithm.defaults(generation).items() if isinstance(value, bool))]
     for key in switches:
         if config.get(key) not in (None, False, True):
@@ -260,11 +259,11 @@ def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation:
             )
     for key in (*clipping.LIMITS, *MAY_BE_OFF):
         if not config.get(key) and config.get(key) not in (None, False):
-            number(config, key)  # an empty text or object is no way of saying that it is off
+            number(config, key)  # an empty text or object is not a valid "off"
 
 
 def _averaging(config: Mapping[str, Any], out: Arguments, backend: str | None) -> None:
-    """EMA and weight decay, which 2.9 and later have. `backend`: of Keras 3."""
+    """Add EMA and weight decay, which 2.9 and later have. `backend`: of Keras 3."""
     if config.get("use_ema"):
         out.values["use_ema"] = True
         out.values["ema_momentum"] = number(config, "ema_momentum")
@@ -283,7 +282,7 @@ def _averaging(config: Mapping[str, Any], out: Arguments, backend: str | None) -
 
 
 def _check_decay(config: Mapping[str, Any]) -> None:
-    """Refuse a schedule of weight decay, which no number continues."""
+    """Refuse a schedule of weight decay: no single number continues it."""
     decay = config.get(PER_STEP)
     if isinstance(decay, Mapping):
         raise UnsupportedError(
@@ -294,7 +293,7 @@ def _check_decay(config: Mapping[str, Any]) -> None:
 
 
 def _foreign_decay(config: Mapping[str, Any], generation: str, out: Arguments) -> None:
-    """Weight decay of classes that are not Keras's own, see `addons`."""
+    """Add the weight decay of classes that are not Keras's own, see `addons`."""
     rate, decay = out.values["learning_rate"], config.get(PER_STEP)
     if not decay:
         out.values["weight_decay"] = number(config, PER_RATE)
@@ -313,7 +312,7 @@ def _foreign_decay(config: Mapping[str, Any], generation: str, out: Arguments) -
 
 
 def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
-    """No release records what was given to exclude_from_weight_decay."""
+    """Add the exclusions from weight decay. No release saves the arguments of exclude_from_weight_decay."""
     if EXCLUDED not in config:
         out.doubt(
             EXCLUDED,
@@ -326,10 +325,10 @@ def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
 
 
 def check_accumulation(config: Mapping[str, Any], releases: Releases) -> int | None:
-    """Return the batches of a step of Keras 3, None if each makes a step. 3.5 and later clip the mean.
+    """Return how many batches make a step of Keras 3, None if each does. 3.5 and later clip the mean.
 
     Raises:
-      UnsupportedError: a release before 3.5, whose steps `optim` does not have.
+      UnsupportedError: a release before 3.5, whose steps `optim` does not implement.
     """
     if not config.get("gradient_accumulation_steps"):
         return None
@@ -350,16 +349,16 @@ def _accumulation(config: Mapping[str, Any], releases: Releases, out: Arguments)
         return
     out.values["gradient_accumulation_steps"] = steps
     if isinstance(config.get("learning_rate"), Mapping) or config.get("use_ema"):
-        out.values["count_calls"] = True  # which Keras gives to schedules, and moves averages by
+        out.values["count_calls"] = True  # Keras passes this count to schedules, and moves averages by it
     out.doubt_fact(ACCUMULATION, releases, f"{ACCUMULATION.subject} is set", steps)
 
 
 def _known(algorithm: Algorithm, generation: str) -> set[str]:
-    """Keys of a config that are carried, or that change nothing."""
+    """Return config keys that `migrate` converts, or that change nothing."""
     known = SHARED - {name for name, had in HAVE.items() if generation not in had}
     known |= (
         set() if algorithm.time_decay or traits(generation).has_averages else {"decay"}
-    )  # another decay, or ignored
+    )  # another decay, or without effect
     known |= NO_EFFECT | set(algorithm.defaults(generation)) | set(algorithm.scalars) | {"epsilon", *OWN}
     return known | {name for name, _ in algorithm.state_scalars}
 
@@ -367,7 +366,7 @@ def _known(algorithm: Algorithm, generation: str) -> set[str]:
 def unheard_of(
     stored: Mapping[str, Any], config: Mapping[str, Any], algorithm: Algorithm, generation: str
 ) -> list[str]:
-    """Options that a source says to be off, or that only `optim` has, and that no class of that name ever saved.
+    """Return options that no class of that name ever saved and that a source has off, or that only `optim` has.
 
     Args:
       stored: as the source has it. config: under Keras's names.

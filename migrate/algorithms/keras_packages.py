@@ -1,15 +1,15 @@
-"""Optimizers of packages that were used beside Keras 2: their configs in Keras's terms, or those of TensorFlow Addons.
+"""Convert configs from packages used with Keras 2 to terms of Keras, or of TensorFlow Addons.
 
 | class | package, source | rule |
 |---|---|---|
 | AdamW, NadamW, SGDW | keras-adamw 1.38, `optimizers*.py` | Adam, Nadam, SGD, and p ← p − λ·√(1/total_iterations)·p |
-| NadamW of tf.keras | keras-adamw 1.38, `optimizers_v2.py` | none of Keras's: another momentum, and √(v + ε) |
+| NadamW of tf.keras | keras-adamw 1.38, `optimizers_v2.py` | not Keras's: another momentum, and √(v + ε) |
 | RAdam | keras-rectified-adam 0.15, `optimizers.py`, `optimizer_v2.py` | RectifiedAdam, with a threshold of 5 |
 | Yogi | keras-contrib 2.0.8, `yogi.py` | Yogi, without regularization |
-| LARS | keras-contrib 2.0.8, `lars.py` | SGD: it looks for weights to take a norm of, and finds none |
+| LARS | keras-contrib 2.0.8, `lars.py` | SGD: it looks for weights to compute a norm of, and finds no weights |
 
-No file says of which package a class is. Its config does, nearly: what these classes have in theirs, no other of
-their names is known to have.
+No file names the package of a class. Its config nearly does: these classes save keys that no other known class of the
+same name saves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MARKS = {"weight_decays", "total_iterations", "use_cosine_annealing", "eta_t", 
 _ANNEALING = {*_MARKS, "lr_multipliers", "autorestart", "eta_min", "eta_max", "init_verbose"}
 _WARMED = {"total_steps", "warmup_proportion", "min_lr", "weight_decay"}
 _WRAPPERS = {"Lookahead": ("slow_step", "keras-lookahead"), "LRMultiplier": ("multipliers", "keras-lr-multiplier")}
-"""Classes around an optimizer -> a key that their config has and no other's of that name, and their package."""
+"""Wrapper class -> a config key that no other class of that name has, and its package."""
 _NO_RULE = f"no rule here does; {foreign.HOW}"
 _YOGI = {
     "l1_regularization_strength": 0.0,
@@ -45,7 +45,7 @@ _LARS = {"eeta", "weight_decay", "epsilon"}
 
 
 def package(plain: str, config: Mapping[str, Any], generation: str) -> str:
-    """Whose class that is, by its config; empty if it is none of these packages'."""
+    """Return the package of a class, by its config; empty if it is not one of these packages."""
     is_extended = traits(generation).is_extended_by_packages
     if is_extended and plain in _DECAYED and config.keys() >= _MARKS:
         return ADAMW
@@ -58,10 +58,10 @@ def package(plain: str, config: Mapping[str, Any], generation: str) -> str:
 def as_keras(
     plain: str, config: Mapping[str, Any], generation: str, variables: Sequence[str]
 ) -> tuple[str, dict[str, Any]] | None:
-    """Class and config under names that are known here, None if it is none of these packages'.
+    """Return class and config under names known here, None if the class is not from one of these packages.
 
     Args:
-      variables: names of all of them, of which keras-adamw names those that decay.
+      variables: names of all variables; keras-adamw names those that decay.
 
     Raises:
       UnsupportedError: options of keras-adamw that no rule here has.
@@ -77,12 +77,12 @@ def as_keras(
 
 
 def is_plain(algorithm: Algorithm, config: Mapping[str, Any]) -> bool:
-    """Whether steps are those of a class that Keras had before OptimizerV2, without what keras-adamw adds to them."""
+    """Return whether steps are those of a Keras class before OptimizerV2, without the additions of keras-adamw."""
     return algorithm.name in _PLAIN and not config.get(PER_STEP)
 
 
 def inner(called: str, generation: str) -> str:
-    """The class that stands for one that a person names, `class_name=SGDW`, of these generations; else empty."""
+    """Return the Keras class for one that the user names in these generations, `class_name=SGDW`; else empty."""
     if traits(generation).is_native:
         return {**_DECAYED, "RAdam": "RectifiedAdam", "LARS": "SGD"}.get(called, "")
     return "RectifiedAdam" if traits(generation).is_extended_by_packages and called == "RAdam" else ""
@@ -121,7 +121,7 @@ def _amount(plain: str, penalties: set[tuple[float, ...]]) -> float:
 
 
 def doubt(plain: str, config: Mapping[str, Any], generation: str) -> str:
-    """Why the class need not have the rule that it is taken for; empty if it is none of these packages'."""
+    """Return why the class may not have the assumed rule; empty if it is not from one of these packages."""
     whose = package(plain, config, generation)
     if not whose:
         return ""
@@ -130,14 +130,14 @@ def doubt(plain: str, config: Mapping[str, Any], generation: str) -> str:
 
 
 def unfound(config: Mapping[str, Any], variables: Sequence[str]) -> list[str]:
-    """Weights that keras-adamw lets decay and that no variable is called after."""
+    """Return weights that keras-adamw lets decay and that match no variable's name."""
     known = {name.removesuffix(":0") for name in variables}
     decaying = config.get("weight_decays") if config.keys() >= _MARKS else None
     return [name for name in decaying or () if name.removesuffix(":0") not in known]
 
 
 def check_wrappers(layers: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what is around an optimizer and keeps its state among its own.
+    """Refuse wrappers that keep their state among the state of the optimizer inside.
 
     Args:
       layers: class and config of each, see `wrappers.layers`.

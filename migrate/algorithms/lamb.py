@@ -1,4 +1,4 @@
-"""LAMB: of Keras 3.7 and later, and of TensorFlow Addons and tf-models, where weights decay inside of the step.
+"""LAMB of Keras 3.7 and later, and of TensorFlow Addons and tf-models, whose weights decay inside the step.
 
 Sources: `optimizers/lamb.py` of Keras 3.15 and of TensorFlow Addons 0.23 (`weight_decay_rate` before 0.13).
 """

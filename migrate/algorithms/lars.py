@@ -1,7 +1,7 @@
 """LARS of tf.contrib.opt and of tf-models, whose slot has the other sign: p ← p − slot.
 
 Sources: `contrib/opt/python/training/lars_optimizer.py` of TensorFlow 1.15;
-`official/modeling/optimization/lars_optimizer.py` of tf-models-official 2.9, whose config does not say what decays.
+`official/modeling/optimization/lars_optimizer.py` of tf-models-official 2.9, whose config does not store what decays.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ ALGORITHM = spec.Algorithm(
     slots=tuple(spec.SlotSpec(slot, ("momentum",), is_negated=True) for slot in LARSRule().slots),
     arguments=_arguments,
     defaults=_defaults,
-    lazy=spec.apart,  # Sparse gradients get no ratio there
+    lazy=spec.apart,  # In this class, sparse gradients get no ratio
     check=_check,
 )

@@ -1,7 +1,7 @@
-"""Which variables had sparse gradients, where that makes a difference: rows without a gradient then kept their state.
+"""Decide which variables had sparse gradients, if rows without a gradient then kept their state.
 
-A checkpoint does not say it. The convention: the weight of a Keras `Embedding` layer, whose name ends in `embeddings`,
-had sparse gradients, as it has whenever it was trained through that layer.
+A checkpoint does not store it. The convention: the weight of a Keras `Embedding` layer, whose name ends in
+`embeddings`, had sparse gradients. This is true whenever it was trained through that layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from optim.errors import HyperparameterError
 
 KEEP_SLOTS = "lazy_rows_keep_slots"
 _DENSE = f"{confirming(LAZY_ROWS, [])}, if their gradients are dense"
-"""What settles it where no option of `optim` does to other rows what the release did."""
+"""The option that resolves it if `optim` has no option for what the release did to other rows."""
 _STOCK = """
 Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average AveragePooling1D
 AveragePooling2D AveragePooling3D BatchNormalization BatchNormalizationV1 BatchNormalizationV2 Bidirectional
@@ -46,20 +46,25 @@ STOCK = frozenset(_STOCK.split())
 _ROLE = re.compile(
     r"(?:.*[/.])?(?:embeddings|(?:recurrent_|depthwise_|pointwise_|attention_)?kernel|bias|gamma|beta|alpha)(?:_\d+)?"
 )
-"""Names of the weights of Keras's own layers: of these only the embeddings are looked up, unless a Dense layer is given
-sparse tensors (`migrate.models.sparse_inputs`)."""
+"""Names of the weights of Keras's own layers. Of these, only embeddings are looked up.
+
+A Dense layer that gets sparse tensors is the exception (`migrate.models.sparse_inputs`).
+"""
 _KERNEL = re.compile(r"(?:.*[/.])?kernel(?:_\d+)?")
 
 
 @dataclass(frozen=True)
 class Sparse:
-    """What a source tells of sparse gradients.
+    """What a source shows of sparse gradients.
 
-    `kind`: of the origin. `names`: the variables that have them, None where only names tell. `stock`: whether the
-    model has no layers but Keras's own, of which Embedding alone has sparse gradients. `scaled`: whether the loss was
-    scaled, in a release that nothing tells. `more`: variables that have them besides those that names tell. `loose`:
-    whether other kernels of Dense layers may have them, too. `single`: the variables of one row or none, of which no
-    lookup leaves a row out.
+    Attributes:
+      kind: of the origin.
+      names: the variables that have sparse gradients, None if only names show it.
+      stock: whether the model has only Keras's own layers; of these, only Embedding has sparse gradients.
+      scaled: whether the loss was scaled, in a release that the source does not show.
+      more: variables that have sparse gradients, in addition to those that names show.
+      loose: whether other kernels of Dense layers may have them, too.
+      single: variables of at most one row; no lookup leaves out a row of these.
     """
 
     kind: str = NAME
@@ -72,7 +77,7 @@ class Sparse:
 
 
 def only_stock(model: Any) -> bool:
-    """Whether every layer of a model's config is one of Keras's own."""
+    """Return whether every layer of a model's config is one of Keras's own."""
     if not isinstance(model, Mapping):
         return False
     classes: list[str] = []
@@ -99,12 +104,13 @@ def put_in(
     sparse: Sparse | None = None,
     versions: Versions = UNKNOWN,
 ) -> None:
-    """Add the arguments `lazy_rows` and `repeated_rows` where they are called for, and where that is known from.
+    """Add the arguments `lazy_rows` and `repeated_rows` if they are needed, each with its origin.
 
     Args:
-      config: as `keras_config.completed` returns it; its own `lazy_rows`, a list of regular expressions, wins, and
-        `repeated_rows`.
-      names: of the trained variables. versions: of what wrote the source.
+      config: as `keras_config.completed` returns it. Its own `lazy_rows`, a list of regular expressions, wins, and so
+        does its `repeated_rows`.
+      names: of the trained variables.
+      versions: of the software that wrote the source.
     """
     sparse = sparse or Sparse()
     found = repeated_rows.looked_up(names, sparse.names)
@@ -115,7 +121,7 @@ def put_in(
         return
     kind = algorithm.lazy({**config, **told.values}, generation)
     if kind is None:
-        if config.get(PER_STEP):  # only rows with a gradient decay, and in SGD without momentum not even these
+        if config.get(PER_STEP):  # only rows with a gradient decay; in SGD without momentum, no rows do
             _doubt_decay(told, found, _unsure(names, found, sparse), algorithm)
         return
     if found and (kind == APART or told.values.get("lookahead")):
@@ -152,7 +158,7 @@ def put_in(
 
 
 def _doubt_decay(told: Arguments, tables: Sequence[str], unsure: Sequence[str], algorithm: Algorithm) -> None:
-    """Say that all rows of tables decay here, unless these are left out of it."""
+    """Warn that all rows of tables decay here, unless the user leaves these tables out."""
     left_out = told.values.get(EXCLUDED) or ()
     decaying = [n for n in (*tables, *unsure) if not any(re.search(pattern, n) for pattern in left_out)]
     if decaying:
@@ -171,7 +177,7 @@ def _patterns(given: Any) -> list[str]:
 
 
 def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: Sparse) -> None:
-    """Say where the rows are known from that stay as they are, and what is open of it."""
+    """Add how `migrate` knows the rows that keep their state, and warn about what is uncertain."""
     patterns = told.values.get(LAZY_ROWS, [])
     told.origins[LAZY_ROWS] = Origin(LAZY_ROWS, patterns, sparse.kind, "Embedding layers")
     unsure = _unsure(names, found, sparse)
@@ -192,12 +198,12 @@ def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: 
 
 
 def _unsure(names: Sequence[str], found: Sequence[str], sparse: Sparse) -> list[str]:
-    """Variables besides those found of which nothing says whether their gradients are sparse."""
+    """Return further variables whose gradients may be sparse: the source does not show it."""
     told = sparse.names is not None or sparse.stock
     unsure = [] if told else [name for name in names if not _ROLE.fullmatch(name) and name not in sparse.single]
     return unsure + [name for name in names if sparse.loose and _KERNEL.fullmatch(name) and name not in found]
 
 
 def is_dense(name: str) -> bool:
-    """Whether a variable is called as those weights of Keras's own layers whose gradients are never sparse."""
+    """Return whether a variable is named like a weight of Keras's own layers that never has sparse gradients."""
     return bool(_ROLE.fullmatch(name)) and not embeddings([name])

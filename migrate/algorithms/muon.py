@@ -1,11 +1,11 @@
-"""Muon of Keras 3.10 on: momentum for matrices, Adam for the rest; only what Adam updates has a second slot.
+"""Muon of Keras 3.10 on: momentum for matrices, Adam for the rest. Only variables that Adam updates have a second slot.
 
-Which variables those are is in no file: they follow from the rank, from `exclude_embeddings`, and from
-`exclude_layers`, whose patterns Keras holds against a variable's path. Keras 3.13 has another rule under the same name:
-its config says `rms_rate` and `adam_weight_decay`, and it leaves rank 3 to Adam. That of 3.10 to 3.12 took no step on
-TensorFlow, where `variable.path` raises.
+No file stores which variables these are. They follow from the rank, from `exclude_embeddings`, and from
+`exclude_layers`, whose patterns Keras compares with a variable's path. Keras 3.13 has another rule under the same name:
+its config has `rms_rate` and `adam_weight_decay`, and it leaves rank 3 to Adam. Muon of 3.10 to 3.12 cannot step on
+TensorFlow: `variable.path` raises there.
 
-Sources: `optimizers/muon.py` 3.10, 3.11, 3.12 (alike), 3.13, 3.14 and 3.15 (alike but for checks).
+Sources: `optimizers/muon.py` 3.10, 3.11 and 3.12 (all the same), 3.13, 3.14 and 3.15 (the same except for checks).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from optim.rules.muon import MuonRule
 
 NUMBERS = ("adam_beta_1", "adam_beta_2", "muon_a", "muon_b", "muon_c", "adam_lr_ratio", "momentum")
 LATER = ("rms_rate", "adam_weight_decay")
-"""Keys of the config that Keras 3.13 began with."""
+"""Config keys that Keras 3.13 added."""
 
 
 def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
@@ -29,7 +29,7 @@ def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
 
 
 def _is_early(config: spec.Config) -> bool:
-    """Whether the config is one of Keras 3.10 to 3.12, or the arguments of `optim` that stand for it."""
+    """Return whether the config is one of Keras 3.10 to 3.12, or `optim` arguments with the same rule."""
     return bool(config.get("stacks", LATER[0] not in config))
 
 
@@ -83,9 +83,12 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _has(config: spec.Config, slot: str, shape: spec.Shape, name: str) -> bool | None:
-    """Adam's variables alone have `v`. None where it depends on how much of a path Keras calls a variable by: one in a
-    model inside of a model may go by fewer layers there than here, or by more. What matches the name of its layer
-    matches both; a pattern that matches only the rest, which is unknown, leaves a list too long to fit."""
+    """Return whether a variable has the slot. Only Adam's variables have `v`.
+
+    None if it depends on how much of the path Keras uses as the variable's path. In a model inside a model, that may
+    have fewer layers than here, or more. A pattern that matches the name of the variable's layer matches both. A
+    pattern that matches only the unknown rest makes a list too long to fit.
+    """
     if slot != "v":
         return True
     try:

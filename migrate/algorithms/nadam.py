@@ -44,7 +44,7 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def _in_float32(arguments: spec.Config, generation: str) -> dict[str, Any]:
-    """Every release casts the betas, and forms their powers, in the dtype of the variable."""
+    """Return the rounded betas. Every release casts them, and computes their powers, in the variable's dtype."""
     return {"float32_powers": True, **spec.rounded("beta_1", "beta_2")(arguments, generation)}
 
 
@@ -53,7 +53,7 @@ def _lazy(config: spec.Config, generation: str) -> str | None:
 
 
 def product(beta_1: float, schedule_decay: float, steps: int) -> float:
-    """μ_1 · μ_2 ··· μ_steps, with μ_t = beta_1 · (1 − ½·0.96^(schedule_decay·t))."""
+    """Return μ_1 · μ_2 ··· μ_steps, with μ_t = beta_1 · (1 − ½·0.96^(schedule_decay·t))."""
     value = 1.0
     for t in range(1, steps + 1):
         value *= beta_1 * (1.0 - 0.5 * 0.96 ** (schedule_decay * t))
@@ -63,7 +63,7 @@ def product(beta_1: float, schedule_decay: float, steps: int) -> float:
 
 
 def _denied(value: float, arguments: spec.Config, generation: str, steps: int) -> str:
-    """Why a stored product is not that of so many steps; empty if it is, or if float32 has lost it."""
+    """Return why a stored product contradicts the step count; empty if it agrees, or if float32 has lost it."""
     wanted = product(arguments["beta_1"], arguments["schedule_decay"], steps)
     if max(value, wanted) < VANISHED:
         return ""
@@ -81,13 +81,16 @@ def _denied(value: float, arguments: spec.Config, generation: str, steps: int) -
 
 VANISHED = 1e-30
 NO_PART_OF_ONE = 2.0**-25
-"""A step divides by one minus the product; below this it is one in float32, however often the product is multiplied."""
+"""Below this product, float32 rounds one minus the product to one, so further factors change nothing.
+
+A step divides by one minus the product.
+"""
 ROUNDING = 2.0**-22
-"""Relative, of each step: a product and two factors in float32."""
+"""Relative rounding error of each step: a product and two factors in float32."""
 
 
 def _state(arguments: spec.Config, found: Mapping[str, float], generation: str, iterations: int) -> spec.State:
-    """The product as the source holds it; the optimizers from 2.9 on multiply it inside `fit` once per variable."""
+    """Return the product as the source stores it. Optimizers from 2.9 on multiply it inside `fit` once per variable."""
     computed = product(arguments["beta_1"], arguments["schedule_decay"], iterations)
     if PRODUCT in found:
         value = found[PRODUCT]

@@ -25,12 +25,12 @@ def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
 
 
 def _adjust(arguments: spec.Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """No config says `amsgrad`, and the slots do."""
+    """Turn `amsgrad` on if the slots show it; no config contains it."""
     return ({"amsgrad": True}, ("m", "v", "vhat")) if "vhat" in present else ({}, ("m", "v"))
 
 
 VHAT = spec.SlotSpec(Slot("vhat", unit="gradient^2", nonnegative=True, at_least="v"), ("vhat",), is_spread=True)
-"""Shaped like the variable in Addons, which sets every element to the same number."""
+"""The slot in Addons has the variable's shape, and every element has the same value."""
 ALGORITHM = spec.Algorithm(
     name="NovoGrad",
     slots=(*spec.slots_of(NovoGradRule(), m=("m",), v=("v",)), VHAT),

@@ -1,7 +1,7 @@
-"""Regular expressions that choose variables: one language for all options that take them.
+"""Regular expressions that choose variables, with the same syntax for all options that take them.
 
-A pattern is searched in a variable's name, with and without the `:0` that TensorFlow appends. A full name chooses that
-variable alone. Some releases matched patterns with other names than `optim` does.
+`re.search` looks for a pattern in a variable's name, with and without the `:0` that TensorFlow appends. A full name
+chooses only that variable. Some releases matched patterns with other names than `optim` does.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from optim.errors import HyperparameterError
 UNTRAINED = "untrained"
 """An override: the variables that the optimizer did not train."""
 SEARCHED = (EXCLUDED, NOT_ADAPTED, LAZY_ROWS)
-"""Options that are handed on to `optim`, which searches their patterns."""
+"""Options that `migrate` passes to `optim`, which searches their patterns."""
 FEW = 4
-"""Names that are shown as they are; patterns stand for more."""
+"""Up to this many names are shown in full; for more, `migrate` shows patterns."""
 
 
 def chosen(key: str, given: Any, names: Sequence[str]) -> list[list[str]]:
-    """The variables that each pattern chooses.
+    """Return the variables that each pattern chooses.
 
     Args:
-      key: the option, for messages. given: its patterns. names: of all variables.
+      key: the option, for messages.
+      given: its patterns.
+      names: of all variables.
 
     Raises:
-      HyperparameterError: no list of regular expressions.
+      HyperparameterError: `given` is not a list of regular expressions.
     """
     if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
         raise HyperparameterError(f"{key} must be a list of regular expressions, got {given!r}")
@@ -42,7 +44,7 @@ def chosen(key: str, given: Any, names: Sequence[str]) -> list[list[str]]:
 
 
 def nothing(key: str, patterns: Sequence[str], names: Sequence[str]) -> HyperparameterError:
-    """The refusal of patterns that choose none of these variables."""
+    """Return the error for patterns that choose no variable."""
     how = (
         f"give patterns of their names in the source, such as {some(names, FEW)}"
         if names
@@ -70,11 +72,12 @@ def _is_found(pattern: str, name: str) -> bool:
 
 
 def in_overrides(overrides: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Overrides whose patterns choose the same where each is searched: full names are anchored, `untrained` is spelled
-    out.
+    """Return overrides whose patterns choose the same variables wherever they are searched.
+
+    Full names become anchored patterns, and `untrained` becomes a list of names.
 
     Raises:
-      HyperparameterError: as `chosen`; patterns choose nothing.
+      HyperparameterError: as `chosen`, or patterns choose nothing.
     """
     done = dict(overrides)
     for key in (UNTRAINED, *SEARCHED):
@@ -97,13 +100,13 @@ def _anchored(pattern: str, found: Sequence[str], names: Sequence[str]) -> str:
 
 
 def naming(key: str, wanted: Sequence[str], names: Sequence[str]) -> str:
-    """The option that chooses exactly these variables: by their names, or by fewer patterns."""
+    """Return the option that chooses exactly these variables: by their names, or by fewer patterns."""
     found = _prefixes(sorted(wanted), names, set(names) - set(wanted)) if len(wanted) > FEW else list(wanted)
     return confirming(key, found if len(found) < len(wanted) else list(wanted))
 
 
 def _prefixes(wanted: Sequence[str], names: Sequence[str], others: Collection[str]) -> list[str]:
-    """The fewest prefixes that choose names and none of the others; a full name for one that is left alone.
+    """Return the fewest prefixes that choose these names and no others; a full name for a name without companions.
 
     Args:
       wanted: in alphabetical order.
@@ -123,14 +126,16 @@ def _prefixes(wanted: Sequence[str], names: Sequence[str], others: Collection[st
 
 
 def check(told: Arguments, names: Sequence[str]) -> None:
-    """Doubt patterns that choose otherwise here: `bias$` never matched `dense/bias:0`, which they were given, and a
-    source that knows variables by their places in an object graph does not say what they were called.
+    """Warn about patterns that choose different variables here than in the source.
+
+    For example, `bias$` never matched `dense/bias:0`, the name that the release compared. A source that knows variables
+    by their places in an object graph does not store their names.
 
     Args:
       names: of the trained variables.
 
     Raises:
-      HyperparameterError: a person's patterns choose none of them.
+      HyperparameterError: patterns that the user set choose no trained variable.
     """
     plain = list(map(_plain, names))
     for key in (EXCLUDED, NOT_ADAPTED):
@@ -154,7 +159,7 @@ def check(told: Arguments, names: Sequence[str]) -> None:
 
 
 def choose_alike(one: Any, other: Any, names: Sequence[str]) -> bool:
-    """Whether two lists of patterns choose the same of these variables."""
+    """Return whether two lists of patterns choose the same of these variables."""
     if not all(isinstance(each, list) and all(isinstance(p, str) for p in each) for each in (one, other)):
         return False
     try:

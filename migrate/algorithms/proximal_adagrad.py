@@ -1,4 +1,4 @@
-"""ProximalAdagrad of tf.train and of TensorFlow Addons, which call one kernel.
+"""ProximalAdagrad of tf.train and of TensorFlow Addons. Both call the same kernel.
 
 Sources: `tensorflow/python/training/proximal_adagrad.py` 1.15; `optimizers/proximal_adagrad.py` of TensorFlow Addons
 0.9 - 0.23.

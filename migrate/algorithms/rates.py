@@ -1,7 +1,7 @@
-"""Learning rates of configs: a number, one of Keras's schedules, or another one.
+"""Read the learning rates of configs: numbers, Keras's schedules, or others.
 
 Arguments and defaults: `keras/optimizers/schedules/learning_rate_schedule.py` 2.13 and 3.0 to 3.15, and
-`tensorflow/python/keras/optimizer_v2/learning_rate_schedule.py` of TF 2.0 to 2.4, whose `get_config` name all of them.
+`tensorflow/python/keras/optimizer_v2/learning_rate_schedule.py` of TF 2.0 to 2.4. Their `get_config` names all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from optim import schedules
 from optim.errors import HyperparameterError, UnsupportedError
 
 FORMULA = "Formula"
-"""The schedule of `optim` with the ops that a graph of TensorFlow 1 has for its rate."""
+"""The schedule of `optim` that evaluates the ops of a TensorFlow 1 graph for its rate."""
 OPTIONAL: dict[str, dict[str, Any]] = {
     "ExponentialDecay": {"staircase": False},
     "PiecewiseConstantDecay": {},
@@ -25,21 +25,21 @@ OPTIONAL: dict[str, dict[str, Any]] = {
     "CosineDecay": {"alpha": 0.0},
     "CosineDecayRestarts": {"t_mul": 2.0, "m_mul": 1.0, "alpha": 0.0},
 }
-"""Keras's schedules, and what they take for the arguments that may be left out."""
+"""Keras's schedules -> the defaults of their optional arguments."""
 WARM_UP = {"warmup_target": None, "warmup_steps": 0}
-"""Of CosineDecay, since TF 2.13."""
+"""Arguments of CosineDecay, since TF 2.13, with their defaults."""
 SCHEDULES = tuple(OPTIONAL)
 PHASES = tuple(name for name in schedules.OWN if name != FORMULA)
 """Schedules of `optim` that Keras does not have."""
 PARTS = ("warmup_steps", "stable_steps", "decay_steps")
-"""Their lengths, in order."""
+"""Arguments for the lengths of their phases, in order."""
 
 
 def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
-    """A float, or the JSON of a schedule without `module` and `registered_name` and with all of its arguments.
+    """Return a float, or a schedule's JSON with all its arguments and without `module` and `registered_name`.
 
     Returns:
-      It, and which of its arguments were assumed; empty if none were.
+      The rate, and a text on which of its arguments `migrate` assumed; empty if it assumed nothing.
 
     Raises:
       UnsupportedError: neither a number nor a schedule.
@@ -66,7 +66,7 @@ def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
 
 
 def _check(rate: Mapping[str, Any]) -> None:
-    """Refuse a schedule that `optim` could not go on with."""
+    """Refuse a schedule that `optim` could not continue."""
     try:
         schedules.from_config(rate)
     except HyperparameterError as error:
@@ -77,11 +77,11 @@ def _check(rate: Mapping[str, Any]) -> None:
 
 
 def _name(value: Mapping[str, Any]) -> str:
-    """The class; with its package where it is not Keras's own, as it may be called like one of those."""
+    """Return the class, with its package if it is not Keras's own: it may share a name with one of those."""
     name, module, registered = (value.get(key) for key in ("class_name", "module", "registered_name"))
     if isinstance(module, str) and module.partition(".")[0] == "optim":
         return str(name)
-    if name in PHASES:  # a program's own, as Keras has none of that name
+    if name in PHASES:  # the user's own: Keras has no schedule of that name
         return f"{module or 'own'}>{name}"
     if isinstance(registered, str) and registered:
         return registered if ">" in registered else f"{module or 'own'}>{registered}"
@@ -91,10 +91,11 @@ def _name(value: Mapping[str, Any]) -> str:
 
 
 def named(document: Any, plain: Any) -> Any:
-    """A rate of a config of `optim.for_keras`, in which a schedule may be as Keras saves it.
+    """Return a rate of an `optim.for_keras` config, whose schedule may have the form that Keras saves.
 
     Args:
-      document: as stored. plain: the same without `module` and `registered_name`.
+      document: as stored.
+      plain: the same without `module` and `registered_name`.
     """
     if not isinstance(document, Mapping) or "registered_name" not in document:
         return plain
@@ -103,7 +104,7 @@ def named(document: Any, plain: Any) -> Any:
 
 
 def in_keras(rate: Any) -> Any:
-    """A rate as Keras has it: a warm-up before CosineDecay is a CosineDecay with one; any other rate is as it was."""
+    """Return a rate in Keras's form: a warm-up before CosineDecay becomes its argument; other rates stay the same."""
     if not isinstance(rate, Mapping) or rate.get("class_name") != "LinearWarmup":
         return rate
     around, inner = rate["config"], rate["config"]["schedule"]
@@ -118,7 +119,7 @@ def in_keras(rate: Any) -> Any:
 
 
 def ends_of_phases(rate: Any) -> list[float]:
-    """The steps at which a schedule of `optim` turns, without those of one that it contains."""
+    """Return the steps at which a schedule of `optim` changes phase, without those of a schedule inside it."""
     config = rate["config"] if isinstance(rate, Mapping) and rate.get("class_name") in PHASES else {}
     if "total_steps" in config:
         up = config["pct_start"] * config["total_steps"] - 1
@@ -127,11 +128,11 @@ def ends_of_phases(rate: Any) -> list[float]:
 
 
 def is_own(rate: Any) -> bool:
-    """Whether a rate, as `read` gives it, is a schedule that neither Keras nor `optim` has."""
+    """Return whether a rate from `read` is a schedule that neither Keras nor `optim` has."""
     return isinstance(rate, Mapping) and not schedules.is_known(rate)
 
 
 def shown(rate: Any) -> str | None:
-    """A rate whose arguments are too long for people to read, in short; None for another."""
+    """Return a short text for a rate whose arguments are too long to read; None for another rate."""
     is_formula = isinstance(rate, Mapping) and rate.get("class_name") == FORMULA
     return f"{FORMULA} of {len(rate['config']['operations'])} operations" if is_formula else None

@@ -1,4 +1,4 @@
-"""RectifiedAdam of TensorFlow Addons, whose weight decay goes with the rate and is kept as a variable.
+"""RectifiedAdam of TensorFlow Addons. Its weight decay is multiplied by the rate and stored as a variable.
 
 Sources: `optimizers/rectified_adam.py` of TensorFlow Addons 0.6 - 0.23; keras-rectified-adam, see `keras_packages`.
 """
@@ -16,7 +16,7 @@ WARMED = ("sma_threshold", "total_steps", "warmup_proportion", "min_lr")
 
 
 def decayed(config: Config) -> dict[str, Any]:
-    """Weight decay of all variables: these classes leave none out."""
+    """Return the weight decay of all variables: these classes have no exclusions."""
     amount = number(config, "weight_decay")
     return {"weight_decay": amount, "weight_decay_exclude": []} if amount else {}
 
@@ -32,12 +32,12 @@ def _defaults(generation: str) -> dict[str, Any]:
 
 
 def in_float32(arguments: Config, generation: str) -> dict[str, Any]:
-    """Every number is a float32, and so is what is made of them: the powers of β, and ρ_t."""
+    """Return the rounded arguments. Every number is a float32, and so are the powers of β and ρ_t."""
     return {"float32_powers": True, **rounded("beta_1", "beta_2")(arguments, generation)}
 
 
 def lazy(config: Config, generation: str) -> str | None:
-    """Rows without a gradient stay in OptimizerV2, and their means decay."""
+    """Return `lazy`: in OptimizerV2, rows without a gradient keep their values, and their means decay."""
     return STILL if traits(generation).has_sparse_kernels else None
 
 

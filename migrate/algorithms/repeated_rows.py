@@ -1,7 +1,7 @@
 """What a release does with each gradient of a row that a batch has several times: `repeated_rows` of `optim`.
 
-Run for each algorithm: Keras 3.0 to 3.15 on TensorFlow (backend/tensorflow/sparse.py, where IndexedSlices stay
-apart until they meet an array). Read: OptimizerV2, and `experimental` of 2.9 and 2.10 (`update_step`,
+Run for each algorithm: Keras 3.0 to 3.15 on TensorFlow (backend/tensorflow/sparse.py, which keeps IndexedSlices
+separate until they meet an array). Read: OptimizerV2, and `experimental` of 2.9 and 2.10 (`update_step`,
 `_deduplicate_sparse_grad`).
 """
 
@@ -30,39 +30,43 @@ REPEATED, ABSENT = "repeated_rows", "absent"
 CONFIRMED = confirming(REPEATED, ABSENT)
 DONE = {CLIP: "clips", SQUARE: "squares"}
 OWN_WAY = ("Adadelta", "Adamax")
-"""Those of 2.9 that neither square each nor their sum alone: Adadelta's second slot, and the maximum of Adamax."""
+"""Algorithms of 2.9 with another rule than squaring each gradient or only their sum.
+
+These are Adadelta's second slot, and the maximum of Adamax.
+"""
 
 
 def done(
     generation: str | None, algorithm: Algorithm, values: Mapping[str, Any], versions: Versions
 ) -> tuple[str, ...]:
-    """What a generation does with each of them.
+    """Return what a generation does with the gradients of repeated rows.
 
     Args:
-      values: with the limits of gradients. versions: what a source shows of the release that wrote it.
+      values: with the limits of gradients.
+      versions: what a source shows of the release that wrote it.
     """
     if generation is None:
         return ()
     releases = candidates(generation, versions)
     if traits(generation).squares_repeated_rows:
         doing = acting(keras_differences.repeated_rows(keras_differences.KERAS_3, algorithm.name, values), values)
-        return doing if facts.SQUARED.may_be(facts.EACH, releases) else ()  # it has no slices on other backends
+        return doing if facts.SQUARED.may_be(facts.EACH, releases) else ()  # other backends have no slices
     clips = any(facts.clipped(limit).may_be(facts.EACH, releases) for limit in LIMITS if values.get(limit))
-    # Ftrl computes with arrays.
+    # Ftrl computes with arrays
     is_square = algorithm.name not in (*LINEAR, "Ftrl") and facts.SQUARED.may_be(facts.EACH, releases)
     return (*((CLIP,) if clips else ()), *((SQUARE,) if is_square else ()))
 
 
 def acting(doing: Iterable[str], values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those of the words of `repeated_rows` that do something: nothing is clipped without a limit."""
+    """Return the words of `repeated_rows` that have an effect: clipping words need a limit."""
     return tuple(word for word in doing if word != CLIP or any(values.get(limit) for limit in LIMITS))
 
 
 def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], doing: Collection[str]) -> bool:
-    """Whether the option says what is done.
+    """Return whether `repeated_rows` can express what is done.
 
-    Where Keras 3 takes the root of a negative number (centered RMSprop, whose mean square may then be less than the
-    square of the mean), or divides by zero, it takes rows for others.
+    It cannot if Keras 3 mistakes rows for other rows. This happens when Keras 3 divides by zero, or takes the root of a
+    negative number. Centered RMSprop may do the latter: its mean square may be less than the square of the mean.
     """
     if SQUARE not in doing:
         return True
@@ -71,7 +75,7 @@ def _is_said(generation: str, algorithm: Algorithm, values: Mapping[str, Any], d
 
 
 def _is_known(generation: str, values: Mapping[str, Any], doing: Collection[str], versions: Versions) -> bool:
-    """Whether all releases that can have written the source do so."""
+    """Return whether all releases that can have written the source do so."""
     releases = candidates(generation, versions)
     asked = [facts.clipped(limit) for limit in LIMITS if CLIP in doing and values.get(limit)]
     return all(fact.of(releases) for fact in (*asked, *((facts.SQUARED,) if SQUARE in doing else ())))
@@ -85,7 +89,7 @@ def put_in(
     tables: Sequence[str],
     versions: Versions,
 ) -> None:
-    """Add the argument where tables call for it, and where it is known from; or say why steps may go on otherwise."""
+    """Add the argument with its origin if tables need it, or warn why steps may differ."""
     said = config.get(REPEATED)
     if said is not None and said != ABSENT:
         if not isinstance(said, (list, tuple)) or any(word not in DONE for word in said):
@@ -116,22 +120,22 @@ _EMBEDDINGS = re.compile(r"(?:^|.*[/.])embeddings(?:_\d+)?")
 
 
 def embeddings(names: Sequence[str]) -> list[str]:
-    """Those of the variables that are taken for the weights of Embedding layers."""
+    """Return the variables that `migrate` assumes to be weights of Embedding layers."""
     return [name for name in names if _EMBEDDINGS.fullmatch(name)]
 
 
 def looked_up(names: Sequence[str], known: Collection[str] | None) -> list[str]:
-    """Which variables have sparse gradients: those that are known to, or, where nothing tells it, by their names."""
+    """Return the variables with sparse gradients: the known ones, or, if nothing is known, by their names."""
     return embeddings(names) if known is None else [name for name in names if name in known]
 
 
 def is_absent(origins: Iterable[Origin]) -> bool:
-    """Whether a person said that no batch has a row several times."""
+    """Return whether the user set that no batch has a row several times."""
     return any(o.subject == REPEATED and o.kind == SET and o.value == ABSENT for o in origins)
 
 
 def of_source(state: OptimizerState, algorithm: Algorithm) -> tuple[str, ...]:
-    """What the source does with each of them, whether or not `optim` can do it."""
+    """Return what the source does with repeated rows, whether or not `optim` can do it."""
     said = state.hyperparameters.get(REPEATED)
     if said is not None or state.source is None:
         return acting(said or (), state.hyperparameters)
@@ -139,7 +143,7 @@ def of_source(state: OptimizerState, algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def is_alike(state: OptimizerState, algorithm: Algorithm, theirs: Collection[str]) -> bool:
-    """Whether what goes on treats such rows as the source does, also in a way that `optim` cannot say."""
+    """Return whether the target treats repeated rows as the source does, even in a way that `optim` cannot express."""
     ours, source = of_source(state, algorithm), state.source
     if set(theirs) != set(ours) or source is None or source.generation is None:
         return set(theirs) == set(ours)
@@ -148,14 +152,17 @@ def is_alike(state: OptimizerState, algorithm: Algorithm, theirs: Collection[str
 
 
 def difference(state: OptimizerState, algorithm: Algorithm, theirs: Collection[str], called: str) -> str:
-    """How what goes on, `called` so, treats such rows otherwise than the source; empty if alike, or without a table."""
+    """Return how the target named `called` treats repeated rows differently from the source.
+
+    Empty if both treat them the same, or if there is no table.
+    """
     known = state.source.sparse if state.source is not None else None
     tables = looked_up([v.name for v in state.variables if v.trainable], known)
     ours = of_source(state, algorithm)
     if is_absent(state.origins) or set(theirs) == set(ours) or not (tables or state.hyperparameters.get(REPEATED)):
         return ""
     if any(o.subject == REPEATED and not o.certain for o in state.origins):
-        return ""  # that says it
+        return ""  # that warning covers it
     each, other = [f"{words(done)} each of its gradients" if done else "takes their sum" for done in (ours, theirs)]
     where = f"{some(tables or ['a table'])}: where a batch has a row several times"
     return f"{where}, the source {each}, and {called} {other}"

@@ -1,4 +1,4 @@
-"""RMSprop. The releases differ in where epsilon and the learning rate stand; `optim` has a keyword for each.
+"""RMSprop. The releases differ in the places of epsilon and of the learning rate; `optim` has a keyword for each.
 
 Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/rmsprop.py` 2.9 (the fused kernels with momentum),
 `optimizers/optimizer_experimental/rmsprop.py` 2.9, `optimizers/rmsprop.py` 2.15 and 3.15,
@@ -60,7 +60,7 @@ def _adjust(arguments: spec.Config, present: frozenset[str]) -> tuple[dict[str, 
 
 
 def _lazy(config: spec.Config, generation: str) -> str | None:
-    """tf.train's steps by its sparse kernel also without momentum, and so leaves the means of other rows alone."""
+    """Return `lazy`. tf.train uses its sparse kernel even without momentum, and so keeps the means of other rows."""
     return (spec.kept if traits(generation).rmsprop_keeps_momentum else spec.kept_with_momentum)(config, generation)
 
 

@@ -1,10 +1,10 @@
 """ScheduleFreeAdamW of Keras 3.14 and 3.15: the slot `momentum` is the point z at which the steps act.
 
-The variable is y, between z and the average x, and x is had from both. There the backends differ: `momentum.value` is
-the variable on TensorFlow and PyTorch, and holds the new z by the time that it is read; on JAX it is the old one
-(`backend/*/core.py`). Step counters tell TensorFlow from the other two.
+The variable is y, between z and the average x, and x follows from both. The backends differ in this: on TensorFlow and
+PyTorch, `momentum.value` is the variable and already holds the new z when Keras reads it. On JAX it is the old z
+(`backend/*/core.py`). Step counters distinguish TensorFlow from the other two.
 
-Source: `optimizers/schedule_free_adamw.py` 3.14 and 3.15 (alike).
+Source: `optimizers/schedule_free_adamw.py` 3.14 and 3.15 (the same).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
 
 
 def _state(arguments: spec.Config, found: Mapping[str, float], generation: str, iterations: int) -> spec.State:
-    """Each step weighs 1, whatever its learning rate was, so that the sum of weights is the number of steps."""
+    """Return the state. Each step weighs 1 at any learning rate, so the sum of weights is the number of steps."""
     weights = {"weight_sum": float(iterations), "largest_rate": 0.0}
     return weights, tuple(Origin(key, value, RELEASE, "each step has the weight 1") for key, value in weights.items())
 

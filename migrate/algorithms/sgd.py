@@ -1,8 +1,7 @@
-"""SGD. Standalone Keras and 2.11+ keep the slot even with momentum 0; OptimizerV2 and Keras 3 only with
-momentum.
+"""SGD. Standalone Keras and 2.11+ keep the slot even with momentum 0; OptimizerV2 and Keras 3 only with momentum.
 
-Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/gradient_descent.py` 2.9, `optimizers/sgd.py`
-  2.15 and 3.15, `tensorflow/python/training/momentum.py` 1.15 (the learning rate outside the slot).
+Sources: `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2/gradient_descent.py` 2.9, `optimizers/sgd.py` 2.15 and 3.15,
+`tensorflow/python/training/momentum.py` 1.15 (the learning rate outside the slot).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What `migrate` must know about one algorithm, as data: a new one is one file beside this and a line in
-ALGORITHMS."""
+"""The data that `migrate` needs for one algorithm. To add an algorithm, write one file and a line in ALGORITHMS."""
 
 from __future__ import annotations
 
@@ -26,11 +25,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SlotSpec:
-    """One slot of a rule of `optim`, and the names that it has in sources.
+    """One slot of a rule of `optim`, and its names in sources.
 
-    The first alias is the attribute of Keras 2.9's experimental optimizers, by which their lists are sorted.
-    `is_negated`: sources keep it with the other sign. `is_spread`: they keep one number in every element of an array
-    shaped like the variable, and `optim` keeps the number.
+    Attributes:
+      slot: `optim`'s declaration.
+      aliases: names in sources. The first alias is the attribute of Keras 2.9's experimental optimizers, which sort
+        their lists by it.
+      is_negated: whether sources keep the slot with the other sign.
+      is_spread: whether sources keep one number in every element of an array with the variable's shape. `optim` keeps
+        only the number.
     """
 
     slot: Slot
@@ -47,12 +50,12 @@ class SlotSpec:
         return self.slot.nonnegative
 
     def shape(self, variable: Shape) -> Shape | None:
-        """Shape of the slot of a variable of that shape, None where such a variable has none."""
+        """Return the slot's shape for a variable of that shape, None if such a variable does not have it."""
         dims = slot_dims(self.slot.like, len(variable))
         return None if dims is None else tuple(variable[d] for d in dims)
 
     def carried(self, array: LazyArray) -> LazyArray:
-        """What `optim` keeps where a source has this array."""
+        """Return what `optim` keeps for this array of a source."""
         if self.is_negated:
             return _negated(array)
         if self.is_spread:
@@ -60,7 +63,7 @@ class SlotSpec:
         return array
 
     def given_back(self, array: LazyArray, variable: tuple[int, ...]) -> LazyArray:
-        """What sources keep of a variable of that shape where `optim` has this array: undoes `carried`."""
+        """Return what sources keep for this array of `optim`, for a variable of that shape: undoes `carried`."""
         if self.is_negated:
             return _negated(array)
         if self.is_spread:
@@ -73,7 +76,7 @@ def _negated(array: LazyArray) -> LazyArray:
 
 
 def _one_number(array: LazyArray) -> np.ndarray:
-    """Raises DamagedFileError where the elements differ."""
+    """Return the one value of all elements. Raises DamagedFileError if the elements differ."""
     values = np.asarray(array.load()).reshape(-1)
     if not values.size or np.any(values != values[0]):
         raise DamagedFileError(f"{array.stored_as} should hold one number in every element, and holds several")
@@ -81,7 +84,7 @@ def _one_number(array: LazyArray) -> np.ndarray:
 
 
 def slots_of(rule: Rule, **aliases: tuple[str, ...]) -> tuple[SlotSpec, ...]:
-    """All slots of a rule, which has its options on, in its order."""
+    """Return all slots of a rule that has its options on, in its order."""
     slots = {slot.name: slot for slot in rule.slots}
     assert slots.keys() == aliases.keys(), f"{type(rule).__name__} has the slots {', '.join(slots)}"
     return tuple(SlotSpec(slot, aliases[name]) for name, slot in slots.items())
@@ -89,12 +92,14 @@ def slots_of(rule: Rule, **aliases: tuple[str, ...]) -> tuple[SlotSpec, ...]:
 
 @dataclass(frozen=True)
 class Block:
-    """A run of a flat list: for each variable in turn one array of each of these slots.
+    """A run of a flat list: for each variable in turn, one array of each of these slots.
 
-    `placeholder`: the arrays are zeros of shape (1,) that stand for a slot which is switched off.
-    `factored`: Adafactor's r, c, v, of which variables below rank 2 have v alone, with nothing (`"gaps"`) or with
-    scalar zeros (`"zeros"`) where r and c would be.
-    `last_of_some`: only some variables have the last slot, see `Algorithm.has`.
+    Attributes:
+      slots: names of the slots.
+      placeholder: whether the arrays are zeros of shape (1,), which Keras stores for a slot that is switched off.
+      factored: Adafactor's r, c, v. Variables below rank 2 have only v. In place of r and c they have nothing
+        (`"gaps"`) or scalar zeros (`"zeros"`).
+      last_of_some: whether only some variables have the last slot, see `Algorithm.has`.
     """
 
     slots: tuple[str, ...]
@@ -112,7 +117,7 @@ State = tuple[dict[str, float], tuple[Origin, ...]]
 Releases = Sequence[Release]
 Adjusted = tuple[dict[str, Any], tuple[str, ...]]
 ByRelease = tuple[dict[str, Any], dict[str, str]]
-"""Arguments, and by argument why it need not be right."""
+"""Arguments, and argument -> why it may be wrong."""
 ALWAYS_COUNTED = having(lambda generation: generation.counts_always)
 """Generations that store iterations for every algorithm."""
 COUNTED = having(lambda generation: generation.lists_weights)
@@ -140,22 +145,22 @@ def _not_rounded(arguments: Config, generation: str) -> dict[str, Any]:
 
 
 def rounded(*names: str) -> Callable[[Config, str], dict[str, Any]]:
-    """`in_float32` of algorithms that cast these hyperparameters to the variable's dtype wherever they act."""
+    """Return `in_float32` of algorithms that cast these hyperparameters to the variable's dtype wherever they act."""
     return lambda arguments, generation: {name: float(np.float32(arguments[name])) for name in names}
 
 
 def rounded_if_cast(*names: str) -> Callable[[Config, str], dict[str, Any]]:
-    """As `rounded`, of generations that cast hyperparameters."""
+    """Return `rounded` for generations that cast hyperparameters, and no change for the others."""
     return lambda arguments, generation: (
         rounded(*names)(arguments, generation) if traits(generation).casts_hyperparameters else {}
     )
 
 
 def rounded_betas(arguments: Config, generation: str) -> dict[str, Any]:
-    """`in_float32` of Adam and its kin: every Keras forms the powers of the bias corrections in float32.
+    """Return `in_float32` of Adam and related algorithms: every Keras computes the bias corrections' powers in float32.
 
     `optimizers/optimizer_experimental/adam.py` 2.9, `optimizers/adam.py` 2.15 and 3.15: `1 - self.beta_2` is a Python
-    float, `beta_2_power` a float32 power. Before, a float32 hyperparameter is used for both. tf.train multiplies
+    float, `beta_2_power` a float32 power. Earlier releases use a float32 hyperparameter for both. tf.train multiplies
     variables at each step.
     """
     betas = rounded_if_cast("beta_1", "beta_2")(arguments, generation)
@@ -167,64 +172,65 @@ def _same_in_all(config: Config, releases: Releases) -> ByRelease:
 
 
 def in_list_orders(generation: str, *slots: str) -> tuple[Blocks, ...]:
-    """Slots in each order that lists of a generation may have."""
+    """Return the slots in each order that lists of a generation may have."""
     blocks = {BY_SLOT: tuple(Block((slot,)) for slot in slots), BY_VARIABLE: (Block(slots),)}
     return tuple(blocks[order] for order in traits(generation).list_orders)
 
 
 def kept_with_momentum(config: Config, generation: str) -> str | None:
-    """`lazy` of algorithms whose sparse kernels before 2.11 touch only the rows that have a gradient."""
+    """Return `lazy` of algorithms whose sparse kernels before 2.11 touch only the rows that have a gradient."""
     return kept(config, generation) if config.get("momentum") else None
 
 
 def kept(config: Config, generation: str) -> str | None:
-    """As `kept_with_momentum`, whatever the momentum."""
+    """Return `lazy` as `kept_with_momentum` does, for any momentum."""
     return KEPT if traits(generation).has_sparse_kernels else None
 
 
 def apart(config: Config, generation: str) -> str | None:
-    """`lazy` of algorithms that have a rule of their own for such rows, or none, in every generation."""
+    """Return `lazy` of algorithms that treat such rows by a custom rule, or by no rule, in every generation."""
     return APART
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm of `optim`, as all generations know it.
+    """One algorithm of `optim`, and how every generation implements it.
 
     Attributes:
       name: class in `optim`, and the Keras class name.
       slots: in `optim`'s order.
-      unread: those of them that sources keep and no step reads, so that `optim` has none.
-      blocks: (generation, config) -> the possible sequences of slot blocks in that generation's flat list, and of
-        scalars among them; None if these are all slots in each order of the generation.
-      arguments: (config, generation) -> keyword arguments of the class, its own only; config has the
-        defaults in.
-      defaults: generation -> the constructor's own defaults, for configs that do not spell them out.
-      adjust: (arguments, names of the slots found) -> further arguments, and the slots that these arguments
-        call for; None if these are always all slots that a step reads.
-      counts: generations whose flat list holds iterations; others lose them.
-      uses_count: whether the update itself depends on iterations, besides schedules.
-      scalars: names of hyperparameters that TF2 object checkpoints keep as variables, besides learning_rate
-        and decay.
-      in_float32: (arguments, generation) -> the arguments that are others for float32 variables, because the generation
-        rounds 0.999 to 0.99900001287 before it acts, in some places or in all.
-      is_foreign: whether only its state is known, and no rule.
-      state_scalars: (`optim`'s name, names in sources) of state of the whole optimizer besides iterations.
+      unread: slots that sources keep and no step reads. `optim` does not have these.
+      blocks: (generation, config) -> the possible sequences of slot blocks and scalars in that generation's flat list.
+        None if the list has all slots in each order of the generation.
+      arguments: (config, generation) -> keyword arguments of the class, without those that all classes share. The
+        config includes the defaults.
+      defaults: generation -> the constructor's own defaults, for configs that do not contain them.
+      adjust: (arguments, names of the slots found) -> further arguments, and the slots that these arguments require.
+        None if these are always all slots that a step reads.
+      counts: generations whose flat list holds iterations; other generations lose them.
+      uses_count: whether the update itself depends on iterations, in addition to schedules.
+      scalars: hyperparameters that TF2 object checkpoints keep as variables, without learning_rate and decay.
+      in_float32: (arguments, generation) -> the arguments that differ for float32 variables. The generation rounds
+        0.999 to 0.99900001287 before using it, in some places or in all.
+      is_foreign: whether `migrate` knows only the state, and no rule.
+      state_scalars: (`optim`'s name, names in sources) of state of the whole optimizer, without iterations.
       state: (arguments, state scalars found, generation, iterations) -> the optimizer's scalars, and where they
         came from.
       time_decay: whether the hyperparameter `decay` of generations before 2.11 is inverse time decay.
-      lazy: (config, generation) -> what became of the rows that a sparse gradient leaves out: `"kept"`, with their
-        slots, `"still"`, while their slots went on, `"nearly still"`, while these went on in a way of their own,
-        `"apart"`, as no option of `optim` has it, or None, where they did what
-        a dense gradient of zeros does.
+      lazy: (config, generation) -> what the generation does with rows that a sparse gradient leaves out.
+        `"kept"`: the rows and their slots keep their values.
+        `"still"`: the rows keep their values, and their slots change.
+        `"nearly still"`: as `"still"`, but the slots change in a custom way.
+        `"apart"`: something for which `optim` has no option.
+        None: the same as for a dense gradient of zeros.
       has: (config or arguments, slot, shape and name of a variable) -> whether that variable has the slot, as far as
-        its shape leaves that open; None where nobody can tell.
-      later: keys of Keras 3's config that its first releases with this class did not have.
+        its shape leaves that open; None if it is unknown.
+      later: config keys of Keras 3 that its first releases with this class did not have.
       keras3_since: the first release of Keras 3 whose class of this name has the rule that targets are written for;
-        empty where that is every release in question.
+        empty if every release has it.
       check: (config, generation, versions) -> why the state of some release cannot be continued, else None.
-      by_release: (config, releases that can have written the source) -> arguments that depend on the release, and by
-        argument why it need not be right.
+      by_release: (config, releases that can have written the source) -> arguments that depend on the release, and
+        argument -> why it may be wrong.
     """
 
     name: str
@@ -263,25 +269,25 @@ class Algorithm:
 
     @cached_property
     def generations(self) -> frozenset[str]:
-        """Those that have this algorithm."""
+        """Generations that have this algorithm."""
         if self.is_foreign:
             return frozenset(GENERATIONS)
         return having(lambda generation: self.name in generation.classes | generation.others)
 
     @cached_property
     def elsewhere(self) -> frozenset[str]:
-        """Those in which other projects have it, and Keras itself has not."""
+        """Generations in which other projects have this algorithm, and Keras itself does not."""
         return having(lambda generation: self.name in generation.others)
 
     def slot(self, name: str) -> SlotSpec:
         return next(s for s in (*self.slots, *SHARED_SLOTS) if s.name == name)
 
     def shape_of(self, slot: str, config: Config, variable: Shape, name: str) -> Shape | None:
-        """Shape of a slot of that variable, None where it has none, or nobody can tell whether it has."""
+        """Return the slot's shape for that variable; None if the variable does not have it, or if that is unknown."""
         return self.slot(slot).shape(variable) if self.has(config, slot, variable, name) else None
 
     def slot_of(self, source_name: str) -> str | None:
-        """`optim`'s name of a slot that a source calls `source_name`, None if it has no such slot."""
+        """Return `optim`'s name of the slot called `source_name` in sources, None if no slot has that name."""
         plain = source_name.lstrip("_")
         return next((s.name for s in (*self.slots, *SHARED_SLOTS) if plain == s.name or plain in s.aliases), None)
 
@@ -297,11 +303,11 @@ SLOW = SlotSpec(Slot("slow", unit="variable"), ("slow",))
 """The slow weights of Lookahead."""
 SHARED_SLOTS = (AVERAGE, ACCUMULATED, SLOW)
 LARGEST = float(np.finfo(np.float32).max)
-"""Of what float32 holds."""
+"""The largest float32."""
 
 
 def number(config: Config, key: str) -> float:
-    """A hyperparameter as float. Raises UnsupportedError naming it if it is not a number, or none in float32."""
+    """Return a hyperparameter as a float. Raises UnsupportedError with its name if float32 cannot hold it."""
     from optim.errors import UnsupportedError
 
     value = config[key]
@@ -318,7 +324,7 @@ def number(config: Config, key: str) -> float:
 
 
 def whole(config: Config, key: str) -> int:
-    """A hyperparameter as integer. Raises UnsupportedError naming it if it is none."""
+    """Return a hyperparameter as an integer. Raises UnsupportedError with its name if it is not an integer."""
     from optim.errors import UnsupportedError
 
     value = number(config, key)
@@ -328,7 +334,7 @@ def whole(config: Config, key: str) -> int:
 
 
 def numbers(*keys: str) -> Callable[[Config, str], dict[str, Any]]:
-    """`arguments` of algorithms that have these numbers; `epsilon` with the backend's default put in."""
+    """Return `arguments` of algorithms that have these numbers; `epsilon` gets the backend's default."""
 
     def read(config: Config, generation: str) -> dict[str, Any]:
         return {key: epsilon(config, generation) if key == "epsilon" else number(config, key) for key in keys}
@@ -337,18 +343,18 @@ def numbers(*keys: str) -> Callable[[Config, str], dict[str, Any]]:
 
 
 def constants(**values: Any) -> Callable[[str], dict[str, Any]]:
-    """`defaults` of algorithms with the same in every generation."""
+    """Return `defaults` of algorithms whose defaults are the same in every generation."""
     return lambda generation: dict(values)
 
 
 def default_epsilon(generation: str) -> dict[str, float]:
-    """The constructor's epsilon; empty for Keras 2, whose 2.1.3 changed it from 1e-8 to 1e-7."""
+    """Return the constructor's epsilon; empty for Keras 2, which changed it from 1e-8 to 1e-7 in 2.1.3."""
     value = traits(generation).epsilon
     return {} if value is None else {"epsilon": value}
 
 
 def epsilon_inside(algorithm: str, generation: str, momentum: Any) -> bool:
-    """Whether RMSprop or another class of a generation adds epsilon inside the root, as Adagrad of it does."""
+    """Return whether RMSprop or another class adds epsilon inside the root, as the generation's Adagrad does."""
     when = traits(generation).rmsprop_epsilon_inside
     if algorithm != "RMSprop":
         return traits(generation).adagrad_epsilon_inside
@@ -356,7 +362,7 @@ def epsilon_inside(algorithm: str, generation: str, momentum: Any) -> bool:
 
 
 def epsilon(config: Config, generation: str) -> float:
-    """Epsilon with the backend's default put in: None means 1e-7, and to OptimizerV2 zero means that, too."""
+    """Return epsilon with the backend's default: None means 1e-7; to OptimizerV2, zero means that, too."""
     value = config.get("epsilon")
     if value is None or (traits(generation).zero_epsilon_is_default and value == 0):
         return 1e-7

@@ -1,7 +1,7 @@
-"""What `tf.train.*Optimizer` of TensorFlow 1 means in Keras's terms: classes, arguments, slots, step count.
+"""Translate `tf.train.*Optimizer` of TensorFlow 1 to Keras's terms: classes, arguments, slots, step count.
 
-A Saver names a slot `<variable>/<Optimizer>`, the next ones `<variable>/<Optimizer>_1`, `_2`; which is which only the
-class and its arguments say. Source: `tensorflow/python/training/*.py` 1.15.
+A Saver names a slot `<variable>/<Optimizer>`, the next ones `<variable>/<Optimizer>_1`, `_2`. Only the class and its
+arguments show which slot is which. Source: `tensorflow/python/training/*.py` 1.15.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ ARGUMENTS = {
         "l2_shrinkage_regularization_strength",
     ),
 }
-"""What the constructors take (tensorflow/python/training/*.py 1.15), under Keras's names."""
+"""Arguments of the constructors (tensorflow/python/training/*.py 1.15), under Keras's names."""
 RENAMED = {"beta1": "beta_1", "beta2": "beta_2", "use_nesterov": "nesterov"}
 OWN = ("use_locking", "accum_name", "linear_name")
-"""Arguments without effect on how state is used."""
+"""Arguments that do not affect how state is used."""
 SLOTS = {
     "SGD": ("m",),
     "RMSprop": ("velocity", "momentum"),
@@ -94,7 +94,7 @@ OBJECT_SLOTS = {
     "Adam": {"m": "m", "v": "v", "adam_m": "m", "adam_v": "v"},
     "Ftrl": {"accum": "accumulator", "linear": "linear"},
 }
-"""Slots in object checkpoints, under the names that the classes themselves give them; and BERT's, of a Saver."""
+"""Slots in object checkpoints, under the names that the classes give them; and the slots of BERT's class in a Saver."""
 BERT_SLOTS = ("adam_m", "adam_v")
 CENTERED = ("velocity", "average_gradient", "momentum")
 NAMED = {
@@ -102,15 +102,15 @@ NAMED = {
     "GradientDescent": "SGD",
     "RMSProp": "RMSprop",
 }
-"""Names that tf.train's optimizers have unless they are given others, where Keras's class is called otherwise."""
+"""Default names of tf.train's optimizers whose Keras class has another name."""
 POWERS = (("beta2_power", "beta_2"), ("beta1_power", "beta_1"))
-"""The powers that AdamOptimizer keeps, the slower to vanish first. AdaMaxOptimizer keeps both and raises the second."""
+"""The powers that AdamOptimizer keeps; the second vanishes first. AdaMaxOptimizer keeps both and updates the second."""
 AVERAGES = "ExponentialMovingAverage"
-"""What tf.train.ExponentialMovingAverage keeps besides variables: no slots."""
+"""Entries that tf.train.ExponentialMovingAverage keeps in addition to variables. They are not slots."""
 
 
 def keras_style(class_name: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Class and arguments of a `tf.train` optimizer under the names that Keras has for them."""
+    """Return class and arguments of a `tf.train` optimizer under Keras's names."""
     plain = class_name.rsplit(".", 1)[-1]
     renamed = {RENAMED.get(key, key): value for key, value in config.items() if key not in OWN}
     if plain == "RMSPropOptimizer" and "decay" in renamed:
@@ -119,7 +119,7 @@ def keras_style(class_name: str, config: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) -> dict[str, str | None]:
-    """`optim`'s slot for each name in the source, None for what is none of this optimizer's.
+    """Return `optim`'s slot for each name in the source, None for what is not this optimizer's.
 
     Raises:
       AmbiguousError: slots of more than one optimizer. ContradictionError: names that only another class gives.
@@ -135,7 +135,7 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
             " class that wrote them in --optimizer-config"
         )
     plain = OBJECT_SLOTS.get(algorithm.name, {})
-    if own_names:  # beside what a program gathers gradients in, `accum`
+    if own_names:  # next to `accum`, in which a program accumulates gradients
         return {name: plain.get(name) if name in own_names else None for name in stored.slots}
     if stored.slots and plain.keys() >= stored.slots.keys():
         return {name: plain[name] for name in stored.slots}
@@ -169,12 +169,12 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
 
 
 def has_kernel(algorithm: Algorithm, config: Mapping[str, Any]) -> bool:
-    """Whether tf.train's class of it steps with a kernel of TensorFlow's, as all but LARS and BERT's own do."""
+    """Return whether tf.train's class steps with a kernel of TensorFlow. All do except LARS and BERT's class."""
     return algorithm.name in CLASSES.values() and algorithm.name != "LARS" and bool(config.get(CORRECTED, True))
 
 
 def of_objects(stored: Stored) -> bool:
-    """Whether slots are called as the classes themselves call them, and not after the optimizer, as a Saver does."""
+    """Return whether slots have the names of the classes themselves, and not the optimizer's name as in a Saver."""
     return "object graph" in stored.matched.values()
 
 
@@ -187,14 +187,16 @@ class Steps(NamedTuple):
 
 
 def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm: str) -> Steps | None:
-    """Steps taken by AdamOptimizer or AdaMaxOptimizer, whose power of beta comes out bit for bit if we multiply alike.
+    """Return the steps of AdamOptimizer or AdaMaxOptimizer that reproduce its power of beta bit for bit.
 
-    After k steps a power is beta**(k + 1), each product rounded. None if no power tells. If all powers have vanished
-    (0.999 in float32 after 87,000 steps), the correction stays 1, and the fewest such steps stand for any more.
+    After k steps a power is beta**(k + 1), with each product rounded. None if no power shows the steps. If all powers
+    have vanished (0.999 in float32 after 87,000 steps), the correction stays 1. The result is then the fewest such
+    steps, which have the same effect as any higher number.
 
     Raises:
-      AmbiguousError: powers of several optimizers. ContradictionError: no number of steps gives a power, or each power
-        another, so that a beta is wrong.
+      AmbiguousError: powers of several optimizers.
+      ContradictionError: no number of steps gives a power, or the powers give different numbers, so that a beta is
+        wrong.
     """
     told: Steps | None = None
     gone: list[tuple[int, str]] = []
@@ -218,13 +220,13 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
                 " altered; migrate a checkpoint before it, or say the steps with --set iterations=N"
             )
         factor = stored.dtype.type(beta)
-        if factor in (0, 1):  # whose powers tell no steps
+        if factor in (0, 1):  # powers of 0 and 1 do not show the steps
             if stored != factor:
                 raise _denied(name, key, beta, stored)
             is_known = is_known and factor == 0
             continue
         power, taken = factor, 0
-        least = np.finfo(stored.dtype).tiny  # below it a product can be its own factor, and was flushed to 0 or not
+        least = np.finfo(stored.dtype).tiny  # below it a product can equal its factor, or is flushed to 0
         while power > stored and power >= least:
             power, taken = power * factor, taken + 1
         if not stored >= least or power < least:
@@ -248,7 +250,7 @@ def _denied(name: str, key: str, beta: float, stored: np.generic, others: str = 
 
 
 def of_several(scalars: Mapping[str, LazyArray]) -> list[str]:
-    """The powers of one beta that several AdamOptimizers keep."""
+    """Return the powers of one beta that several AdamOptimizers keep."""
     for tail, _ in POWERS:
         names = [name for name in scalars if re.fullmatch(rf"(?:.*/)?{tail}(?:_\d+)?", name)]
         if len(names) > 1:
@@ -257,5 +259,5 @@ def of_several(scalars: Mapping[str, LazyArray]) -> list[str]:
 
 
 def has_powers(scalars: Mapping[str, LazyArray]) -> bool:
-    """Whether the source keeps powers of beta, vanished or not."""
+    """Return whether the source keeps powers of beta, vanished or not."""
     return any(re.fullmatch(rf"(?:.*/)?{tail}(?:_\d+)?", name) for name in scalars for tail, _ in POWERS)

@@ -1,4 +1,4 @@
-"""The optimizer inside of a LossScaleOptimizer, or of what TensorFlow Addons puts around one, in Keras JSON."""
+"""Find the optimizer inside a LossScaleOptimizer, or inside a wrapper of TensorFlow Addons, in Keras JSON."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from migrate.releases.versions import Versions
 from optim.errors import HyperparameterError, UnsupportedError
 
 KEYS = ("inner_optimizer", "optimizer")
-"""Where a wrapper's config has the optimizer inside it."""
+"""Keys under which a wrapper's config has the optimizer inside it."""
 AVERAGING, LOOKAHEAD, STOCHASTIC = "MovingAverage", "Lookahead", "SWA"
 OF_MODELS = "ExponentialMovingAverage"
-"""Of tf-models."""
+"""The averaging wrapper of tf-models."""
 AVERAGES = (AVERAGING, STOCHASTIC, OF_MODELS)
-"""Those that keep averages."""
+"""Wrappers that keep averages."""
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     AVERAGING: {"average_decay": 0.99},
     LOOKAHEAD: {"sync_period": 6, "slow_step_size": 0.5},
     STOCHASTIC: {"start_averaging": 0, "average_period": 10},
 }
-"""What the wrappers of TensorFlow Addons keep besides their averages, with their defaults."""
+"""Settings of TensorFlow Addons' wrappers, in addition to their averages, with their defaults."""
 AROUND = {"lookahead": LOOKAHEAD, "stochastic_average": STOCHASTIC}
-"""Options of `optim` that stand for a wrapper."""
+"""Options of `optim` for which a wrapper exists."""
 LOSS_SCALE = ("LossScaleOptimizer", "LossScaleOptimizerV1", "LossScaleOptimizerV2", "LossScaleOptimizerV3")
 
 
 def unwrapped(optimizer: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The optimizer proper, `{}` if there is none, and the class names of what is around it, the outermost first."""
+    """Return the innermost optimizer (`{}` without optimizer), and its wrappers' class names, the outermost first."""
     *around, inner = layers(optimizer) or [{}]
     return inner, tuple(str(each.get("class_name", "")) for each in around)
 
 
 def layers(optimizer: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """Class and config of what is around an optimizer, the outermost first, and then its own."""
+    """Return class and config of each wrapper, the outermost first, and then of the innermost optimizer."""
     found: list[Mapping[str, Any]] = []
     while optimizer is not None:
         found.append(optimizer)
@@ -52,12 +52,12 @@ def layers(optimizer: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 
 def plain(class_name: str) -> str:
-    """`Adam` of `Custom>Adam`, as Keras registers classes."""
+    """Return `Adam` of `Custom>Adam`, the form in which Keras registers classes."""
     return class_name.rpartition(">")[2]
 
 
 def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options that stand for what MovingAverage, Lookahead and SWA of TensorFlow Addons do; empty without them."""
+    """Return the options that express MovingAverage, Lookahead and SWA of TensorFlow Addons; empty without these."""
     found: dict[str, Any] = {}
     averaging = _config_of(optimizer, AVERAGING)
     if averaging is not None and not averaging.get("dynamic_decay") and not averaging.get("start_step"):
@@ -70,11 +70,11 @@ def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def origins(optimizer: Mapping[str, Any] | None, is_stored: bool) -> dict[str, Origin]:
-    """Where these options come from. A class that the source does not call as TensorFlow Addons registers it may be
-    somebody else's.
+    """Return the origins of these options. A class without the registered name of TensorFlow Addons may be another
+    class.
 
     Args:
-      is_stored: whether the source itself says it, and not a person.
+      is_stored: whether the source itself specifies it, and not the user.
     """
     kind, where = (FILE, "the optimizer's config in the source") if is_stored else (HINT, "--optimizer-config")
     called = [str(as_registered(each).get("class_name")) for each in layers(optimizer)]
@@ -89,10 +89,10 @@ def origins(optimizer: Mapping[str, Any] | None, is_stored: bool) -> dict[str, O
 
 
 def with_limits(optimizer: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of the optimizer proper with the limits of gradients that act.
+    """Return the innermost optimizer's config with the gradient limits that act.
 
-    A wrapper of TensorFlow Addons calls the update of the optimizer in it, and not its `apply_gradients`: its own
-    limits act, and those of the optimizer do not (run with 0.20 on TF 2.12).
+    A wrapper of TensorFlow Addons calls the update of the optimizer inside it, and not its `apply_gradients`. The
+    wrapper's own limits act, and the optimizer's limits do not (run with 0.20 on TF 2.12).
     """
     outer = _config_of(optimizer, *SETTINGS)
     if outer is None:
@@ -102,7 +102,7 @@ def with_limits(optimizer: Mapping[str, Any], config: Mapping[str, Any]) -> dict
 
 
 def makes_dense(around: Sequence[str], generation: str, versions: Versions) -> bool | None:
-    """Whether a LossScaleOptimizer makes sparse gradients dense; None if releases differ that can have written it."""
+    """Return whether a LossScaleOptimizer makes sparse gradients dense; None if the possible releases differ."""
     if not {*map(plain, around)} & {*LOSS_SCALE}:
         return False
     answer = SCALED.of(candidates(generation, versions))
@@ -110,17 +110,18 @@ def makes_dense(around: Sequence[str], generation: str, versions: Versions) -> b
 
 
 def check_nested(optimizer: Mapping[str, Any] | None, config: Mapping[str, Any], counts: bool) -> None:
-    """Refuse wrappers of TensorFlow Addons around each other in which steps are not counted or not averaged as here.
+    """Refuse nested wrappers of TensorFlow Addons whose steps are not counted or not averaged as here.
 
-    Each hands its count to the one in it, at its own `apply_gradients`, which the outermost alone is called by: an
-    optimizer inside of two takes every step as its first (run with 0.19 on TF 2.9).
+    Each wrapper passes its count to the optimizer inside it, in its own `apply_gradients`. Only the outermost wrapper's
+    `apply_gradients` is called. An optimizer inside two wrappers therefore takes every step as its first (run with 0.19
+    on TF 2.9).
 
     Args:
-      config: of the optimizer proper, with the options that stand for wrappers.
-      counts: whether a step of the optimizer proper depends on how many there were.
+      config: of the innermost optimizer, with the options that express wrappers.
+      counts: whether a step of the innermost optimizer depends on the step count.
 
     Raises:
-      UnsupportedError: all but MovingAverage of Lookahead of an optimizer that does not count.
+      UnsupportedError: anything except MovingAverage of Lookahead of an optimizer that does not count.
     """
     proper, around = unwrapped(optimizer)
     own = [name for name in map(plain, around) if name in SETTINGS]
@@ -144,10 +145,10 @@ def check_nested(optimizer: Mapping[str, Any] | None, config: Mapping[str, Any],
 
 
 def numbers(option: str, given: Any) -> dict[str, Any]:
-    """Settings of Lookahead or SWA as `optim` takes them.
+    """Return settings of Lookahead or SWA in the form that `optim` takes.
 
     Raises:
-      HyperparameterError: other keys, or no numbers, or out of range.
+      HyperparameterError: other keys, or values that are not numbers or out of range.
     """
     wrapper = AROUND[option]
     form, known = json.dumps(SETTINGS[wrapper]), isinstance(given, Mapping) and given.keys() == SETTINGS[wrapper].keys()
@@ -167,7 +168,7 @@ def numbers(option: str, given: Any) -> dict[str, Any]:
 
 
 def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
-    """Wrapper -> what it does besides the steps of the optimizer in it, where no class of `optim` does so.
+    """Return wrapper -> what it does in addition to the steps of the optimizer inside, if no class of `optim` does it.
 
     Source: `lookahead.py`, `moving_average.py`, `stochastic_weight_averaging.py` of TensorFlow Addons 0.23;
     `modeling/optimization/ema_optimizer.py` of tf-models-official 2.12.
@@ -191,12 +192,12 @@ def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def unknown(around: Sequence[str]) -> list[str]:
-    """Those of the classes around an optimizer of which nothing is known here."""
+    """Return the wrapper classes that `migrate` does not know."""
     return [name for name in map(plain, around) if name not in (*LOSS_SCALE, *SETTINGS, *AVERAGES)]
 
 
 def idle_limits(optimizer: Mapping[str, Any]) -> list[str]:
-    """Limits of gradients that the optimizer proper has and that do not act, each in words."""
+    """Return the innermost optimizer's gradient limits that do not act, each in words."""
     inner = innermost(optimizer).get("config")
     config = inner if isinstance(inner, Mapping) else {}
     acting = with_limits(optimizer, config)
@@ -209,11 +210,11 @@ def idle_limits(optimizer: Mapping[str, Any]) -> list[str]:
 
 
 def _config_of(optimizer: Mapping[str, Any] | None, *classes: str) -> Mapping[str, Any] | None:
-    """The config of the outermost of one of these classes, None where there is none."""
+    """Return the config of the outermost wrapper of one of these classes, None if there is no wrapper of them."""
     named = (each for each in layers(optimizer) if plain(str(each.get("class_name", ""))) in classes)
     return next((each["config"] for each in named if isinstance(each.get("config"), Mapping)), None)
 
 
 def innermost(optimizer: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The optimizer proper, `{}` if there is none."""
+    """Return the innermost optimizer, `{}` if there is no optimizer."""
     return unwrapped(optimizer)[0]

@@ -1,5 +1,6 @@
-"""Yogi of TensorFlow Addons, whose list has v and m of one variable after the other, and that of keras-contrib, which
-keeps Adam's.
+"""Yogi of TensorFlow Addons, which lists v and m of one variable after the other, and of keras-contrib.
+
+Yogi of keras-contrib has Adam's list.
 
 Sources: `optimizers/yogi.py` of TensorFlow Addons 0.8 - 0.23; keras-contrib, see `keras_packages`.
 """
