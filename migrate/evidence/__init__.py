@@ -1,1 +1,1 @@
-"""What is known of a source: its own values, what the user says, and whether they agree."""
+"""What is known of a source: its own values, what the user specifies, and whether they agree."""

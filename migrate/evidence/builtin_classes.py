@@ -1,4 +1,4 @@
-"""Which classes are Keras's own: a custom class may have the same name."""
+"""Decide which classes are Keras's own: a custom class may have the same name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from migrate.generations import traits
 from optim.errors import UnsupportedError
 
 STOCK_PACKAGES = ("", "Custom")
-"""Before `>` in a class name: tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
+"""Packages before `>` in a class name. tf.keras 2.11 and later write `Custom>Adam` for their own classes."""
 STOCK_MODULES = (
     "keras.optimizers",
     "tf_keras.optimizers",
@@ -19,18 +19,21 @@ STOCK_MODULES = (
     "keras.src.backend.torch.optimizers",
     *(f"{home}.mixed_precision" for home in ("keras", "tf_keras", "keras.src", "tf_keras.src")),
 )
-"""Keras 3 on PyTorch has subclasses of its own for nine optimizers, with the same rules (3.0.0 to 3.15.0 compared)."""
+"""Modules of Keras's own classes.
+
+Keras 3 on PyTorch has custom subclasses for nine optimizers, with the same rules (3.0.0 to 3.15.0 compared).
+"""
 
 
 def check(document: Mapping[str, Any], generation: str | None) -> None:
-    """Refuse a class of somebody's own that has the name of one of Keras's.
+    """Refuse a custom class that has the name of one of Keras's.
 
     Args:
       document: of the optimizer, with class_name and config.
-      generation: of the source, where that is in a format which tells classes by their packages alone.
+      generation: of the source, if its format distinguishes classes only by their packages.
 
     Raises:
-      UnsupportedError: with what it is registered as.
+      UnsupportedError: with the name under which the class is registered.
     """
     class_name = str(document.get("class_name") or "")
     own = traits(generation).own_package
@@ -44,7 +47,7 @@ def check(document: Mapping[str, Any], generation: str | None) -> None:
     if isinstance(module, str) and module:
         other = other or not any(module == m or module.startswith(f"{m}.") for m in STOCK_MODULES)
     if "registered_name" in document and module is None:
-        other = True  # Keras writes module: null for classes that were registered, and its own module otherwise
+        other = True  # Keras writes module: null for registered classes, and its own module for others
     if other:
         registration = registered or (f"{module}.{plain}" if module else class_name)
         raise UnsupportedError(

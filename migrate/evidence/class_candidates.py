@@ -1,4 +1,7 @@
-"""Which classes the slots of a source can be of, for people who have to say the class; nothing is concluded from it."""
+"""List the classes that can have the slots of a source, for users who must specify the class.
+
+`migrate` draws no conclusion from this list.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from migrate.state import Stored
 
 
 def classes(stored: Stored) -> list[str]:
-    """Names of classes, those first that the names in the source are after; of a list those whose lists it fits."""
+    """Return names of classes, those that names in the source contain first. For a list: those whose lists fit it."""
     if stored.weights is not None:
         return _of_list(stored)
     shared = {alias for slot in SHARED_SLOTS for alias in (slot.name, *slot.aliases)}
@@ -29,7 +32,7 @@ def classes(stored: Stored) -> list[str]:
 
 
 def named(stored: Stored) -> list[str]:
-    """The class after which the source calls its optimizer, as Keras does unless a program names it."""
+    """Return the class after which the source names its optimizer, as Keras does unless a program names it."""
     called = re.sub(r"_\d+$", "", stored.optimizer_name or "").replace("_", "").lower()
     return [a.name for a in ALGORITHMS if a.name.lower() == called]
 
@@ -48,11 +51,11 @@ SWITCHED: tuple[dict[str, Any], ...] = (
     *({}, {"amsgrad": True}, {"momentum": 0.9}, {"centered": True}),
     *({"use_ema": True}, {"gradient_accumulation_steps": 2}),
 )
-"""Options that make slots, those of most programs first."""
+"""Options that create slots, the most common ones first."""
 
 
 def _fits(algorithm: Algorithm, options: Mapping[str, Any], generation: str, stored: Stored) -> bool:
-    """Whether the class keeps such a list, with slots that variables of the source can have."""
+    """Return whether the class keeps such a list, with slots that variables of the source can have."""
     possible = orders.candidates(algorithm, generation, {**algorithm.defaults(generation), **options})
     shapes = Counter(v.shape for v in stored.variables)
     cut = orders.cuts(possible, [array for _, array in stored.weights or ()], generation)
@@ -60,10 +63,10 @@ def _fits(algorithm: Algorithm, options: Mapping[str, Any], generation: str, sto
 
 
 OPTIONAL = {"SGD": {"m"}, "RMSprop": {"momentum", "average_gradient"}}
-"""Slots that a class keeps with some options only, besides `vhat`."""
+"""Slots, without `vhat`, that a class keeps only with some options."""
 
 
 def _keeps(algorithm: Algorithm, slots: set[str | None]) -> bool:
-    """Whether these are its slots, under some options."""
+    """Return whether a class has these slots, under some options."""
     every = {slot.name for slot in algorithm.slots}
     return slots <= every and every - OPTIONAL.get(algorithm.name, set()) - {"vhat"} <= slots

@@ -17,12 +17,12 @@ _NO_NAME = ("", "training", "variable", "optimizer", "lossscaleoptimizer", "inne
 
 
 def with_name(stored: Stored, configuration: Configuration) -> Configuration:
-    """Compare the class with what names in the source call the optimizer, and note what does not fit.
+    """Compare the class with the optimizer's names in the source, and warn about a difference.
 
     Raises:
-      ContradictionError: they are called after another class.
+      ContradictionError: the names are those of another class.
     """
-    if configuration.algorithm.is_foreign:  # usually a subclass of one of Keras's, whose name it has taken over
+    if configuration.algorithm.is_foreign:  # usually a subclass of one of Keras's, with the name of its base
         return configuration
     called = stored.optimizer_name or _called(stored)
     claims = [*_exchanged(stored, configuration, called)]
@@ -53,19 +53,22 @@ def with_name(stored: Stored, configuration: Configuration) -> Configuration:
 
 
 def _is_expected(stored: Stored, configuration: Configuration, called: str | None) -> bool:
-    """Whether a name is one that the class has, or shows nothing."""
+    """Return whether a name is one that the class has, or shows nothing."""
     mine = configuration.algorithm.name
     own = _folded(configuration.called.rpartition(">")[2].rpartition(".")[2])
     if called is None or _folded(called) in (own, _folded(mine), *_NO_NAME):
         return True
     if configuration.called == addons.EXTENDED and addons.DECAYED.get(called) == mine:
-        return True  # which its program may call so
+        return True  # its program may choose this name
     return OF_OTHERS.get(KNOWN_NAMES.get(_folded(called), "")) == mine
 
 
 def _exchanged(stored: Stored, configuration: Configuration, called: str | None) -> list[Origin]:
-    """A doubt where Keras 3 wrote the state of one optimizer and the config of another, which `compile` was given:
-    `model.optimizer` was set since. Both have one name otherwise; from 3.15 on a second of a class has another."""
+    """Return a warning if Keras 3 wrote the state of one optimizer and the config of another.
+
+    The config is the one that `compile` was given; the program assigned `model.optimizer` later. In all other cases
+    both have one name. From 3.15 on, a second optimizer of a class has another name.
+    """
     given = configuration.config.get("name")
     by_file = stored.traits.has_keras3_layers and stored.optimizer_config is not None and isinstance(given, str)
     if not by_file or called is None or called == given or {CLASS, "name"} & configuration.overrides.keys():
@@ -75,7 +78,7 @@ def _exchanged(stored: Stored, configuration: Configuration, called: str | None)
 
 
 def _summed(stored: Stored, configuration: Configuration, called: str | None) -> list[Origin] | None:
-    """A doubt where the name, and not the class, is one of Horovod's; None if it is none of these."""
+    """Return a warning if only the name, and not the class, is one of Horovod's; None if the name is not Horovod's."""
     name = next((each for each in (called, configuration.config.get("name")) if addons.summed(each)), None)
     if name is None or addons.summed((stored.optimizer_config or {}).get("class_name")):
         return None
@@ -85,7 +88,7 @@ def _summed(stored: Stored, configuration: Configuration, called: str | None) ->
 
 
 def _called(stored: Stored) -> str | None:
-    """What the names in an optimizer's list call it, None if they say nothing."""
+    """Return the name of the optimizer in its list's names, None if they show nothing."""
     names = [name.split(":")[0] for name, _ in stored.weights or ()]
     counter = next((n for n in names if "/" in n and n.rpartition("/")[2] in COUNTERS), None)
     if counter is not None:
@@ -105,11 +108,11 @@ OF_OTHERS = {
     "RAdam": "RectifiedAdam",
     **dict.fromkeys(("AdamWeightDecay", "MomentumW", "SGDW", "LazyAdam"), ""),
 }
-"""Names of other classes whose rules are known, and under which name; of none, where only options tell them apart."""
+"""Names of other classes with known rules -> the name of the rule; None if only options distinguish the classes."""
 
 
 def _folded(name: str) -> str:
-    """`RMSprop_1`, `rms_prop`, `RMSProp` and `RMSPropOptimizer` are one name."""
+    """Return one form for `RMSprop_1`, `rms_prop`, `RMSProp` and `RMSPropOptimizer`."""
     folded = re.sub(r"_\d+$", "", name).replace("_", "").lower()
     return folded.removesuffix("optimizer") or folded
 

@@ -1,7 +1,7 @@
-"""Class and config of the optimizer, put together from what the file, its graph and the user say.
+"""Combine class and config of the optimizer from the file, its graph and the user.
 
-A hint adds what the source does not show. What both say must agree: else one of them is wrong, nothing shows which,
-and both values are shown. Only `--set` overrides, on purpose.
+A hint adds what the source does not show. A value in two of them must be the same in both: else one of them is wrong
+and nothing shows which, and the error shows both values. Only `--set` overrides, on purpose.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from optim.errors import HyperparameterError, UnsupportedError
 
 CLASS, GENERATION = "class_name", "generation"
 RATES = ("learning_rate", "_learning_rate", "lr")
-"""Names of the variable that holds it."""
+"""Names of the variable that holds the learning rate."""
 SCHEDULE = """--set 'learning_rate={"class_name": CLASS, "config": {...}}'"""
 OPTIONS = {
     "clipnorm": "gradients were clipped",
@@ -43,25 +43,25 @@ PROVEN_BY_SLOTS = ("amsgrad", "centered")
 
 @dataclass
 class _Said:
-    """What one side says: class, config under Keras's names, and how that side is called."""
+    """What one side specifies: class, config under Keras's names, and the name of that side."""
 
     class_name: str
     called: str
-    """The class as that side calls it: GradientDescentOptimizer and MomentumOptimizer are both SGD."""
+    """The class name of that side: GradientDescentOptimizer and MomentumOptimizer are both SGD."""
     config: dict[str, Any]
     kind: str
     where: str
     raw: Mapping[str, Any]
-    """The config as that side has it."""
+    """The config in the form of that side."""
     doubt: str = ""
-    """Why the class may have another rule."""
+    """Warning: why the class may have another rule."""
 
 
 def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> Configuration:
-    """Class and config of a source whose generation is known.
+    """Return class and config of a source whose generation is known.
 
     Raises:
-      ContradictionError: two sides say different things. UnsupportedError: a class that is not of Keras.
+      ContradictionError: two sides specify different values. UnsupportedError: a class that is not one of Keras.
     """
     assert stored.generation is not None
     own_rule = bool(overrides.get(foreign.OWN_RULE))
@@ -88,7 +88,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     config = {key: value for key, value in config.items() if key not in overrides or value is not None}
     exclusive.check_given(config, overrides, stored.generation)
     full, defaulted = keras_config.completed(config, algorithm, stored.generation)
-    for key in (k for k in defaulted if k not in overrides or full[k] is not None):  # else none is what was said
+    for key in (k for k in defaulted if k not in overrides or full[k] is not None):  # else the user set it to None
         origins[key] = _default(key, full, algorithm, stored, origin.value)
     if not full.get(addons.CORRECTED, True):
         algorithm = replace(algorithm, uses_count=False)
@@ -115,8 +115,10 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
 
 
 def _kept(stored: Stored, algorithm: Algorithm, called: str, config: Mapping[str, Any]) -> dict[str, float]:
-    """Hyperparameters that the source keeps as variables and no config says. Others may hang on them, as `nesterov`
-    does on `momentum`."""
+    """Return hyperparameters that the source keeps as variables and that are in no config.
+
+    Others may depend on them, as `nesterov` does on `momentum`.
+    """
     decayed = {addons.PER_STEP: 0.0} if called.rpartition(">")[2] in addons.DECAYED else {}
     found: dict[str, float] = {}
     for name, array in (*stored.scalars.items(), *_beside_counter(stored)):
@@ -127,7 +129,7 @@ def _kept(stored: Stored, algorithm: Algorithm, called: str, config: Mapping[str
 
 
 def _beside_counter(stored: Stored) -> list[tuple[str, LazyArray]]:
-    """Variables of a list that are named as its counter is, `training/SGD/iter`: they are no slots of scalars."""
+    """Return a list's variables with names like its counter's, `training/SGD/iter`. They are not slots of scalars."""
     weights = {name.removesuffix(":0"): array for name, array in stored.weights or ()}
     counter = next((name for name in weights if name.rpartition("/")[2] in COUNTERS), "")
     scope = counter.rpartition("/")[0]
@@ -135,7 +137,7 @@ def _beside_counter(stored: Stored) -> list[tuple[str, LazyArray]]:
 
 
 def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: bool) -> list[_Said]:
-    """`told`: the class that the user says besides; it is that of a config which names none."""
+    """Return the sides. `told`: the class that the user also specifies; a config without a class gets it."""
     named: tuple[tuple[Mapping[str, Any] | None, str, str], ...] = (
         (stored.optimizer_config, FILE, "the optimizer's config in the source"),
         (stored.graph_config, GRAPH, "the source's graph"),
@@ -148,10 +150,10 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
             continue
         inner = addons.as_registered(wrappers.innermost(document))
         if kind in (FILE, HINT) and not own_rule:
-            says_package = kind == FILE and stored.format in ("h5", "saved_model")  # .keras may have `adam` alone
+            says_package = kind == FILE and stored.format in ("h5", "saved_model")  # .keras may contain only `adam`
             layers = wrappers.layers(document)
             for around in layers[:-1]:
-                if wrappers.plain(str(around.get(CLASS))) in wrappers.LOSS_SCALE:  # none of Keras's has a package
+                if wrappers.plain(str(around.get(CLASS))) in wrappers.LOSS_SCALE:  # no wrapper of Keras has a package
                     builtin_classes.check(around, None)
             builtin_classes.check(inner, stored.generation if says_package else None)
             keras_packages.check_wrappers(layers)
@@ -175,13 +177,13 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
 
 
 def _typed(side: _Said, told: str, generation: str) -> dict[str, Any]:
-    """What a side says, without the options for which its class stands."""
+    """Return what a side specifies, without the options that its class implies."""
     added = addons.implied(side.called or told, side.class_name == told, generation)
     return {key: value for key, value in side.config.items() if key not in added}
 
 
 def _as_stored(config: dict[str, Any], class_name: str, generation: str | None) -> dict[str, Any]:
-    """With Nadam's `schedule_decay` under the name by which OptimizerV2's config and variable have it: `decay`."""
+    """Return the config with Nadam's `schedule_decay` as `decay`, its name in OptimizerV2's config and variable."""
     key = traits(generation).schedule_decay_key
     if key in ("schedule_decay", None) or "schedule_decay" not in config or _plain(class_name) != "Nadam":
         return config
@@ -195,7 +197,10 @@ def _as_stored(config: dict[str, Any], class_name: str, generation: str | None) 
 
 
 def _check_one_rate(config: Mapping[str, Any], where: str) -> None:
-    """Keras called the learning rate `lr` before 2.3; no release writes both names."""
+    """Refuse a config with both `lr` and `learning_rate`.
+
+    Keras called the learning rate `lr` before 2.3; no release writes both names.
+    """
     if not same(config["lr"], config.get("learning_rate", config["lr"])):
         raise ContradictionError(
             f"lr is {config['lr']!r} and learning_rate is {config['learning_rate']!r} in {where}; remove the wrong"
@@ -220,7 +225,7 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
     if first.doubt:
         doubt, confirm = first.doubt, confirming(CLASS, first.called)
     for other in said[1:]:
-        own_rule = {addons.BERT} & {first.called, other.called}  # Keras's Adam by name, and by nothing else
+        own_rule = {addons.BERT} & {first.called, other.called}  # Keras's Adam has this name, and another rule
         if _plain(first.class_name) != _plain(other.class_name) or (own_rule and first.called != other.called):
             names = (first.called, other.called) if own_rule else (first.class_name, other.class_name)
             raise ContradictionError(
@@ -235,7 +240,7 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
 
 
 def _check_known(sides: Sequence[_Said], name: str, called: str) -> None:
-    """Refuse to take the slots of one class whose rule is known for those of another, whose slots hold other things."""
+    """Refuse to read slots of one class with a known rule as those of another, whose slots have another meaning."""
     known_sides = (
         side for side in sides if side.kind in (FILE, GRAPH) and algorithms.is_known(_plain(side.class_name))
     )
@@ -248,7 +253,7 @@ def _check_known(sides: Sequence[_Said], name: str, called: str) -> None:
 
 
 def _checked(origin: Origin, sides: Sequence[_Said], algorithm: Algorithm, generation: str) -> Origin:
-    """The class, in doubt where its config says what no class of Keras by that name has ever said."""
+    """Return the class's origin, with a warning if its config has what no Keras class of that name ever saved."""
     if origin.kind != FILE or origin.doubt:
         return origin
     strange = keras_config.unheard_of(sides[0].raw, sides[0].config, algorithm, generation)
@@ -261,7 +266,7 @@ def _checked(origin: Origin, sides: Sequence[_Said], algorithm: Algorithm, gener
 
 
 def _plain(class_name: str) -> str:
-    """Without package; `algorithms.find` knows the rest."""
+    """Return the class name without its package; `algorithms.find` knows the rest."""
     plain = class_name.rpartition(">")[2]
     try:
         return algorithms.find(plain).name
@@ -270,7 +275,7 @@ def _plain(class_name: str) -> str:
 
 
 def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[str, Origin]]:
-    """Everything that any side says, the file's own words first; `names` are those of the variables."""
+    """Return all settings of all sides, the file's own first. `names` are those of the variables."""
     config: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for side in sides:
@@ -280,7 +285,7 @@ def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[
             elif key == addons.EXCLUDED and patterns.choose_alike(config[key], value, names):
                 continue
             elif key == "epsilon" and value is None and origins[key].kind == GRAPH:
-                continue  # None stands for the backend's, and the graph has its number
+                continue  # None means the backend's default, and the graph has its number
             elif key not in keras_config.NO_EFFECT and not _agree(config[key], value):
                 decide = confirming(key, config[key])
                 raise ContradictionError(
@@ -292,7 +297,7 @@ def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[
 
 
 def _agree(said: Any, other: Any) -> bool:
-    """Whether two sides say one thing: a number may be what a schedule begins with."""
+    """Return whether two sides agree. A number may be what a schedule begins with."""
     for schedule, number in ((said, other), (other, said)):
         if isinstance(schedule, Mapping) and isinstance(number, (int, float)):
             inner = schedule.get("config")
@@ -301,7 +306,7 @@ def _agree(said: Any, other: Any) -> bool:
 
 
 def _denied(origin: Origin | None, value: Any) -> str:
-    """What was overridden, in words."""
+    """Return a text on what was overridden."""
     if origin is None or same(origin.value, value):
         return ""
     return f"overrides {origin.value!r} of {origin.where}"
@@ -320,19 +325,19 @@ def _default(key: str, config: Mapping[str, Any], algorithm: Algorithm, stored: 
 
 
 def confirms(key: str, moving: bool) -> str:
-    """How to say a hyperparameter that the graph makes; where steps change it, no number is right."""
+    """Return how to set a hyperparameter that the graph computes. If steps change it, no number is right."""
     return f"--set {key}=VALUE" if not moving else SCHEDULE if key == "learning_rate" else ""
 
 
 def _open(
     stored: Stored, sides: list[_Said], config: Mapping[str, Any], algorithm: Algorithm, origins: Mapping[str, Origin]
 ) -> list[Origin]:
-    """Options that nobody named: off where a whole config would have named them, else assumed to be."""
+    """Return the options that no side names: off if a whole config would name them, else assumed to be off."""
     generation = stored.generation or ""
     said = {*config, *origins}
     every = all if traits(generation).has_averages else any  # configs from 2.9 on name all three
     named = (said - set(LIMITS)) | ({LIMITS[0]} if every(k in said for k in LIMITS) or _decided(origins) else set())
-    named |= {LIMITS[0]} if stored.effects.clipping or stored.effects.gradients else set()  # said there
+    named |= {LIMITS[0]} if stored.effects.clipping or stored.effects.gradients else set()  # another warning covers it
     known = [n for n in traits(generation).options if n != "decay" or algorithm.time_decay]
     missing = [name for name in known if name not in named]
     whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)
@@ -347,7 +352,7 @@ def _open(
 
 
 def _decided(origins: Mapping[str, Origin]) -> bool:
-    """Whether the user has said on purpose how gradients are clipped."""
+    """Return whether the user or the graph specifies how gradients are clipped."""
     return any(key in origins and origins[key].kind in (SET, GRAPH) for key in LIMITS)
 
 
@@ -357,14 +362,14 @@ def _unsaid(name: str) -> Origin:
 
 
 def _hidden(origin: Origin, generation: str, config: Mapping[str, Any]) -> list[Origin]:
-    """Options of a class that no source of it holds."""
+    """Return options of a class that no source of it holds."""
     found = addons.hidden(str(origin.value), generation).items()
     open_ones = {n: text for n, text in found if not {n, *(LIMITS if n in LIMITS else ())} & config.keys()}
     return [Origin(n, None, DEFAULT, doubt=text, confirm=confirming(n, None)) for n, text in open_ones.items()]
 
 
 def _unfound(stored: Stored, sides: Sequence[_Said], overrides: Mapping[str, Any]) -> list[Origin]:
-    """Weights that a config lets decay by name, and that the source has under another one."""
+    """Return weights that a config lets decay by name, and that have another name in the source."""
     variables = [v.name for v in stored.variables]
     names = list(dict.fromkeys(name for side in sides for name in keras_packages.unfound(side.raw, variables)))
     if not names or keras_config.EXCLUDED in overrides:
@@ -375,7 +380,7 @@ def _unfound(stored: Stored, sides: Sequence[_Said], overrides: Mapping[str, Any
 
 
 def _is_whole(side: _Said, algorithm: Algorithm, generation: str, config: Mapping[str, Any]) -> bool:
-    """Whether it is what `get_config()` gives, and not only a part of it."""
+    """Return whether a side has a whole `get_config()`, and not only a part of it."""
     wanted = [
         key
         for key in algorithm.defaults(generation)

@@ -1,4 +1,4 @@
-"""What the state itself proves, or contradicts: names, which slots there are, and hyperparameters kept as variables."""
+"""Find what the state proves or contradicts, from names, slots, and hyperparameters kept as variables."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from migrate.matching.slot_table import SlotTable
 from migrate.state import Stored, StoredVariable
 
 SWITCHES = {"vhat": ("amsgrad", False), "average_gradient": ("centered", False), "average": ("use_ema", False)}
-"""Slot -> the option that it depends on, and what that is where there is no such slot."""
+"""Slot -> the option that it depends on, and that option's value if the slot is missing."""
 MOMENTUM = {"SGD": "m", "RMSprop": "momentum", "LARS": "m"}
 HYPERPARAMETERS = {name for algorithm in ALGORITHMS for name in algorithm.scalars}
 STATES = {alias for a in ALGORITHMS for name, aliases in a.state_scalars for alias in (name, *aliases)}
 
 
 def check_config(stored: Stored, configuration: Configuration) -> None:
-    """Compare the class with what its config holds: names and arguments that only other classes have.
+    """Compare the class with its config: names and arguments that only other classes have.
 
     Raises:
       ContradictionError: the config is that of another class.
@@ -62,7 +62,7 @@ OWN = ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam")
 
 
 def _check_release(stored: Stored, configuration: Configuration) -> None:
-    """Compare what a file says of its optimizer with its generation: a name and `learning_rate` came with OptimizerV2.
+    """Compare a file's config with its generation: a name and `learning_rate` came with OptimizerV2.
 
     Raises:
       ContradictionError: the config is that of another release's file.
@@ -81,11 +81,12 @@ def _check_release(stored: Stored, configuration: Configuration) -> None:
 
 
 def _check_limits(stored: Stored, configuration: Configuration) -> None:
-    """Compare limits of gradients, and averages, in a hint with the source's own config: before Keras 2.9 one that is
-    whole, with what is around it, has each that is set, and no other.
+    """Compare gradient limits and averages in a hint with the source's own config.
+
+    Before Keras 2.9, a whole config, with its wrappers, contains each limit that is set, and no other.
 
     Raises:
-      ContradictionError: the source has none.
+      ContradictionError: the source does not have the limit.
     """
     whole = (
         configuration.origins[key].kind in (FILE, RELEASE)
@@ -107,7 +108,7 @@ _SAID_APART = (
     *(keras_config.AVERAGED, keras_config.LAZY),
 )
 SHARED = frozenset({*keras_config.SHARED, *keras_config.NO_EFFECT, *_SAID_APART, "epsilon", "beta"})
-"""Arguments that classes take other than their own."""
+"""Arguments that classes take in addition to their own."""
 
 
 def with_slots(stored: Stored, configuration: Configuration, table: SlotTable) -> Configuration:
@@ -139,10 +140,10 @@ def with_slots(stored: Stored, configuration: Configuration, table: SlotTable) -
 def check_slow(
     slow: Mapping[str, LazyArray], variables: Sequence[StoredVariable], ahead: Mapping[str, Any] | None, steps: int
 ) -> None:
-    """Compare Lookahead's period with its slow weights, which are the variables themselves right after they went along.
+    """Compare Lookahead's period with its slow weights, which equal the variables right after a synchronization.
 
     Raises:
-      ContradictionError: they are where they should not be, or are not where they should be.
+      ContradictionError: they are equal when they should not be, or differ when they should be equal.
     """
     if not ahead or not slow or not steps:
         return
@@ -164,7 +165,7 @@ def _is_assumed(configuration: Configuration, option: str) -> bool:
 
 
 def _resolved(configuration: Configuration, option: str, off: Any, why: str) -> Configuration:
-    """An assumption that the source proves."""
+    """Return the configuration with an assumption that the source proves."""
 
     def proven(origin: Origin) -> Origin:
         return replace(origin, kind=FILE, where=why, doubt="", confirm="")
@@ -180,9 +181,9 @@ def _resolved(configuration: Configuration, option: str, off: Any, why: str) -> 
 def _idle(stored: Stored, configuration: Configuration, arrays: Sequence[LazyArray]) -> Configuration:
     """Check slots of momentum that no step reads: some releases keep them anyway.
 
-    From 2.11 on SGD of Keras 2 makes and moves them whatever `momentum` is (`optimizers/sgd.py` 2.11, `build`; not
-    2.9 and 2.10), so that they do not deny a hint, and what the source says of itself holds. A graph shows the kernel
-    of MomentumOptimizer, which moves them with a momentum of 0, too.
+    From 2.11 on, SGD of Keras 2 creates and updates them whatever `momentum` is (`optimizers/sgd.py` 2.11, `build`; not
+    2.9 and 2.10). They therefore do not contradict a hint, and the source's own config holds. A graph shows the kernel
+    of MomentumOptimizer, which updates them even with a momentum of 0.
     """
     of, name = stored.traits, configuration.algorithm.name
     is_kept = of.keeps_idle_momentum or (of.rmsprop_keeps_momentum and name == "RMSprop")
@@ -211,7 +212,7 @@ def _idle(stored: Stored, configuration: Configuration, arrays: Sequence[LazyArr
 
 
 def check_foreign(stored: Stored, key: str, name: str, algorithm: Algorithm) -> None:
-    """Refuse a class that does not have a hyperparameter or a state which the source keeps."""
+    """Refuse a class that lacks a hyperparameter or a state in the source."""
     if key in HYPERPARAMETERS or name in STATES:
         owners = [a.name for a in ALGORITHMS if key in a.scalars or any(name in (n, *x) for n, x in a.state_scalars)]
         decayed = name == "weight_decay" and stored.traits.is_extended_by_addons
@@ -223,7 +224,7 @@ def check_foreign(stored: Stored, key: str, name: str, algorithm: Algorithm) -> 
 
 
 def check_kept(stored: Stored, configuration: Configuration, kept: Collection[str]) -> None:
-    """Compare the class with the hyperparameters that OptimizerV2 keeps as variables: all of its class's, or none.
+    """Compare the class with the hyperparameters that OptimizerV2 keeps as variables: all of its class, or nothing.
 
     Raises:
       ContradictionError: only those of another class are there.
@@ -253,14 +254,15 @@ def check_kept(stored: Stored, configuration: Configuration, kept: Collection[st
 
 
 CURRENT = "_current_learning_rate"
-"""Where optimizers from TF 2.9 on keep what a schedule gives."""
+"""The variable in which optimizers from TF 2.9 on keep the current value of a schedule."""
 
 
 def with_rate(stored: Stored, configuration: Configuration, kept: Mapping[str, float]) -> Configuration:
-    """Compare the rate that the user gives, or the default, with the variable that shows whether it was a schedule.
+    """Compare the user's rate, or the default, with the variable that shows whether it was a schedule.
 
-    OptimizerV2 keeps each hyperparameter that is a number as a variable, and those of TF 2.9 and later the current rate
-    of a schedule under another name (`_create_hypers` of `optimizer_v2.py`, `_build_learning_rate` of `optimizer.py`).
+    OptimizerV2 keeps each hyperparameter that is a number as a variable. Optimizers of TF 2.9 and later keep the
+    current rate of a schedule under another name (`_create_hypers` of `optimizer_v2.py`, `_build_learning_rate` of
+    `optimizer.py`).
 
     Args:
       kept: hyperparameters that the source keeps as variables.
@@ -291,7 +293,7 @@ def with_rate(stored: Stored, configuration: Configuration, kept: Mapping[str, f
 
 
 def of_slots(slots: Mapping[str, Mapping[str, LazyArray]], matched: Mapping[str, str]) -> list[Origin]:
-    """One origin for each slot and way in which its variables were found."""
+    """Return one origin for each slot and each way in which its variables were found."""
     found = []
     for slot, owners in slots.items():
         ways: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What variables and slots of Ftrl prove of its config.
+"""Find what variables and slots of Ftrl prove about its config.
 
 Ftrl's variable is a function of its slots: |z| <= l1 -> 0, else (sign(z)·l1 - z) / (n^-p / lr + 2·l2), with the rate of
 the last step. Source: `ResourceApplyFtrl` and `ResourceApplyFtrlV2` of TF 2.4 and 2.9, `ftrl.py` of Keras 3.
@@ -23,7 +23,7 @@ from migrate.state import Stored
 
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
 CLOSE = 1e-4
-"""Relative, of a variable: float32 powers and a division."""
+"""Relative tolerance for a variable: float32 powers and a division."""
 
 
 def ftrl(
@@ -34,12 +34,13 @@ def ftrl(
 ) -> Arguments:
     """Find out whether `linear` is multiplied by the learning rate, if a state of Ftrl shows it.
 
-    A constraint changes a variable after the step: such a one need not follow from its slots, and with them makes the
-    next step anyway. Where no model shows whether there are constraints, and others follow, it is doubted.
+    A constraint changes a variable after the step. Such a variable may not follow from its slots, and the next step
+    from them is still right. If no model shows whether there are constraints, and others follow, the result is a
+    warning.
 
     Raises:
-      ContradictionError: the variables are not what the slots make of them, so that a hyperparameter is wrong.
-      MissingHintError: the same, if nothing shows how they are regularized.
+      ContradictionError: the variables do not follow from the slots, so that a hyperparameter is wrong.
+      MissingHintError: the same, if the source does not show how the variables are regularized.
     """
     rate = arguments.values.get("learning_rate")
     certain = arguments.origins.get("learning_rate")
@@ -72,7 +73,7 @@ def ftrl(
 
 
 def _warn(arguments: Arguments, rate: float, name: str, distance: float, is_certain: bool) -> None:
-    """Warn that a variable is not what its slots make of it. Raises if that is certain, or if a setting is assumed."""
+    """Warn that a variable does not follow from its slots. Raises if that is certain, or if a setting is assumed."""
     guessed = [
         key
         for key in (*STRENGTHS[:2], "beta")
@@ -95,7 +96,7 @@ def _warn(arguments: Arguments, rate: float, name: str, distance: float, is_cert
 
 
 def _read(slots: Mapping[str, Mapping[str, LazyArray]], stored: Stored) -> dict[str, Numbers]:
-    """Value, accumulator and linear of each variable that follows from these."""
+    """Return value, accumulator and linear of each variable that follows from these."""
     values = {v.name: v.array for v in stored.variables if v.array is not None}
     named = [name for name in slots.get(LINEAR, {}) if name in values and name in slots.get(ACCUMULATOR, {})]
     read = {n: (_numbers(values[n]), _numbers(slots[ACCUMULATOR][n]), _numbers(slots[LINEAR][n])) for n in named}
@@ -113,11 +114,11 @@ def _numbers(array: LazyArray) -> np.ndarray:
 
 
 def _off(values: Mapping[str, Any], rate: float, w: np.ndarray, n: np.ndarray, z: np.ndarray, scaled: bool) -> float:
-    """How far a variable is from what its slots make of it, relative to its largest number."""
+    """Return a variable's distance from the value that its slots give, relative to its largest number."""
     power = -float(values.get("learning_rate_power", -0.5))
     l1 = float(values.get("l1_regularization_strength") or 0.0)
     l2 = float(values.get("l2_regularization_strength") or 0.0) + float(values.get("beta") or 0.0) / (2 * rate)
-    taken = z != 0  # rows that no step has touched still have their first values
+    taken = z != 0  # rows that no step has updated still have their initial values
     z = z[taken] / (rate if scaled else 1.0)
     with np.errstate(all="ignore"):
         expected = (np.clip(z, -l1, l1) - z) / (n[taken] ** power / rate + 2 * l2)

@@ -1,4 +1,4 @@
-"""`Stored` -> `OptimizerState`: from a source's own terms to those of `optim`, by a list of questions."""
+"""Convert `Stored` to `OptimizerState`: from a source's own terms to those of `optim`, by a list of questions."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def interpret(
     generation: str | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> OptimizerState:
-    """Optimizer state in `optim`'s terms. Arrays stay in the file until they are read.
+    """Return optimizer state in `optim`'s terms. Arrays stay in the file until they are read.
 
     Args:
-      optimizer_config: Keras JSON `{"class_name", "config"}`, adds what the source does not show.
+      optimizer_config: Keras JSON `{"class_name", "config"}`; adds what the source does not show.
       variables: `[{"name", "shape"}, ...]` in optimizer order, for sources that do not name them.
-      generation: one of `generations.GENERATIONS`, for sources that cannot say.
-      overrides: name -> value, taken whatever the source shows.
+      generation: one of `generations.GENERATIONS`, for sources that do not show it.
+      overrides: name -> value, used whatever the source shows.
 
     Raises:
       MissingHintError, AmbiguousError, ContradictionError, MismatchError, DamagedFileError, UnsupportedError.
@@ -80,7 +80,7 @@ def _check_generation(known: Known) -> None:
 
 
 def _check_accumulation(known: Known) -> None:
-    """Before its list is read, whose order was another up to Keras 3.9."""
+    """Check accumulation before the list is read: its order was different up to Keras 3.9."""
     if traits(known.release).accumulates_gradients:
         releases = candidates(known.release, known.stored.versions)
         keras_config.check_accumulation(known.configuration.config, releases)
@@ -100,7 +100,7 @@ def _table(known: Known) -> SlotTable:
 
 
 def _why_slots_differ(error: Exception, stored: Stored, configuration: Configuration) -> str | None:
-    """From what the class keeps, if the source shows more of it than the error does."""
+    """Return why slots differ from those of the class, if the source shows more of it than the error does."""
     wrapper_names = wrappers.unknown(configuration.wrappers)
     if wrapper_names and not isinstance(error, AmbiguousError):
         return (
@@ -124,7 +124,7 @@ def _check_release(known: Known) -> None:
 
 
 def _without_averages(known: Known) -> SlotTable:
-    """The table without averages that are kept in a way that `optim` does not know."""
+    """Return the table without averages that are kept in a way that `optim` does not know."""
     unknown = {*wrappers.AVERAGES} & {origin.subject for origin in known.configuration.claims}
     return known.table.without(lambda slot, variable: slot == AVERAGE.name) if unknown else known.table
 
@@ -144,14 +144,14 @@ def _claimed(table: SlotTable, claims: Sequence[Origin]) -> SlotTable:
 
 
 def _counted(known: Known) -> tuple[Counted, dict[str, LazyArray]]:
-    """Steps taken, and the scalars that do not count them."""
+    """Return the steps taken, and the scalars that do not count them."""
     left = dict(known.table.scalars)
     counted = step_count.iterations(known.stored, replace(known.table, scalars=left), known.configuration)
     return counted, left
 
 
 def _arguments(known: Known) -> Arguments:
-    """What the optimizer's class is given."""
+    """Return the arguments of the optimizer's class."""
     trained = {v.dtype for v in known.trained if v.dtype.startswith(("float", "bfloat"))}
     dtypes = {array.dtype for array in known.table.pairs.values()} or trained
     return keras_config.arguments(
@@ -200,7 +200,7 @@ def _overridden(known: Known) -> Arguments:
         if not settings.is_carried(key, configuration.algorithm, arguments.values):
             continue
         is_rounded = isinstance(value, float) and keras_config.same_number(arguments.values.get(key), value)
-        if key == "learning_rate" and isinstance(value, Mapping):  # read above, with what it leaves out
+        if key == "learning_rate" and isinstance(value, Mapping):  # read above, with the arguments that it omits
             if arguments.origins[key].doubt:
                 continue
         elif not is_rounded and (value is not None or key not in defaults):  # None: its own
@@ -215,7 +215,7 @@ def _check_slow(known: Known) -> None:
 
 
 def _state(known: Known) -> tuple[dict[str, float], tuple[Origin, ...]]:
-    """State of the whole optimizer, and where it is from."""
+    """Return the state of the whole optimizer, and its origins."""
     values, (iterations, _, gathered) = known.arguments.values, known.steps
     kept = stored_scalars.overridden(known.scalars.state, known.configuration)
     scalars, origins = known.configuration.algorithm.state(values, kept, known.release, iterations)
@@ -225,7 +225,7 @@ def _state(known: Known) -> tuple[dict[str, float], tuple[Origin, ...]]:
 
 
 def _check_used(known: Known) -> None:
-    """Refuse values of the user that nothing uses."""
+    """Refuse values of the user that have no effect."""
     algorithm, called, values = known.configuration.algorithm, known.configuration.called, known.arguments.values
     migrated = Migrated(algorithm, called, known.release, values, known.state[0])
     used.check(known.overrides, known.configuration.hint, migrated)
@@ -240,7 +240,7 @@ def _chosen(known: Known) -> dict[str, Any]:
 
 
 STEPS: tuple[Step[Known], ...] = (
-    # What the user says.
+    # What the user specifies.
     Step("Which learning rate is set?", lambda k: settings.with_one_rate(k.overrides), "overrides"),
     Step("Which generation and variables are named?", _hinted, "hinted"),
     Step("Which variables do patterns choose?", _chosen, "overrides"),
@@ -274,7 +274,7 @@ STEPS: tuple[Step[Known], ...] = (
         lambda k: consistency.with_slots(k.stored, k.configuration, k.table),
         "configuration",
     ),
-    Step("Would the slots fit other variables, too?", _with_flags, "table"),  # the proven settings say which there are
+    Step("Would the slots fit other variables, too?", _with_flags, "table"),  # the proven settings show which there are
     Step(
         "Does --variables leave out one that was trained?",
         lambda k: trained_variables.check_left_out(k.stored, k.hinted.named, k.table),
@@ -290,7 +290,7 @@ STEPS: tuple[Step[Known], ...] = (
         lambda k: trained_variables.with_untrained(k.stored, k.configuration),
         "flagged",
     ),
-    # Numbers: the step counter, and what the optimizer keeps beside its slots.
+    # Numbers: the step counter, and what the optimizer keeps in addition to its slots.
     Step("How many steps were taken?", _counted, "counted"),
     Step(
         "Which scalars are settings, which are state?",
@@ -306,11 +306,11 @@ STEPS: tuple[Step[Known], ...] = (
         lambda k: consistency.with_rate(k.stored, k.configuration, k.scalars.hyperparameters),
         "configuration",
     ),
-    # What `optim` makes of it.
+    # What these become in `optim`.
     Step("Which arguments does the class of optim take?", _arguments, "arguments"),
     Step("Which slots do these call for?", _selection, "selection"),
     Step("What do the variables of Ftrl prove?", _proven, "arguments"),
-    Step("Which rows did sparse gradients leave out?", _with_rows, "arguments"),  # which --set can override
+    Step("Which rows did sparse gradients leave out?", _with_rows, "arguments"),  # --set can override the answer
     Step("Which arguments does the user set?", _overridden, "arguments"),
     Step(
         "How many steps of optim are that?",

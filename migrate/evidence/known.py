@@ -18,12 +18,12 @@ from migrate.matching.slot_table import SlotTable
 from migrate.state import Stored, StoredVariable
 
 Counted = tuple[int | None, Origin]
-"""Steps taken, None if the source does not keep them and nobody needs them."""
+"""Steps taken, None if the source does not keep them and nothing needs them."""
 
 
 @dataclass
 class Known:
-    """What the user and the source say, then the answers of `STEPS`, in their order."""
+    """What the user and the source specify, then the answers of `STEPS`, in their order."""
 
     source: Stored
     optimizer_config: Mapping[str, Any] | None
@@ -47,7 +47,7 @@ class Known:
 
     @property
     def stored(self) -> Stored:
-        """The source with what the user says of its generation and variables."""
+        """The source with the user's generation and variables."""
         return self.hinted.stored
 
     @property
@@ -71,16 +71,16 @@ class Known:
 
     @property
     def methods(self) -> dict[str, str]:
-        """How each slot that is migrated was matched."""
+        """Slot that is migrated -> how it was matched."""
         keys = [(slot, name) for slot, owners in self.selection.slots.items() for name in owners]
         return {"/".join(key): self.table.methods[key] for key in keys if key in self.table.methods}
 
 
 def ordered(stored: Stored, order: Sequence[str]) -> tuple[StoredVariable, ...]:
-    """Those with slots first, in optimizer order; then the other trainable ones; then the rest."""
+    """Return variables with slots first, in optimizer order; then the other trainable ones; then the rest."""
     by_name, slotted = {v.name: v for v in stored.variables}, set(order)
     first = [replace(by_name[name], trainable=True) for name in order]
     others = [v for v in stored.variables if v.name not in slotted]
-    # If the source does not say, a variable without slots among others with slots is not trained.
+    # If the source does not show it, a variable without slots among others with slots is not trained.
     flagged = [replace(v, trainable=not first) if v.trainable is None else v for v in others]
     return (*first, *(v for v in flagged if v.trainable), *(v for v in flagged if not v.trainable))

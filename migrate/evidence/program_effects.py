@@ -1,4 +1,4 @@
-"""What the program did around the optimizer, with numbers that nothing shows."""
+"""Find what the program did around the optimizer, with numbers that the source does not show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from migrate.state import (
 from optim.errors import HyperparameterError
 
 WHOLE = (OTHERS_GRAPH, OTHER_COMPILE, GATHERED, LATE_READ, LOST, NO_KERNEL)
-"""What is said of these is a whole sentence."""
+"""Effects whose text is a whole sentence."""
 _OF_PROGRAM = f"{confirming(CHANGED, settings.OF_PROGRAM)}, if the program continues to do it"
 CONFIRMS = {
     "learning_rate": "--set learning_rate=VALUE",
@@ -46,15 +46,17 @@ CONFIRMS = {
 def origins(
     stored: Stored, configuration: Configuration, known: Mapping[str, Origin], unmapped: Mapping[str, LazyArray]
 ) -> list[Origin]:
-    """Doubts about what neither graph nor config says in numbers, and what dtopt doubted when it wrote the source.
+    """Return warnings about what neither graph nor config specifies in numbers.
+
+    These include the warnings that dtopt stored when it wrote the source.
 
     Args:
       known: origins of the hyperparameters.
-      unmapped: what the source holds besides slots and variables.
+      unmapped: what the source holds in addition to slots and variables.
 
     Raises:
-      HyperparameterError: another word for what is done to gradients than `program`, or for what is gathered of them
-        than none.
+      HyperparameterError: `gradients` is set to another word than `program`, or the gathered gradients are set to
+        anything except `none`.
     """
     _check_words(configuration.overrides)
     effects = stored.effects
@@ -68,17 +70,20 @@ def origins(
 
 
 def _of_model(stored: Stored) -> str:
-    """A doubt where the compiled model is of a class that a program made of Sequential or of a graph of layers. Keras
-    needs none for layers in a row or in a graph: such a class is there for its `train_step`."""
+    """Return a warning if the compiled model is of a class that a program derived from Sequential or from a layer
+    graph.
+
+    Keras needs no class for layers in a row or in a graph: such a class exists for its `train_step`.
+    """
     name = None if stored.model is None else normalized_config.own_class(stored.model.config)
     return "" if name is None else f"the train_step of the model's class {name!r} may change them"
 
 
 def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str, LazyArray]) -> list[Origin]:
-    """What Keras 3 does inside of a LossScaleOptimizer, and no target does.
+    """Return what Keras 3 does inside a LossScaleOptimizer and no target does.
 
-    Each optimizer divides gradients by its `loss_scale_factor`, and what is around it multiplies the loss by its own
-    scale alone, until 3.10 took the factor off. On JAX Nadam's product is no variable that a step could change
+    Each optimizer divides gradients by its `loss_scale_factor`. Its wrapper multiplies the loss only by its own scale;
+    3.10 removed the factor. On JAX, Nadam's product is not a variable that a step could change
     (`loss_scale_optimizer.py`, `nadam.py` of Keras 3.0 to 3.15).
     """
     is_wrapped = not {*map(wrappers.plain, configuration.wrappers)}.isdisjoint(wrappers.LOSS_SCALE)
@@ -118,7 +123,7 @@ def _check_words(overrides: Mapping[str, object]) -> None:
 
 
 def _is_known_rule(stored: Stored, configuration: Configuration) -> bool:
-    """Whether a graph that moves variables by the class taken would show it."""
+    """Return whether a graph that updates variables by the assumed class would show it."""
     known = keras_packages.is_plain if stored.traits.is_native else tf_train.has_kernel
     return known(configuration.algorithm, configuration.config)
 
@@ -126,7 +131,7 @@ def _is_known_rule(stored: Stored, configuration: Configuration) -> bool:
 def _doubt(
     what: str, how: str, effects: Effects, configuration: Configuration, known: Mapping[str, Origin]
 ) -> Origin | None:
-    """None if the user or the source has resolved it."""
+    """Return a warning, None if the user or the source has resolved it."""
     own = known.get(what)
     limit = next((known[key] for key in LIMITS if key in known and known[key].value), None)
     said_there = what in effects.moving and own is not None and own.kind != DEFAULT
@@ -142,7 +147,7 @@ def _doubt(
 
 
 def _moving(key: str, how: str, known: Mapping[str, Origin]) -> Origin | None:
-    """None if the user gives a schedule, or the value is a default, which has its own doubt."""
+    """Return a warning, None if the user gives a schedule or if the value is a default, which has its own warning."""
     own = known.get(key)
     if own is None or own.kind == DEFAULT or isinstance(own.value, Mapping):
         return None
@@ -156,7 +161,7 @@ def _moving(key: str, how: str, known: Mapping[str, Origin]) -> Origin | None:
 
 
 def _is_settled(what: str, configuration: Configuration, own: Origin | None, limit: Origin | None) -> bool:
-    """Whether the user or the source shows it after all, or another doubt does, or it does not come into play."""
+    """Return whether the user, the source or another warning covers the effect, or whether it does not matter."""
     if what == CLIPPING and limit is not None and limit.kind in (SET, GRAPH, FILE):
         return True
     if what == SPARSE_CLIPPING and (limit is None or limit.kind == SET):
@@ -170,7 +175,7 @@ def _is_settled(what: str, configuration: Configuration, own: Origin | None, lim
 
 
 def late_reads(stored: Stored, values: Mapping[str, object]) -> tuple[str, ...]:
-    """A note where steps of the source may have been made from weights that they had moved already.
+    """Return a note if the source may have computed steps from weights that the same step had already changed.
 
     One norm of all gradients waits for all.
     """
@@ -184,7 +189,7 @@ def late_reads(stored: Stored, values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _of_rates(stored: Stored, known: Mapping[str, Origin]) -> list[Origin]:
-    """A doubt where a variable is called as a learning rate is, holds another one, and no graph says what it is for."""
+    """Return a warning if a variable is named like a learning rate, differs from it, and no graph shows its use."""
     rate = known.get("learning_rate")
     if not stored.traits.counts_in_program or stored.graph_config is not None or rate is None or rate.kind == SET:
         return []

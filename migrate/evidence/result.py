@@ -1,4 +1,4 @@
-"""The state that is made of all answers, with the origin of each value."""
+"""Build the state from all answers, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def claims(known: Known) -> tuple[Origin, ...]:
     origins = known.arguments.origins
     read = {origin.subject for origin in origins.values() if origin.kind == FILE}
     return (
-        # without the defaults of what the file gave after all
+        # without the defaults of settings that the file does contain
         *(origin for origin in configuration.claims if not (origin.kind == DEFAULT and origin.subject in read)),
         known.hinted.generation,
         *origins.values(),
@@ -72,7 +72,7 @@ def warnings(known: Known) -> tuple[str, ...]:
 
 
 def _whole_config(known: Known) -> Mapping[str, Any]:
-    """What the source and the hints say together, for those who read the formula of the release from it."""
+    """Return the config of source and hints together, for readers that derive the release's formula from it."""
     stored, configuration, hint = known.stored, known.configuration, known.optimizer_config
     documents = (stored.optimizer_config, stored.graph_config, hint)
     is_all = not configuration.overrides and hint is None and stored.graph_config is None

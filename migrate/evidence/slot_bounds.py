@@ -1,9 +1,10 @@
-"""What slots of one run cannot be: bounds that every history of gradients keeps.
+"""Check slots against bounds that every history of gradients keeps.
 
 With m = (1-b1)·Σ b1^i·g_i and v = (1-b2)·Σ b2^i·g_i² over the same gradients, from zero, Cauchy and Schwarz give
-m² <= v·(1-b1)²/(1-b2)·Σ (b1²/b2)^i, where the sum has a term for each step taken. With u = max(b2·u, |g|) also
-|m| <= u·(1-b1)·Σ (b1/b2)^i. The mean of gradients squared is at most the mean of their squares (Jensen). Slots that a
-failed restore has left at zero, of another run, or of other betas break these; they prove nothing where they hold.
+m² <= v·(1-b1)²/(1-b2)·Σ (b1²/b2)^i. The sum has a term for each step taken. With u = max(b2·u, |g|) also
+|m| <= u·(1-b1)·Σ (b1/b2)^i. The mean of gradients squared is at most the mean of their squares (Jensen). These bounds
+break if a failed restore left slots at zero, or if slots are of another run or of other betas. Bounds that hold prove
+nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ from optim.slot_layout import ACCUMULATED_STEPS
 MOMENTS = ("Adam", "AdamW", "Nadam", "Lamb", "RectifiedAdam", "Muon")
 """Algorithms whose m and v are averages of the same gradients and their squares."""
 SLACK = 1.02
-"""Times the bound: float32 rounds in each of thousands of steps."""
+"""Factor on the bound: float32 rounds in each of thousands of steps."""
 LOST = 1e-34
-"""Squares below are flushed to zero by some devices, or lose their digits."""
+"""Some devices flush squares below this to zero, or lose their digits."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """`is_broken(slot, by)` of flat arrays shows whether the first is more than the second allows, `text` says so."""
+    """One bound. `is_broken(slot, by)` of flat arrays shows whether the first exceeds what the second allows.
+
+    `text` describes the violation.
+    """
 
     slot: str
     by: str
@@ -44,7 +48,7 @@ class Limit:
 
 
 def of(state: OptimizerState) -> list[Limit]:
-    """The bounds between slots of one variable that this algorithm keeps."""
+    """Return the bounds between slots of one variable that this algorithm keeps."""
     if not is_wide(state):
         return []
     settings, steps = state.hyperparameters, _counted(state)
@@ -67,32 +71,32 @@ def of(state: OptimizerState) -> list[Limit]:
 
 
 def _sum(ratio: float, steps: int) -> float:
-    """Of a ratio's powers, one for each step; of all where nothing counts steps."""
+    """Return the sum of a ratio's powers, one for each step; of all powers if the steps are not counted."""
     return (1 - (ratio**steps if steps else 0.0)) / (1 - ratio)
 
 
 def _counted(state: OptimizerState) -> int:
-    """Steps that the source counts; 0 where it counts none, or its counter is doubted."""
+    """Return the steps that the source counts; 0 if it does not count them, or if its counter has a warning."""
     count = next((o for o in state.origins if o.subject == "iterations"), None)
     is_told = count is not None and count.kind in (FILE, GRAPH, HINT) and count.certain
     return state.iterations if is_told else 0
 
 
 def is_wide(state: OptimizerState) -> bool:
-    """Whether slots are of dtypes in which squares of small gradients do not vanish."""
+    """Return whether the slots' dtypes can hold squares of small gradients."""
     return {a.dtype for owners in state.slots.values() for a in owners.values()} <= {"float32", "float64"}
 
 
 def _square_above(factor: float) -> Callable[[np.ndarray, np.ndarray], bool]:
     def is_broken(values: np.ndarray, squares: np.ndarray) -> bool:
-        with np.errstate(all="ignore"):  # NaN and infinities are said on their own
+        with np.errstate(all="ignore"):  # other checks report NaN and infinities
             return bool(np.any(np.square(values) > squares * (factor * SLACK) + LOST))
 
     return is_broken
 
 
 def is_apart(state: OptimizerState, name: str) -> bool:
-    """Whether a variable may keep no bounds: Keras 3 squares gradients of a repeated row of a table one by one."""
+    """Return whether a variable may keep no bounds: Keras 3 squares gradients of a table's repeated row one by one."""
     generation = state.source.generation if state.source else None
     squares = traits(generation).squares_repeated_rows or repeated_rows.SQUARE in (
         state.hyperparameters.get(repeated_rows.REPEATED) or ()
@@ -101,7 +105,7 @@ def is_apart(state: OptimizerState, name: str) -> bool:
 
 
 def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) -> Iterator[Origin]:
-    """What contradicts the step counter, or shows that slots were lost.
+    """Yield what contradicts the step counter, or shows that slots were lost.
 
     Args:
       sizes: variable -> slot -> the largest absolute value in it.
@@ -143,7 +147,7 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
 
 
 def _counts_each(state: OptimizerState) -> bool:
-    """Whether the source's release counts each step of that algorithm."""
+    """Return whether the source's release counts each step of that algorithm."""
     source = state.source
     if source is None or source.generation is None:
         return True
@@ -153,7 +157,7 @@ def _counts_each(state: OptimizerState) -> bool:
 def _is_new(
     slot: str, sizes: Mapping[str, Mapping[str, float]], generation: str | None, settings: Mapping[str, Any]
 ) -> bool:
-    """Whether a slot may be as it is before the first step."""
+    """Return whether a slot may be as it is before the first step."""
     is_set = slot == "accumulator" and traits(generation).initial_accumulator
     start = settings.get("initial_accumulator_value") if is_set else 0.0
     if not isinstance(start, (int, float)) or slot not in (*FROM_ZERO, *STARTS):
@@ -162,10 +166,10 @@ def _is_new(
 
 
 def _still(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]], used: Sequence[str]) -> Iterator[Origin]:
-    """Slots that are zero throughout, and not those of other variables, or not the others of their variable.
+    """Yield slots that are all zero for a variable, while other variables or its other slots are not zero.
 
     Raises:
-      HyperparameterError: what was said of them is none of what can be said.
+      HyperparameterError: the user set `zero_slots` to an unknown value.
     """
     said = next((o for o in state.origins if o.subject == STILL and o.kind == SET), None)
     if said is not None and said.value != AS_STORED:
@@ -187,7 +191,7 @@ def _still(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]], used
 
 
 def _copies(state: OptimizerState) -> list[str]:
-    """Slots that steps have filled with what variables were."""
+    """Return the slots to which steps have copied earlier values of the variables."""
     period = (state.hyperparameters.get("lookahead") or {}).get("sync_period")
     steps = state.iterations or 0
     found = ((AVERAGE.name, steps), (SLOW.name, period and steps >= period), (UNAVERAGED, steps))
@@ -195,17 +199,17 @@ def _copies(state: OptimizerState) -> list[str]:
 
 
 UNAVERAGED = "z"
-"""Of ScheduleFreeAdamW: the weights of which the variables are averages."""
+"""Slot of ScheduleFreeAdamW: the weights of which the variables are averages."""
 
 
 VARIABLE = ""
-"""Among the arrays of a variable, the variable."""
+"""The variable's key among the arrays of a variable."""
 STILL, AS_STORED = "zero_slots", "source"
-"""An override that confirms slots that are zero for some variables alone."""
+"""An override that confirms slots that are zero only for some variables."""
 VISIBLE = 1e-12
-"""Where a slot is less, squares of its gradients may vanish in another."""
+"""If a slot is less than this, squares of its gradients may vanish in another slot."""
 IDLE = {("SGD", "m"): "momentum", ("RMSprop", "momentum"): "momentum"}
-"""Slots that nothing moves where an option is 0."""
+"""(algorithm, slot) -> option; at 0, it leaves the slot unchanged."""
 FROM_ZERO = (
     *("m", "v", "vhat", "u", "average_gradient", "momentum", "accumulated_grad", "accumulated_delta_var"),
     *("gradient_norm_sum", "gradient_sum", "linear", "r", "c"),
@@ -214,4 +218,4 @@ FROM_ZERO = (
 SQUARES = ("velocity", "accumulator", "largest_gradient")
 """Slots that start at zero, or above."""
 STARTS = ("velocity", "accumulator")
-"""Those of which it is known, but of tf.train: at zero, or where a config says."""
+"""Slots whose start is known, except in tf.train: zero, or the value in a config."""

@@ -1,4 +1,4 @@
-"""Select the slots that an optimizer continues with: all that its options call for, and no others."""
+"""Select the slots that an optimizer continues with: all that its options require, and no others."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ASKED = {
     ACCUMULATED.name: ("gradient_accumulation_steps", "gradient_accumulation_steps=N"),
     SLOW.name: ("lookahead", """'lookahead={"sync_period": N, "slow_step_size": VALUE}'"""),
 }
-"""Slot -> the option that it depends on, and how the user says it."""
+"""Slot -> the option that it depends on, and how the user sets it."""
 WRAPPED = (
     "average_decay=VALUE, of a MovingAverage that has neither start_step nor dynamic_decay, --set"
     """ 'stochastic_average={"start_averaging": N, "average_period": N}', of SWA, or give the wrapper's whole config"""
     " in --optimizer-config"
 )
-"""How the user says it of averages that a wrapper of TensorFlow Addons keeps."""
+"""How the user sets averages that a wrapper of TensorFlow Addons keeps."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ def select(
     arguments: Mapping[str, Any],
     iterations: int | None,
 ) -> Selection:
-    """Select the slots that the optimizer's options call for.
+    """Select the slots that the optimizer's options require.
 
     Raises:
-      ContradictionError: the source keeps a slot that the hyperparameters switch off. MissingHintError: that nothing
-        switches on.
+      ContradictionError: the source keeps a slot that the hyperparameters switch off.
+      MissingHintError: the source keeps a slot, and no option switches it on.
     """
     algorithm = configuration.algorithm
     more, wanted = algorithm.wanted(arguments, frozenset(slot for slot, _ in table.pairs))
@@ -92,7 +92,7 @@ def _check_new(
     iterations: int | None,
     unmapped: Mapping[str, LazyArray],
 ) -> None:
-    """Refuse a source without slots that has taken steps, or has slots without variables."""
+    """Refuse a source without slots that has taken steps, or that has slots without variables."""
     if iterations is None and stored.traits.counts_in_program and algorithm.name != "SGD":
         raise MissingHintError(no_slots_and_no_steps(algorithm.name))
     if iterations != 0:
@@ -107,7 +107,7 @@ def _check_new(
 
 
 def _lost(wanted: Sequence[str], algorithm: Algorithm, stored: Stored, values: Mapping[str, Any]) -> str:
-    """What to say of a source that has taken steps, and has no slots."""
+    """Return the message for a source that has taken steps and has no slots."""
     said = f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken steps"
     if stored.format in ("tf_object", "tf1_saver"):
         said += (
@@ -126,7 +126,7 @@ def _check_complete(
     shapes: Mapping[str, tuple[int, ...]],
     values: Mapping[str, Any],
 ) -> None:
-    """Every variable that has one slot has them all."""
+    """Refuse a variable that has one slot and lacks another."""
     owners = dict.fromkeys(name for per in slots.values() for name in per)
     for slot, per in slots.items():
         optional_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
@@ -145,7 +145,7 @@ def _check_complete(
 def _switched_off(
     configuration: Configuration, slot: str, values: Mapping[str, Any], stored_as: str, generation: str | None
 ) -> Exception:
-    """What to say of a slot of the source that its options have no use for: wrong options, or none that says it."""
+    """Return the error for a slot that the options do not use: the options are wrong, or the option is missing."""
     option, form = ASKED.get(slot, ("momentum", "momentum=VALUE"))
     form = WRAPPED if slot == AVERAGE.name and traits(generation).is_extended_by_addons else form
     keeps, origin = f"the source keeps the slot {slot} ({stored_as}, ...), and", configuration.origins.get(option)

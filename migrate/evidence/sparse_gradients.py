@@ -17,7 +17,7 @@ def of_source(stored: Stored, configuration: Configuration) -> Sparse:
     if stored.versions.dtensor == YES:
         return Sparse(FILE, frozenset())  # its optimizers raise for sparse gradients
     if stored.traits.has_keras3_layers and not stored.versions.may_be_on_tensorflow:
-        return Sparse(FILE, frozenset())  # Keras has none there
+        return Sparse(FILE, frozenset())  # Keras has no sparse gradients there
     if dense := wrappers.makes_dense(configuration.wrappers, stored.generation or "", stored.versions):
         return Sparse(RELEASE, frozenset())
     model = stored.model.config if stored.model is not None else None

@@ -1,4 +1,4 @@
-"""How many steps a source has taken, and what is uncertain about it."""
+"""Find how many steps a source has taken, and what is uncertain about it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ BIAS_IS_GONE = 20_000
 
 
 def iterations(stored: Stored, table: SlotTable, configuration: Configuration) -> tuple[int | None, Origin]:
-    """Steps taken; None where they are not saved and do not have to be known.
+    """Return the steps taken, None if the source does not save them and nothing needs them.
 
     Raises:
-      ContradictionError: the source counts other steps than a hint says, or its powers of beta deny its betas.
+      ContradictionError: the source counts other steps than a hint, or its powers of beta contradict its betas.
     """
     algorithm, origin = configuration.algorithm, configuration.origins.get("iterations")
     given = None if origin is None else _told(configuration.config.get("iterations"))
@@ -79,7 +79,7 @@ def iterations(stored: Stored, table: SlotTable, configuration: Configuration) -
 
 
 def no_slots_and_no_steps(name: str) -> str:
-    """The message for a source that has only variables."""
+    """Return the message for a source that has only variables."""
     return (
         f"the source holds no slots of {name} and no step count, as tf.train.Saver(tf.trainable_variables()) saves"
         f" it. Restart {name} with --set iterations=0, or migrate a checkpoint that has the optimizer, too"
@@ -87,7 +87,7 @@ def no_slots_and_no_steps(name: str) -> str:
 
 
 def _told(steps: Any) -> int:
-    """Raises HyperparameterError for what is no number of steps."""
+    """Return the steps as an integer. Raises HyperparameterError for a value that is not a number of steps."""
     is_number = isinstance(steps, (int, float)) and not isinstance(steps, bool)
     if not is_number or not 0 <= steps <= MAX_STEPS or steps != int(steps):
         raise HyperparameterError(f"iterations must be a whole number of steps, at least 0, got {steps!r}")
@@ -96,10 +96,11 @@ def _told(steps: Any) -> int:
 
 @dataclass(frozen=True)
 class _Count:
-    """Steps that the source counts, where, and what is doubtful about it.
+    """Steps that the source counts, where, and a warning if the count is uncertain.
 
-    `races`: what reads its counter before or after it was raised, as nobody knows; empty if nothing does.
-    `after`: the options for who knows that it was read after; that of the next step, if empty.
+    Attributes:
+      races: what reads the counter before or after it was raised, in unknown order; empty if nothing does.
+      after: the options for users who know that it was read after; if empty, the option of the next step.
     """
 
     steps: int
@@ -158,7 +159,7 @@ def _counted(stored: Stored, table: SlotTable, configuration: Configuration) -> 
         return None
     count, where = _count(table.scalars.pop(GLOBAL_STEP))
     doubt, races = "", ""
-    if powers is not None and count < powers.taken:  # it was set back, or counts something else
+    if powers is not None and count < powers.taken:  # the counter was reset, or counts something else
         doubt = f"iterations: {powers.where}, and global_step is {count}" if _decays(configuration.config) else ""
         return _Count(powers.taken, powers.where, doubt)
     if configuration.config.get(addons.CORRECTED) is False and _decays(configuration.config):
@@ -169,7 +170,7 @@ def _counted(stored: Stored, table: SlotTable, configuration: Configuration) -> 
 
 
 def _raced(stored: Stored, configuration: Configuration, count: int) -> str:
-    """Why the next step's count is uncertain, if a release reads its counter before or after it was raised."""
+    """Return why the next step's count is uncertain, if a release reads its counter before or after raising it."""
     releases = _racing(stored, configuration, count)
     if not releases or _is_open(releases, configuration):
         return ""
@@ -178,7 +179,7 @@ def _raced(stored: Stored, configuration: Configuration, count: int) -> str:
 
 
 def note(stored: Stored, configuration: Configuration, counted: tuple[int | None, Origin]) -> tuple[str, ...]:
-    """What a count of Keras 2 assumes where the source does not name its TensorFlow."""
+    """Return what a count of Keras 2 assumes if the source does not name its TensorFlow."""
     count, origin = counted
     if not count or origin.kind != FILE:
         return ()
@@ -193,7 +194,7 @@ def note(stored: Stored, configuration: Configuration, counted: tuple[int | None
 
 
 def _racing(stored: Stored, configuration: Configuration, count: int) -> tuple[Release, ...]:
-    """The releases that can have written a source, if the count matters and one of them reads it by chance."""
+    """Return the releases that can have written a source, if the count matters and one of them reads it by chance."""
     algorithm, decays = configuration.algorithm, _decays(configuration.config)
     if not count or not (decays or (algorithm.uses_count and count < BIAS_IS_GONE)):
         return ()
@@ -202,17 +203,20 @@ def _racing(stored: Stored, configuration: Configuration, count: int) -> tuple[R
 
 
 def _is_open(releases: tuple[Release, ...], configuration: Configuration) -> bool:
-    """Whether it depends on the TensorFlow under Keras, which the source does not name. Theano would name itself."""
+    """Return whether it depends on the TensorFlow under Keras, which the source does not name.
+
+    Theano would name itself.
+    """
     read = facts.read(configuration.algorithm.name, _decays(configuration.config))
     on_tensorflow = [r for r in releases if r.backend != THEANO]
     return bool(on_tensorflow) and read.of(on_tensorflow) is None and on_tensorflow[0].is_standalone
 
 
 def _after(stored: Stored, configuration: Configuration, count: int) -> tuple[str, ...]:
-    """The options for a counter that was read after it was raised, where no later step is what they say.
+    """Return the options for a counter that was read after it was raised, if no later step has the same effect.
 
-    If a release raises it before it corrects the moments, only `decay` may be read after, and what it makes of the rate
-    is a step ahead.
+    If a release raises it before it corrects the moments, only `decay` may be read after. The rate that `decay` gives
+    is then a step ahead.
     """
     decay, rate = configuration.config.get("decay"), configuration.config.get("learning_rate")
     if not decay or isinstance(rate, Mapping):
@@ -244,7 +248,7 @@ def _count(array: LazyArray) -> tuple[int, str]:
 
 
 def steps(counted: tuple[int | None, Origin], values: Mapping[str, Any]) -> tuple[int, Origin, int | None]:
-    """Steps taken, and how many batches of the next one are gathered."""
+    """Return the steps taken, and how many batches of the next step are gathered."""
     iterations, origin = counted
     batches = values.get("gradient_accumulation_steps")
     if iterations is None:

@@ -1,4 +1,4 @@
-"""Ask a list of questions about a source, each with what the earlier answers are."""
+"""Ask a list of questions about a source. Each question gets the earlier answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Step(Generic[KnownT]):
     """One question.
 
     Attributes:
-      question: in a line.
-      answer: takes what is known and returns the answer, a new value; raises what the source is refused with.
+      question: in one line.
+      answer: takes what is known and returns the answer, a new value; raises the error if the source is refused.
       gives: the attribute of what is known that holds the answer; empty for a check, which only refuses.
     """
 

@@ -46,13 +46,13 @@ def sort(stored: Stored, configuration: Configuration, scalars: Mapping[str, Laz
 
 
 def overridden(state: Mapping[str, float], configuration: Configuration) -> dict[str, float]:
-    """State of the whole optimizer, as the user sets it."""
+    """Return the state of the whole optimizer that the user sets."""
     names = (name for name, _ in configuration.algorithm.state_scalars if name in configuration.overrides)
     return {**state, **{name: number(configuration.overrides, name) for name in names}}
 
 
 def _fraction(array: LazyArray) -> float:
-    """A state of the whole optimizer, which is no count.
+    """Return a state of the whole optimizer that is not a count.
 
     Raises:
       DamagedFileError: it is of a dtype without fractions.

@@ -20,21 +20,21 @@ from migrate.state import NamedVariables, Stored
 from optim.errors import DtoptError, HyperparameterError
 
 TWINS, IN_SOURCE, AS_NAMED = "slot_order", "source", "variables"
-"""An override that confirms the order of variables that are alike: that of the source, or that of --variables."""
+"""An override that confirms the order of identical variables: that of the source, or that of --variables."""
 ORDER = "order of variables"
-"""The subject of origins that tell whose slots by position are."""
+"""The subject of origins that show which variables slots in a list belong to."""
 WITH_FLAGS = ("h5", "keras")
 """Formats that list slots by position, next to a config that shows which layers are frozen."""
 
 
 def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[Origin]:
-    """Whose the slots are that neither names nor shapes distinguish.
+    """Return the owners of slots that neither names nor shapes distinguish.
 
     Args:
       named: whether the user named the trained variables.
 
     Raises:
-      AmbiguousError: their order in the source does not show it either. HyperparameterError: no order that is known.
+      AmbiguousError: their order in the source does not show it either. HyperparameterError: an unknown order.
     """
     said = overrides.get(TWINS, IN_SOURCE)
     if said not in (IN_SOURCE, AS_NAMED) or (said == AS_NAMED and not named):
@@ -63,16 +63,16 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[
 
 
 def of_several(stored: Stored, named: NamedVariables | None) -> list[Origin]:
-    """A doubt if AdamOptimizers cannot be distinguished, and the user does not name the variables of one."""
+    """Return a warning if AdamOptimizers cannot be distinguished and the user does not name the variables of one."""
     powers = tf_train.of_several(stored.scalars) if stored.traits.has_tf_train_names and named is None else []
     text = f"{some(powers)} are of several Adam optimizers: name the variables of the one meant in --variables"
     return [Origin("optimizer", powers, UNINTERPRETED, doubt=text)] if powers else []
 
 
 def of_order(configuration: Configuration, table: SlotTable, named: NamedVariables | None) -> list[Origin]:
-    """The user's order of variables that is another than that of the model in the source, where slots have no names.
+    """Return an origin if the user's order of variables differs from the source's model, and slots have no names.
 
-    `compile` hands a model's variables to its optimizer in the model's order; a loop of one's own need not.
+    `compile` passes a model's variables to its optimizer in the model's order. A custom loop may use another order.
     """
     source = named.unnamed if named is not None else None
     if (
@@ -85,7 +85,7 @@ def of_order(configuration: Configuration, table: SlotTable, named: NamedVariabl
     flagged = tuple(replace(v, trainable=v.name in named.order) for v in source.variables)
     try:
         own = slot_table(replace(source, variables=flagged), configuration.algorithm, configuration.config)
-    except DtoptError:  # it does not tell the order
+    except DtoptError:  # the model does not show the order
         return []
     difference = next(((a, b) for a, b in zip(table.order, own.order, strict=True) if a != b), None)
     open_ = {origin.subject for origin in of_flags(source, own, configuration)}
@@ -101,10 +101,10 @@ def of_order(configuration: Configuration, table: SlotTable, named: NamedVariabl
 
 
 def of_late(stored: Stored, table: SlotTable, configuration: Configuration, hinted: bool) -> list[Origin]:
-    """Variables that the source calls trainable and that have no slots although others have.
+    """Return variables that the source calls trainable and that have no slots although others have.
 
     Raises:
-      ContradictionError: the user calls one untrained that has slots.
+      ContradictionError: the user calls a variable untrained, and it has slots.
     """
     owned, untrained = set(table.order), _untrained(stored, configuration)
     if owned & untrained:
@@ -121,12 +121,12 @@ def of_late(stored: Stored, table: SlotTable, configuration: Configuration, hint
 
 
 def _untrained(stored: Stored, configuration: Configuration) -> frozenset[str]:
-    """The variables of which the user says that they were not trained."""
+    """Return the variables that the user calls untrained."""
     return frozenset(configuration.overrides.get(patterns.UNTRAINED) or ())
 
 
 def with_untrained(stored: Stored, configuration: Configuration) -> Stored:
-    """The source with the flags of the variables that the user calls untrained."""
+    """Return the source with the flags of the variables that the user calls untrained."""
     untrained = _untrained(stored, configuration)
     if not untrained:
         return stored
@@ -138,7 +138,7 @@ def check_left_out(stored: Stored, named: NamedVariables | None, table: SlotTabl
     """Refuse a list of trained variables that lacks one which the source trains, as slots or the graph show.
 
     Raises:
-      ContradictionError: with these.
+      ContradictionError: with these variables.
     """
     left_out = named.left_out if named is not None else ()
     is_seen = stored.traits.counts_in_program and stored.graph_seen
@@ -152,7 +152,7 @@ def check_left_out(stored: Stored, named: NamedVariables | None, table: SlotTabl
 
 
 def of_flags(stored: Stored, table: SlotTable, configuration: Configuration) -> list[Origin]:
-    """Other variables that the slots would fit, where only flags of the moment of the save tell the trained ones."""
+    """Return other variables that the slots would fit, if only flags at the time of saving show the trained ones."""
     if stored.format not in WITH_FLAGS or not set(table.methods.values()) & {"position", "shape"}:
         return []
     untrained, by_name = _untrained(stored, configuration), {v.name: v for v in stored.variables}
@@ -177,7 +177,7 @@ def of_flags(stored: Stored, table: SlotTable, configuration: Configuration) -> 
 
 
 def of_trained(stored: Stored, order: Sequence[str], hinted: bool, configuration: Configuration) -> Origin:
-    """Which variables the optimizer trains."""
+    """Return the origin of the trained variables."""
     trained = {v.name for v in stored.variables if v.trainable}
     count = f"{len(order) or len(trained)} of {len(stored.variables)}"
     if hinted:
@@ -191,10 +191,10 @@ def of_trained(stored: Stored, order: Sequence[str], hinted: bool, configuration
 def without_frozen(stored: Stored, table: SlotTable, *, is_named: bool) -> SlotTable:
     """Move slots of frozen variables to the unmapped arrays, for generations that ask at each compile.
 
-    No source shows whether the freezing or the last `compile` came first, and until that `fit` continues to train them
-    (run with TF 2.3, 2.12 and Keras 3.15). Optimizers before OptimizerV2 train what `compile` found, frozen since or
-    not. A model that is frozen as a whole, as a GAN's discriminator often is when it is saved, was trained by the
-    optimizer it is saved with. The trainable collection of a graph may hold anything: there the slots decide.
+    No source shows whether the freezing or the last `compile` came first. Until the next `compile`, `fit` continues to
+    train frozen variables (run with TF 2.3, 2.12 and Keras 3.15). Optimizers before OptimizerV2 train what `compile`
+    found, frozen since or not. A model that is frozen as a whole was trained by the optimizer saved with it; a GAN's
+    discriminator often is. The trainable collection of a graph may hold anything: there the slots decide.
 
     Args:
       is_named: whether the user names the trained variables.

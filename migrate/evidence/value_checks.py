@@ -1,8 +1,8 @@
-"""Whether a state can be continued at all: hyperparameters in their ranges, dtypes that fit, numbers that are numbers.
+"""Check whether a state can be continued: hyperparameters in range, dtypes that fit, no NaN.
 
-Ranges and slots are those that `optim`'s rules declare. What no optimizer could go on with is refused before anything
-is written. Numbers that a run has spoiled, or that no run can leave (`slot_bounds`), are migrated as they are, with a
-reason why the result is not exact.
+`optim`'s rules declare ranges and slots. `migrate` refuses what no optimizer could continue before it writes anything.
+Numbers that a run has spoiled, or that no run can leave (`slot_bounds`), are migrated unchanged. The result then has a
+reason why it is not exact.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from optim.rule import Rule, Slot, arguments
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 COUNTED = ("bool", "int16", "int32", "int64", "uint16", "uint32", "uint64")
-"""Of quantized models kernels are int8."""
+"""Dtypes that weights never have. Kernels of quantized models are int8, which is therefore not among them."""
 OPTIONS: dict[str, Any] = {
     "learning_rate": Hyperparameter(None, "step size"),
     "decay": Hyperparameter(None, "inverse time decay"),
@@ -47,24 +47,29 @@ OPTIONS: dict[str, Any] = {
 """Options of every optimizer."""
 SHOWN = 4
 AT_ONCE = 1 << 16
-"""Numbers of each array that are looked at together: they stay in the processor's cache, and what is computed of them
-takes no memory that the system would fetch again each time."""
+"""Numbers of each array that are checked at a time.
+
+They stay in the processor's cache, and their computation takes no memory that the system would fetch again each time.
+"""
 SIDE_BY_SIDE = 2
-"""Variables whose arrays are looked at together, each in a thread: reading and numpy leave Python to the other."""
+"""Variables whose arrays are checked at the same time, each in a thread.
+
+Reading and numpy leave Python to the other thread.
+"""
 WORTH_THREADS = 1 << 22
 """Numbers in all slots from which on the threads save more than they cost."""
 Part = Mapping[str, np.ndarray]
 
 
 class Seen(NamedTuple):
-    """Of the arrays of a variable: what is wrong with them, and the largest absolute value of each slot."""
+    """What is wrong with the arrays of a variable, and the largest absolute value of each slot."""
 
     wrong: tuple[str, ...]
     largest: dict[str, float]
 
 
 def checked(state: OptimizerState) -> OptimizerState:
-    """Read all slots and their variables, and return the state with an origin for each slot whose numbers are wrong.
+    """Read all slots and their variables, and add an origin to the state for each slot with wrong numbers.
 
     Raises:
       UnsupportedError: as `check_settings`.
@@ -101,7 +106,7 @@ def _check_hyperparameters(state: OptimizerState, rule: type[Rule] | None) -> No
 
 
 def _may_be_else(key: str, value: Any) -> bool:
-    """Whether an option need not be a number: one of every optimizer may be off, and a rate may be a schedule."""
+    """Return whether an option may be something other than a number: options may be off, a rate may be a schedule."""
     return key in OPTIONS and (value is None or (key == "learning_rate" and isinstance(value, Mapping)))
 
 
@@ -143,7 +148,7 @@ def _check_dtypes(state: OptimizerState) -> None:
 
 
 def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
-    """What the rule declares of the slots that there are."""
+    """Return the rule's declarations of the state's slots."""
     if rule is None:
         return {}
     instance = rule()
@@ -153,7 +158,7 @@ def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
 
 
 def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]:
-    """NaN and infinities, squares below zero, largest values that are not, and what `slot_bounds` refutes."""
+    """Yield NaN and infinities, squares below zero, largest values that are not, and what `slot_bounds` refutes."""
     found: dict[str, list[str]] = {}
     moved: dict[str, dict[str, float]] = {}
     for name, (texts, largest) in _looked_at(state, _slots(state, rule)).items():
@@ -168,8 +173,11 @@ def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]
 
 
 def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str, Seen]:
-    """Variable -> what its arrays show. Two are looked at side by side, but whole arrays are loaded one after the
-    other, as memory is bounded by the largest."""
+    """Return variable -> what its arrays show.
+
+    Two variables are checked at the same time. Whole arrays are loaded one after the other: the largest array bounds
+    the memory.
+    """
     limits, alone = slot_bounds.of(state), threading.Lock()
     values = {v.name: v.array for v in state.variables}
 
@@ -193,7 +201,7 @@ def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str,
 
 
 def _of_one(arrays: Mapping[str, LazyArray], declared: Mapping[str, Slot], limits: Sequence[slot_bounds.Limit]) -> Seen:
-    """What the arrays of one variable show."""
+    """Return what the arrays of one variable show."""
     found: dict[str, None] = {}
     moved: dict[str, float] = {}
     for shape in dict.fromkeys(array.shape for array in arrays.values()):
@@ -229,10 +237,10 @@ def _at_least(declared: Mapping[str, Slot]) -> Iterator[slot_bounds.Limit]:
 
 
 def _parts(arrays: Mapping[str, LazyArray]) -> Iterator[Part]:
-    """Arrays of one shape together, flat and a part at a time: the whole of them need not be in memory.
+    """Yield arrays of one shape together, flat and a part at a time: they need not fit into memory.
 
     Raises:
-      DamagedFileError: at the end, if one has another checksum than its source says.
+      DamagedFileError: at the end, if an array's checksum differs from the one that its source stores.
     """
     sides = [_flat(array) for array in arrays.values()]
     for parts in zip(*sides, strict=True):
@@ -252,7 +260,7 @@ def _flat(array: LazyArray) -> Iterator[np.ndarray]:
 
 
 def widened_if_needed(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Flat, and of a dtype that numpy computes in."""
+    """Return the values flat, and in a dtype that numpy computes in."""
     flat = np.ravel(values)
     return flat if dtype in ("float32", "float64") else widened(flat, dtype)
 

@@ -1,5 +1,6 @@
-"""What the user says of a source. Each value is used, confirms what is so, or is refused; none is ignored.
+"""What the user specifies about a source. Each value is used, confirms the source, or is refused.
 
-`hints` checks form and agreement of all values before a file is opened, `variables` puts names and generation into the
-source, `used` compares settings with the optimizer that is migrated. All of it happens before anything is written.
+No value is ignored. `hints` checks form and agreement of all values before a file is opened. `variables` puts names and
+generation into the source. `used` compares settings with the optimizer that is migrated. All of it happens before
+anything is written.
 """

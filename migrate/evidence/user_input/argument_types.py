@@ -1,4 +1,4 @@
-"""What each argument of the public functions may be, checked before any file is opened."""
+"""Check the type of each argument of the public functions before any file is opened."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KINDS: Mapping[str, tuple[type, str]] = {
     "optimizer_path": (str, "a text"),
     "overrides": (Mapping, "a mapping {'NAME': value}"),
 }
-"""Argument -> what it is an instance of, and what to give."""
+"""Argument -> its type, and what to give."""
 
 
 def check(**arguments: Any) -> None:
-    """Raises ArgumentError for the first argument of another kind; None stands for one that is not given."""
+    """Raises ArgumentError for the first argument of another type; None means an argument that is not given."""
     for name, value in arguments.items():
         kind, form = KINDS[name]
         is_text = isinstance(value, (str, bytes)) and kind is not str
@@ -42,7 +42,7 @@ def check(**arguments: Any) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON, or a config of Keras with NumPy's numbers, can hold a value."""
+    """Return whether JSON, or a config of Keras with NumPy's numbers, can hold a value."""
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
     if isinstance(value, (list, tuple)):
@@ -51,7 +51,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def path(name: str, value: Any) -> str:
-    """A path as text. Raises ArgumentError: it is none."""
+    """Return a path as text. Raises ArgumentError: it is not a path."""
     try:
         found = os.fspath(value)
     except TypeError:
@@ -62,7 +62,7 @@ def path(name: str, value: Any) -> str:
 
 
 def check_variables(variables: Any) -> None:
-    """Raises ArgumentError: not a sequence or mapping of variables, or nothing in it."""
+    """Raises ArgumentError: `variables` is not a sequence or mapping of variables, or is empty."""
     if hasattr(variables, "trainable_variables") or hasattr(variables, "named_parameters"):
         raise ArgumentError(
             f"variables is {_shown(variables)}; give its variables, model.trainable_variables in Keras, or a mapping of"
@@ -86,7 +86,7 @@ def _advice(name: str, value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value by its kind: what a model or an optimizer prints is long."""
+    """Return a value's type as text: a model or an optimizer prints too much."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if isinstance(value, (str, bytes, int, float)):

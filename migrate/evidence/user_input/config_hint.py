@@ -1,6 +1,6 @@
-"""Check what --optimizer-config says.
+"""Check --optimizer-config.
 
-A config that a release wrote also names options that are off, and what they would be: these confirm what is so.
+A config that a release wrote also names options that are off, with their values: these confirm the source.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from optim.errors import HyperparameterError
 
 WHERE = "--optimizer-config"
 AROUND_CONFIG = {"module", "registered_name", "build_config", "compile_config", "shared_object_id", "name"}
-"""What Keras writes next to class and config, which say all."""
+"""Members that Keras writes next to class and config, which contain everything."""
 LEGACY = "is_legacy_optimizer"
-"""From TF 2.11 on configs say with it which generation of Keras 2 they are of."""
+"""A key of configs from TF 2.11 on that shows which generation of Keras 2 they are of."""
 SWITCHES = ("jit_compile", LEGACY, "foreach", "fused")
 OFF = {"use_ema": False, "ema_momentum": 0.99, "learning_rate": 0.0}
-"""What options of every optimizer are in the config of a LossScaleOptimizer that Keras 3 wrote; the others are none."""
+"""Options of every optimizer that have a value in a LossScaleOptimizer's config of Keras 3; the others are None."""
 OF_WRAPPERS: Mapping[str, Collection[str]] = {
     wrappers.AVERAGING: ("average_decay", "num_updates", "start_step", "dynamic_decay", *LIMITS),
     wrappers.LOOKAHEAD: ("sync_period", "slow_step_size", *LIMITS),
     wrappers.STOCHASTIC: ("start_averaging", "average_period", *LIMITS),
     **dict.fromkeys(wrappers.LOSS_SCALE, ("initial_scale", "dynamic", "dynamic_growth_steps", "loss_scale", *SHARED)),
 }
-"""Members of the configs of wrappers, other than the optimizer in them."""
+"""Members of the configs of wrappers, without the optimizer inside."""
 RANGES = {key: kind for key, kind in OPTIONS.items() if key in (*LIMITS, "ema_momentum")}
 DECAYING = (*addons.OWNERS[addons.PER_STEP], *addons.OWNERS[addons.PER_RATE])
 SHOWN = 12
-"""Names in a message."""
+"""How many names a message shows."""
 
 
 def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any] | None) -> None:
@@ -44,10 +44,10 @@ def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any]
 
     Args:
       document: the hint, if there is one.
-      stored: what the source shows, if it says anything.
+      stored: the source's optimizer config, if it has one.
 
     Raises:
-      HyperparameterError: with what there may be. ContradictionError: with both.
+      HyperparameterError: with the members that are possible. ContradictionError: with both wrappers.
     """
     hinted = wrappers.unwrapped(document)[1]
     stored_wrappers = wrappers.unwrapped(stored)[1] if stored else hinted
@@ -60,7 +60,7 @@ def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any]
     layers = wrappers.layers(document)
     for each in layers:
         _check_members(each)
-    for each, name in zip(layers, hinted, strict=False):  # all but the optimizer itself
+    for each, name in zip(layers, hinted, strict=False):  # all except the optimizer itself
         _check_wrapper(wrappers.plain(name), each["config"])
 
 
@@ -77,7 +77,7 @@ def _check_members(document: Mapping[str, Any]) -> None:
 def _check_wrapper(name: str, config: Mapping[str, Any]) -> None:
     known = OF_WRAPPERS.get(name)
     if known is None:
-        return  # what it does is not known, and said to be
+        return  # its effect is unknown, and a warning covers it
     for key, value in config.items():
         if key in (*wrappers.KEYS, *NO_EFFECT):
             check_without_effect(key, value)
@@ -91,7 +91,7 @@ def _check_wrapper(name: str, config: Mapping[str, Any]) -> None:
 
 
 def check_legacy(value: Any, generation: str) -> None:
-    """Raises: ContradictionError: it is of the other generation of Keras 2."""
+    """Raises ContradictionError if `value` is that of the other generation of Keras 2."""
     if isinstance(value, bool) and traits(generation).legacy_flag not in (None, value):
         raise ContradictionError(
             f"{LEGACY} is {value!r} in {WHERE}, and the source is of generation {generation}: one of the two is from"
@@ -100,11 +100,11 @@ def check_legacy(value: Any, generation: str) -> None:
 
 
 def is_written(key: str, called: str, generation: str, config: Mapping[str, Any]) -> bool:
-    """Whether a release writes it into a config also where it does nothing, as that config says."""
+    """Return whether a release writes an option into a config even if it has no effect, as that config shows."""
     if key in LIMITS or (key == "decay" and traits(generation).ignores_decay):
-        return True  # and it is said what they did
+        return True  # and the report shows what they did
     if key == addons.EXCLUDED:
-        return called in DECAYING  # with how much they decay, which is asked for
+        return called in DECAYING  # with the amount of decay, which dtopt asks for
     if key == "gradient_accumulation_steps":
         return traits(generation).accumulates_gradients and config[key] == 1
     return (
@@ -113,7 +113,7 @@ def is_written(key: str, called: str, generation: str, config: Mapping[str, Any]
 
 
 def check_without_effect(key: str, value: Any) -> None:
-    """Of another kind than any release writes, it is another thing that was meant."""
+    """Refuse a value of another type than any release writes: the user meant another option."""
     fits = {
         **dict.fromkeys(SWITCHES, value is None or isinstance(value, bool) or value == "auto"),
         "name": value is None or isinstance(value, str),
@@ -124,10 +124,10 @@ def check_without_effect(key: str, value: Any) -> None:
 
 
 def check_number(key: str, value: Any) -> None:
-    """Of options that may be off, and would not be looked at.
+    """Check an option that may be off and that nothing else would check.
 
     Raises:
-      UnsupportedError, HyperparameterError: no number, or none in its range.
+      UnsupportedError, HyperparameterError: not a number, or out of its range.
     """
     if value is None or value is False:
         return

@@ -1,4 +1,4 @@
-"""Options that exclude each other, or of which a release applies one alone: refused before anything is written."""
+"""Refuse options that exclude each other, or of which a release applies only one, before anything is written."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from optim.rule import Rule, made_from
 
 
 def check_given(config: Mapping[str, Any], overrides: Collection[str], generation: str) -> None:
-    """Refuse what the user says next to an option that it excludes.
+    """Refuse an option that the user sets next to one that it excludes.
 
     Args:
-      config: all that source and hints say, under Keras's names.
+      config: all settings of source and hints, under Keras's names.
       overrides: names of the options that were given with --set.
 
     Raises:
-      HyperparameterError: with both values, and what leaves one of them out.
+      HyperparameterError: with both values, and how to remove one of them.
     """
     for one, other, why in (*exclusive.EXCLUSIVE, *_of_generation(generation)):
         given = [key for key in (one, other) if key in overrides]
         if not given or not (exclusive.is_on(config.get(one)) and exclusive.is_on(config.get(other))):
             continue
         if traits(generation).is_native and (one, other) == LIMITS[:2] and same(config[one], config[other]):
-            continue  # no such release has global_clipnorm: it says what clipnorm limits
+            continue  # these releases have no global_clipnorm: the user sets the meaning of clipnorm with it
         left = [key for key in (one, other) if key not in given]
         how = f"leave {left[0]} out with {confirming(left[0], None)}" if left else "give one of them"
         raise HyperparameterError(
@@ -40,7 +40,7 @@ def check_given(config: Mapping[str, Any], overrides: Collection[str], generatio
 
 
 def _of_generation(generation: str) -> list[tuple[str, str, str]]:
-    """Limits of which optimizers from TF 2.9's experimental on apply the first that is set, and no other."""
+    """Return pairs of limits. Optimizers from TF 2.9's experimental on apply the first that is set, and no other."""
     if not traits(generation).has_averages:
         return []
     why = f"optimizers of generation {generation} apply one limit alone"

@@ -1,4 +1,4 @@
-"""All that the user may say of a source, checked before a file is opened."""
+"""Check all that the user may specify about a source, before a file is opened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Variables = Sequence[Mapping[str, Any] | str]
 
 
 class SourceHints(TypedDict, total=False):
-    """What the user may say of a source, other than its variables; `migrate.read` explains each."""
+    """What the user may specify about a source, without its variables; `migrate.read` explains each."""
 
     format: str
     optimizer_config: Mapping[str, Any] | None
@@ -32,7 +32,7 @@ class SourceHints(TypedDict, total=False):
 
 
 class Hints(SourceHints, total=False):
-    """All that the user may say of a source."""
+    """All that the user may specify about a source."""
 
     variables: Variables | None
 
@@ -44,7 +44,7 @@ OPTIONS = {
     "overrides": "--set",
 }
 OF_SLOTS = ("slot_order", STILL, CHANGED, GATHERED, REPEATED, foreign.OWN_RULE)
-"""Settings that say something of slots or steps of the source."""
+"""Settings for slots or steps of the source."""
 
 
 def check_hints(hints: Mapping[str, Any], *, weights_only: bool = False) -> None:
@@ -55,8 +55,8 @@ def check_hints(hints: Mapping[str, Any], *, weights_only: bool = False) -> None
       weights_only: whether the optimizer is reset.
 
     Raises:
-      TypeError: a keyword that is no hint. ArgumentError: a value of another kind. ContradictionError: two values
-        disagree. HyperparameterError: a value that nothing would use.
+      TypeError: a keyword that is not a hint. ArgumentError: a value of another type.
+      ContradictionError: two values disagree. HyperparameterError: a value that nothing would use.
     """
     known = Hints.__annotations__.keys() | SourceHints.__annotations__.keys()
     for name in hints:
@@ -80,7 +80,7 @@ def check_hints(hints: Mapping[str, Any], *, weights_only: bool = False) -> None
 
 
 def _check_reset(overrides: Mapping[str, Any]) -> None:
-    """Refuse settings of slots and steps, of which a new optimizer has none."""
+    """Refuse settings of slots and steps, which a new optimizer does not have."""
     idle = [key for key in OF_SLOTS if key in overrides]
     idle += ["iterations"] if overrides.get("iterations", 0) != 0 else []
     if idle:
@@ -104,10 +104,10 @@ CONFIG_FORM = '{"class_name": "CLASS", "config": {"learning_rate": NUMBER, ...}}
 
 
 def checked_config(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Check the form of --optimizer-config, and return it as JSON; what `get_config()` returns names no class.
+    """Check the form of --optimizer-config, and return it as JSON. A result of `get_config()` names no class.
 
     Raises:
-      HyperparameterError: it has another form. UnsupportedError: it holds what no float holds.
+      HyperparameterError: it has another form. UnsupportedError: it holds a number that no float holds.
     """
     if given is None:
         return None
@@ -119,8 +119,10 @@ def checked_config(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _as_json(value: Any) -> Any:
-    """A config as a file would hold it: `get_config()` of tf_keras gives numpy's values, which `json.dump` takes only
-    as text (`default=str`)."""
+    """Return a config as a file would hold it.
+
+    `get_config()` of tf_keras gives numpy's values, which `json.dump` writes only as text (`default=str`).
+    """
     if isinstance(value, Mapping):
         return {key: each if key == "name" else _as_json(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -136,12 +138,12 @@ def _as_json(value: Any) -> Any:
 
 
 LONGEST = 1000
-"""Bits of an integer that every float64 holds."""
+"""The most bits of an integer that every float64 holds."""
 SWITCHES = {"True": True, "False": False}
 
 
 def _as_number(text: str) -> int | float | str:
-    """The finite number that a text is, or the text."""
+    """Return the finite number that a text contains, or the text."""
     for kind in (int, float):
         try:
             number = kind(text)

@@ -1,4 +1,4 @@
-"""Settings that --set may give, and what they are called in configs and in `optim`."""
+"""Settings that --set may give, and their names in configs and in `optim`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from optim.errors import HyperparameterError
 from optim.rule import arguments
 
 OPTIM_ONLY = ("learning_rate_in_linear", "new_delta_in_step")
-"""Arguments of rules of `optim` that no config has, and that --set may give."""
+"""Arguments of `optim`'s rules that no config has, and that --set may give."""
 CLIP_ORDER = "clip_order"
-"""One of every optimizer."""
+"""A setting of every optimizer."""
 OF_PROGRAM = "program"
-"""What `gradients` is set to where the program itself continues doing what it did to them."""
+"""Value of `gradients` if the program itself continues to change them as it did."""
 OF_THE_SOURCE = {
     *(CLASS, GENERATION, foreign.OWN_RULE, REPEATED, CHANGED, GATHERED),
     *("iterations", "untrained", "slot_order", "zero_slots"),
 }
-"""Names of what is no hyperparameter; whoever reads one checks its value."""
+"""Settings that are not hyperparameters; the code that reads one checks its value."""
 BECOMES = {
     "clipnorm": ("global_clipnorm",),
     addons.AVERAGED: ("ema_momentum",),
@@ -43,14 +43,14 @@ BECOMES = {
     addons.PER_RATE: ("weight_decay",),
     addons.LAZY: (LAZY_ROWS,),
 }
-"""Names in configs -> those in `optim` under which generations before Keras 2.9 are migrated."""
+"""Names in configs -> the names in `optim` under which generations before Keras 2.9 are migrated."""
 
 
 def with_one_rate(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides with the learning rate under its newer name: Keras called it `lr` before 2.3.
+    """Return overrides with the learning rate under its newer name: Keras called it `lr` before 2.3.
 
     Raises:
-      ContradictionError: both names, and two values.
+      ContradictionError: both names, with two values.
     """
     given = dict(overrides)
     if "lr" not in given:
@@ -65,14 +65,18 @@ def with_one_rate(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_carried(key: str, algorithm: Algorithm, values: Collection[str]) -> bool:
-    """Whether a state has an argument of that name, or --set may give it one. `values` are those that it has."""
+    """Return whether a state has an argument of that name, or --set may give it one.
+
+    Args:
+      values: names of the arguments that the state has.
+    """
     rule = rules.of(algorithm.name)
     own = OPTIM_ONLY if rule is not None and key in arguments(rule) else ()
     return key in values or key in (CLIP_ORDER, *own)
 
 
 def as_declared(key: str, value: Any, algorithm: Algorithm) -> Any:
-    """A whole number as a real one if the setting is real: Keras refuses `learning_rate=1`."""
+    """Return a whole number as a float if the setting is one: Keras refuses `learning_rate=1`."""
     rule = rules.of(algorithm.name)
     declared = OPTIONS.get(key) or (arguments(rule).get(key) if rule is not None else None)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -80,7 +84,7 @@ def as_declared(key: str, value: Any, algorithm: Algorithm) -> Any:
 
 
 def needs_value(key: str, algorithm: Algorithm, generation: str) -> bool:
-    """Whether an option always has a value: None would neither switch it off nor be a default of Keras."""
+    """Return whether an option always has a value: None would neither switch it off nor be a default of Keras."""
     defaults, rule = algorithm.defaults(generation), rules.of(algorithm.name)
     if key in defaults:
         default = defaults[key]
@@ -90,10 +94,10 @@ def needs_value(key: str, algorithm: Algorithm, generation: str) -> bool:
 
 
 def acts(key: str, value: Any, algorithm: Algorithm, generation: str, names: Collection[str]) -> bool:
-    """Whether a hyperparameter is one of those that are migrated, or rightly says that something is off.
+    """Return whether a hyperparameter is migrated, or correctly specifies that something is off.
 
     Args:
-      carried: names of the hyperparameters and scalars of the state.
+      names: of the hyperparameters and scalars of the state.
     """
     acting = {*names, *algorithm.defaults(generation)}
     acting |= {traits(generation).schedule_decay_key} if "schedule_decay" in names else set()
@@ -104,11 +108,11 @@ def acts(key: str, value: Any, algorithm: Algorithm, generation: str, names: Col
 
 
 def check_owner(text: str, key: str, value: Any, algorithm: Algorithm, called: str, generation: str) -> None:
-    """Refuse an option that only other classes have: it would make another rule of this one.
+    """Refuse an option that only other classes have: it would change the rule of this class.
 
     Args:
-      said: option and value as the user gives them.
-      called: the class as the source or a hint calls it.
+      text: option and value as the user gives them.
+      called: the class name in the source or in a hint.
 
     Raises:
       HyperparameterError: with these classes.
@@ -128,6 +132,6 @@ def check_owner(text: str, key: str, value: Any, algorithm: Algorithm, called: s
 
 @cache
 def known() -> frozenset[str]:
-    """Names of all hyperparameters of all generations."""
+    """Return the names of all hyperparameters of all generations."""
     own = {key for a in ALGORITHMS for generation in a.generations for key in a.defaults(generation)}
     return frozenset({*own, *SHARED, *LIMITS, *BECOMES, *OPTIM_ONLY, CLIP_ORDER, *AROUND, LAZY_ROWS, addons.EXCLUDED})

@@ -1,4 +1,4 @@
-"""Compare the user's settings with the optimizer that is migrated: each acts, confirms what is so, or is refused."""
+"""Compare the user's settings with the optimizer that is migrated: each acts, confirms the source, or is refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class Migrated:
     """The optimizer that is migrated.
 
     Attributes:
-      called: its class as the source or the user calls it.
-      arguments: of `optim`'s class. state: names of the scalars that it keeps.
+      called: its class name in the source or from the user.
+      arguments: of `optim`'s class.
+      state: names of the scalars that it keeps.
     """
 
     algorithm: Algorithm
@@ -47,7 +48,8 @@ def check(overrides: Mapping[str, Any], hint: Mapping[str, Any], migrated: Migra
     """Refuse settings that nothing uses.
 
     Args:
-      overrides: of --set. hint: the config in --optimizer-config, under Keras's names.
+      overrides: of --set.
+      hint: the config in --optimizer-config, under Keras's names.
 
     Raises:
       HyperparameterError: with the settings that the optimizer has. ContradictionError: a hint of another generation.

@@ -22,9 +22,9 @@ from optim import slot_layout
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 
 ORDERED = ("h5", "tf1_saver")
-"""Formats that show in which order a model of those generations trains, unless its layers are asked for."""
+"""Formats that show in which order a model of those generations trains, unless its layers are needed."""
 SHOWN = 4
-"""Names of variables in a message."""
+"""How many names of variables a message shows."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Hinted:
     """A source with the user's hints on generation and variables.
 
     Attributes:
-      named: the variables as the user names them, None if they do not.
-      generation: where the generation is from.
+      named: the variables as the user names them, None if the user does not name them.
+      generation: the origin of the generation.
     """
 
     stored: Stored
@@ -77,10 +77,10 @@ def with_hints(
 
 
 def _spelled_out(stored: Stored, given: Variables | None) -> Sequence[Mapping[str, Any]] | None:
-    """The hint with names and shapes instead of patterns, which choose variables in the source's order.
+    """Return the hint with names and shapes in place of patterns, which choose variables in the source's order.
 
     Raises:
-      HyperparameterError: a pattern chooses none.
+      HyperparameterError: a pattern chooses no variable.
     """
     if given is None:
         return None
@@ -98,9 +98,9 @@ def _spelled_out(stored: Stored, given: Variables | None) -> Sequence[Mapping[st
 
 
 def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariables:
-    """What the user said of a source's variables, next to what the source shows.
+    """Return the user's variables of a source, next to what the source shows.
 
-    Optimizers before OptimizerV2 were handed the model's variables by `compile`; later ones take any order in a loop.
+    Optimizers before OptimizerV2 got the model's variables from `compile`; later ones take any order in a loop.
     """
     order = tuple(v.name for v in hinted if v.trainable)
     flags, at = {v.name: v.trainable for v in stored.variables}, {v.name: i for i, v in enumerate(stored.variables)}
@@ -113,7 +113,7 @@ def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariable
 
 
 def with_generation(stored: Stored, generation: str | None, overrides: Mapping[str, Any]) -> tuple[Stored, Origin]:
-    """Put the generation that the user names into a source. Raises ContradictionError: the source has another."""
+    """Put the user's generation into a source. Raises ContradictionError: the source has another generation."""
     if "generation" in overrides:
         name = generations.check(str(overrides["generation"]))
         return replace(stored, generation=name), Origin("generation", name, SET, f"the source has {stored.generation}")
@@ -156,7 +156,7 @@ CLASS = "--set class_name=CLASS"
 
 
 def _is_bare(stored: Stored) -> bool:
-    """Whether a source holds nothing of an optimizer."""
+    """Return whether a source holds nothing of an optimizer."""
     return not (stored.slots or stored.scalars or stored.optimizer_name or stored.effects) and stored.weights is None
 
 
@@ -169,7 +169,7 @@ def _refuse_bare(stored: Stored) -> NoReturn:
 
 
 def _likely(stored: Stored) -> str:
-    """What tells the class, as far as anything does."""
+    """Return what shows the class, as far as anything does."""
     fitting = class_candidates.classes(stored)
     if not stored.slots:
         listed = [f"its list fits {some(fitting, SHOWN)}"] if fitting else []
@@ -181,7 +181,7 @@ def _likely(stored: Stored) -> str:
 
 
 def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tuple[StoredVariable, ...]:
-    """The variables of the hint, with the source's own values where it has a variable of that name."""
+    """Return the hint's variables, with the source's own values if it has a variable of that name."""
     own = {strategies.plain(v.name): v for v in stored.variables}
     rows = []
     for entry in given:
@@ -203,14 +203,14 @@ def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tup
 
 
 def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
-    """Name, shape and, where it is said, dtype of a variable that is trained; what else a row has is ignored.
+    """Return name, shape and, if it is given, dtype of a trained variable; other members of a row are ignored.
 
     Raises:
       HyperparameterError: anything else, or a variable that is not trained.
     """
     given = entry if isinstance(entry, Mapping) else {}
     name, shape, dtype = given.get("name"), given.get("shape"), given.get("dtype")
-    dtype = getattr(dtype, "name", dtype)  # of NumPy and TensorFlow
+    dtype = getattr(dtype, "name", dtype)  # a dtype of NumPy or TensorFlow
     sizes: list[Any] = list(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else [None]
     is_shape = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in sizes)
     if not (isinstance(name, str) and name and is_shape and isinstance(dtype, (str, type(None)))):
@@ -226,7 +226,7 @@ def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
 
 
 def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
-    """Refuse names that a source with values, or at least slots, by name does not have.
+    """Refuse names that a source does not have, if it stores values, or at least slots, by name.
 
     Raises:
       ContradictionError: with the names that the source has.
@@ -244,15 +244,15 @@ def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
 
 
 def _told_apart(stored: Stored, order: Sequence[str]) -> Stored:
-    """A source with the slots of variables that are alike under those that the user names, in the optimizer's order.
+    """Return the source with slots of identical variables under the user's names, in the optimizer's order.
 
     Raises:
-      ContradictionError: a variable that the slots do name stands elsewhere in that order.
+      ContradictionError: a variable that the slots do name has another place in that order.
     """
     twins = stored.twins
     if twins is None:
         return stored
-    if stored.weights is not None:  # which are matched to variables in the order of the hint
+    if stored.weights is not None:  # the slots are matched to variables in the order of the hint
         return replace(stored, twins=None)
     alike = {name: group for group in twins.groups for name in group}
     slotted = [name for name in order if name in alike or name in twins.order]
@@ -268,16 +268,16 @@ def _told_apart(stored: Stored, order: Sequence[str]) -> Stored:
 
 
 def _with_owners(stored: Stored, names: Mapping[str, str]) -> Stored:
-    """With the slots that a source has under one name under another."""
+    """Return the source with slots of one name under another name."""
     slots = {slot: {names[n]: array for n, array in owners.items()} for slot, owners in stored.slots.items()}
     return replace(stored, slots=slots, matched={f"{slot}/{n}": "position" for slot in slots for n in slots[slot]})
 
 
 def _named(stored: Stored, given: Sequence[Mapping[str, Any]]) -> Stored:
-    """A source that knows its variables by their positions alone, with the names that the user gives in that order.
+    """Return a source that knows its variables only by position, with the user's names in that order.
 
     Raises:
-      MismatchError: other variables than the source has.
+      MismatchError: the source has other variables.
     """
     rows = _hinted_variables(replace(stored, variables=()), given)
     wanted, shapes = [list(v.shape) for v in stored.variables], [list(row.shape) for row in rows]
@@ -291,7 +291,7 @@ def _named(stored: Stored, given: Sequence[Mapping[str, Any]]) -> Stored:
 
 
 def _distinct(rows: Sequence[StoredVariable]) -> list[StoredVariable]:
-    """Variables of one name, as nested models have them, numbered as TensorFlow would: `a`, `a_1`, ..."""
+    """Number variables of one name, as nested models have them, as TensorFlow would: `a`, `a_1`, ..."""
     taken = {row.name for row in rows}
     seen: set[str] = set()
     result = []
