@@ -1,1 +1,1 @@
-"""Whether two optimizers follow one rule, and what a rule becomes in Keras 3 and tf_keras."""
+"""Compare the rules of two optimizers, and find what a rule becomes in Keras 3 and tf_keras."""

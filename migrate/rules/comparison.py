@@ -1,4 +1,4 @@
-"""Whether two optimizers follow one rule: every option of both, spelled out as `optim`'s, and compared one by one."""
+"""Compare two optimizers' rules: every option of both, in `optim`'s terms, one by one."""
 
 from __future__ import annotations
 
@@ -20,26 +20,30 @@ from optim.rule import arguments as declared
 FAMILIES = ({"Adam", "AdamW"},)
 """Classes with one rule and the same slots, between which only the defaults differ."""
 NOT_THE_RULE = NO_STEP | ELSEWHERE
-"""Arguments that `compare` leaves out: they decide no step, or are compared by functions of their own."""
+"""Arguments that `compare` ignores: they do not affect a step, or custom functions compare them."""
 APART = NOT_THE_RULE | {"gradient_accumulation_steps", "learning_rate", "decay"}
-"""And those that `compare` looks at in its own way."""
+"""The same, with arguments that `compare` treats specially."""
 RECTIFIED = ("RectifiedAdam", "AdaBelief")
-"""Classes whose rectification makes up to 1 % of a step of what the roundings of `float32_powers` are elsewhere."""
+"""Classes whose rectification amplifies the roundings of `float32_powers` to up to 1 % of a step."""
 ON = ("decoupled_weight_decay", "learning_rate_in_weight_decay")
-"""Options of every class that are on where nothing else is said."""
+"""Options of every class that are on by default."""
 MOMENTA = {"SGD": ("m", -1.0), "RMSprop": ("momentum", 1.0)}
-"""The slot that has the learning rate inside or outside, and its sign where it is inside."""
+"""Algorithm -> the slot that has the learning rate inside or outside, and its sign if it is inside."""
 CLOSE = 1e-6
-"""Relative: hyperparameters that a generation rounds to float32 are the same."""
+"""Relative tolerance: hyperparameters that a generation rounds to float32 are the same."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One optimizer's rule: `values` are all keyword arguments of the `optim` class called `algorithm`.
+    """One optimizer's rule.
 
-    `unknown_rate`: what the learning rate is where it is no number and no stock schedule; `values` then has none.
-    `rate`: what such a schedule of a live optimizer gives after so many steps, where it can be asked. `reasons`: how
-    far `values` may not tell the truth.
+    Attributes:
+      algorithm: name of the `optim` class.
+      values: all its keyword arguments.
+      unknown_rate: a text on the learning rate if it is neither a number nor a stock schedule; `values` then has no
+        rate.
+      reasons: why `values` may be wrong.
+      rate: steps -> the learning rate of such a schedule of a live optimizer, if it can be called.
     """
 
     algorithm: str
@@ -51,10 +55,10 @@ class Rule:
 
 
 def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments with every default put in that is not off: those of the rule, and of `ON`.
+    """Return the keyword arguments with every default that is not off: those of the rule, and of `ON`.
 
     Raises:
-      HyperparameterError: an argument of the rule that it refuses.
+      HyperparameterError: an argument that the rule refuses.
     """
     cls = rules.of(algorithm)
     if cls is None:
@@ -76,7 +80,7 @@ def defaults(algorithm: str) -> dict[str, Any]:
 
 
 def rule_of(algorithm: str, arguments: Mapping[str, Any]) -> Rule:
-    """The rule of these keyword arguments; a schedule of the user's own has a name and no values."""
+    """Return the rule of these keyword arguments. A custom schedule has a name and no values."""
     rate = arguments.get("learning_rate")
     if not isinstance(rate, Mapping) or not rates.is_own(rate):
         return Rule(algorithm, spelled_out(algorithm, arguments))
@@ -85,7 +89,7 @@ def rule_of(algorithm: str, arguments: Mapping[str, Any]) -> Rule:
 
 
 def same_class(a: str, b: str) -> bool:
-    """Whether two classes have one rule and the same slots."""
+    """Return whether two classes have one rule and the same slots."""
     return a == b or any({a, b} <= family for family in FAMILIES)
 
 
@@ -94,7 +98,7 @@ Differences = dict[str, tuple[Any, Any]]
 
 
 def compare(source: Rule, live: Rule) -> Differences:
-    """Every option in which the two differ, `decay` under `learning_rate`."""
+    """Return every option in which the two differ, `decay` under `learning_rate`."""
     have, get = source.values, live.values
     found: Differences = {}
     apart = APART - {"float32_powers"} if source.algorithm in RECTIFIED else APART
@@ -111,7 +115,7 @@ def compare(source: Rule, live: Rule) -> Differences:
 
 
 def matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
-    """Whether an option does anything, given the others."""
+    """Return whether an option has an effect, given the others."""
     if key == "count_calls":
         return any(_counts(values) for values in (have, get))
     if key in ("ema_momentum", "ema_overwrite_frequency"):
@@ -130,18 +134,18 @@ def matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
 
 
 def _counts(values: Mapping[str, Any]) -> bool:
-    """Whether it matters what is counted, calls or real steps."""
+    """Return whether it matters if calls or real steps are counted."""
     averaged_or_scheduled = values.get("use_ema") or isinstance(values.get("learning_rate"), Mapping)
     return bool(averaged_or_scheduled) and (values.get("gradient_accumulation_steps") or 1) > 1
 
 
 def counts_steps(values: Mapping[str, Any]) -> bool:
-    """Whether real steps are counted where Keras 3 counts calls."""
+    """Return whether real steps are counted, and not calls as in Keras 3."""
     return _counts(values) and not values.get("count_calls")
 
 
 def as_written(value: Any) -> Any:
-    """A hyperparameter as a person wrote it: 0.9 for the 0.8999999762 that float32 makes of it."""
+    """Return a hyperparameter as the user wrote it: 0.9 for the 0.8999999762 that float32 makes of it."""
     if isinstance(value, Mapping):
         return {key: as_written(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -152,7 +156,7 @@ def as_written(value: Any) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values of an option are one: None, False and 0 all switch it off, floats may be float32."""
+    """Return whether two values of an option are equal: None, False and 0 all switch it off, floats may be float32."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         if "class_name" not in a:
             return _same_members(a, b)
@@ -174,7 +178,7 @@ def _same_members(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def rate_of(rule: Rule) -> Any:
-    """The learning rate as a number, as the JSON of a schedule, or in words; `decay` is inverse time decay."""
+    """Return the learning rate as a number, as the JSON of a schedule, or in words; `decay` is inverse time decay."""
     if rule.unknown_rate:
         return rule.unknown_rate
     rate, decay = rates.in_keras(rule.values.get("learning_rate")), rule.values.get("decay")
@@ -186,22 +190,22 @@ def rate_of(rule: Rule) -> Any:
 
 
 def time_decay(rate: Any, decay: Any) -> dict[str, Any]:
-    """rate / (1 + decay · iterations), as the JSON of the stock schedule that is the same."""
+    """Return rate / (1 + decay · iterations) as the JSON of the stock schedule that is the same."""
     config = {"initial_learning_rate": rate, "decay_steps": 1, "decay_rate": decay, "staircase": False}
     return {"class_name": "InverseTimeDecay", "config": config}
 
 
 def nearest_epsilon(epsilon: float, *, inside: bool) -> float:
-    """What keeps the least denominator where epsilon is to go to the other side of the root.
+    """Return the epsilon that keeps the least denominator on the other side of the root.
 
     Args:
-      inside: whether it stands inside the root now, √(a + ε), or outside, √a + ε.
+      inside: whether epsilon is inside the root now, √(a + ε), or outside, √a + ε.
     """
     return math.sqrt(epsilon) if inside else epsilon**2
 
 
 def rate_at(rule: Rule, iterations: int) -> float:
-    """The learning rate of the step after so many. Raises UnsupportedError if it is not known."""
+    """Return the learning rate of the step after so many. Raises UnsupportedError if it is unknown."""
     if rule.rate is not None:
         return rule.rate(iterations)
     rate = rule.values.get("learning_rate")
@@ -216,26 +220,26 @@ def rate_at(rule: Rule, iterations: int) -> float:
 
 
 def learning_rate(state: OptimizerState, steps: int) -> float:
-    """The learning rate with which a source takes its next step, `decay` and schedules included.
+    """Return the learning rate of a source's next step, `decay` and schedules included.
 
     Args:
       state: what `migrate.read` returned.
-      steps: how many were taken before, from 0 on.
+      steps: the number of steps before it, from 0 on.
 
     Raises:
-      UnsupportedError: a schedule whose formula is not known.
+      UnsupportedError: a schedule whose formula is unknown.
     """
     return rate_at(Rule(state.algorithm, state.hyperparameters), steps)
 
 
 def is_constant(rule: Rule) -> bool:
-    """Whether the learning rate is one number at every step."""
+    """Return whether the learning rate is one number at every step."""
     rate = rule.values.get("learning_rate")
     return not rule.unknown_rate and not isinstance(rate, Mapping) and not rule.values.get("decay")
 
 
 def described(key: str, have: Any, get: Any) -> str:
-    """One difference in words."""
+    """Return one difference in words."""
     return f"{key} is {_shown(have)} in the source and {_shown(get)} in the live optimizer, which is kept"
 
 

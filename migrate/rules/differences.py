@@ -1,5 +1,8 @@
-"""What another generation would do otherwise with the same state: the same config is given to `migrate.conventions` for
-that generation, and the arguments of `optim` that come out are compared."""
+"""Find what another generation would do differently with the same state.
+
+`migrate.conventions` reads the same config for that generation, and this module compares the resulting arguments of
+`optim`.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ from migrate.state import OptimizerState
 from optim.errors import UnsupportedError
 
 SLOT_MEANING = {"learning_rate_in_momentum": True, "learning_rate_in_linear": False}
-"""Arguments that say what the numbers in a slot are, with `optim`'s defaults."""
+"""Arguments that define the numbers in a slot, with `optim`'s defaults."""
 ONLY_WITH = {"ema_momentum": "use_ema", "ema_overwrite_frequency": "use_ema"}
 APART = {
     *NO_STEP,
     *(argument for name in (DECAYED, LAZY, REPEATED, ROUNDING) for argument in BY_NAME[name].arguments),
     *("initial_velocity", "ema_start"),
 }
-"""Arguments that no config of Keras holds: they decide no step, or `_row_and_decay_differences` looks at them."""
+"""Arguments that no config of Keras holds: they do not affect a step, or `_row_and_decay_differences` compares them."""
 
 
 def config_for(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
-    """The hyperparameters as a config of that generation, which has no choice of a rule that is a program's own."""
+    """Return the hyperparameters as a config of that generation, without rule variants that only programs choose."""
     own = {key: value for key, value in state.hyperparameters.items() if key not in keras_config.PROGRAMS_OWN}
     config = {**algorithm.defaults(generation), **own}
     if NORM.of(candidates(generation)) == ALL and config.get("global_clipnorm"):
@@ -45,10 +48,10 @@ def config_for(state: OptimizerState, algorithm: Algorithm, generation: str) -> 
 def differences(
     state: OptimizerState, algorithm: Algorithm, generation: str, config: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """What the generation would do otherwise.
+    """Return what the generation would do differently.
 
     Args:
-      config: what an optimizer of its newest release is given; None for the state's hyperparameters as they are, and
+      config: what an optimizer of its newest release is given. None for the state's hyperparameters as they are, and
         for the release that wrote the state if it is of that generation.
 
     Raises:
@@ -82,7 +85,10 @@ def _shown(value: Any) -> str:
 
 
 def versions(state: OptimizerState, generation: str) -> Versions:
-    """Of the source, where it is of that generation; not its backend, as a target is taken to go on with TensorFlow."""
+    """Return the source's versions if it is of that generation, without its backend.
+
+    dtopt assumes that a target continues with TensorFlow.
+    """
     is_same = state.source is not None and state.source.generation == generation
     return replace(state.source.versions, backend="") if state.source is not None and is_same else UNKNOWN
 
@@ -90,7 +96,7 @@ def versions(state: OptimizerState, generation: str) -> Versions:
 def _row_and_decay_differences(
     state: OptimizerState, algorithm: Algorithm, generation: str, config: Mapping[str, Any]
 ) -> list[str]:
-    """What an optimizer is not told by its config: which rows and variables are left alone."""
+    """Return what a config does not pass to an optimizer: which rows and variables it does not change."""
     told, ours = Arguments(), state.hyperparameters
     names = [v.name for v in state.variables if v.trainable]
     config = {key: value for key, value in config.items() if key != keras_config.LAZY_ROWS}

@@ -1,8 +1,7 @@
-"""Which optimizer class of Keras 3 or tf_keras continues a state, given which config, and with which numbers in its
-slots.
+"""Choose the optimizer class of Keras 3 or tf_keras that continues a state, its config, and the numbers in its slots.
 
-What can be said exactly in another way is converted: inverse time decay is a schedule, a learning rate outside of a
-slot is multiplied into it. What then still differs is found by `differences` and told as a reason why the class
+What can be expressed exactly in another way is converted: inverse time decay becomes a schedule, a learning rate
+outside of a slot is multiplied into it. `differences` finds what still differs. It becomes a reason why the class
 continues the training only approximately. Formulas by release: `migrate/algorithms`, `optim/rules`.
 """
 
@@ -29,7 +28,7 @@ from optim.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class LiveClass:
-    """An optimizer class and what it is to be made from.
+    """An optimizer class and what to construct it from.
 
     Attributes:
       family: one of GENERATION; the class is `MODULE[family] + "." + class_name`.
@@ -37,7 +36,7 @@ class LiveClass:
       state: the state with the numbers that this class keeps in its slots, under `optim`'s slot names, and with the
         hyperparameters of `optim` that describe it. Its `reasons` are those of the source and of this conversion.
       reasons: why this class does not continue the training exactly; empty if it does.
-      notes: what was converted, for people.
+      notes: what was converted, for the user.
     """
 
     family: str
@@ -50,7 +49,7 @@ class LiveClass:
 
 @dataclass
 class _Change:
-    """A state on its way into another class's terms."""
+    """A state while it is converted to another class's terms."""
 
     state: OptimizerState
     values: dict[str, Any]
@@ -60,7 +59,7 @@ class _Change:
 
     @property
     def rate(self) -> float | None:
-        """The learning rate, None where it changes by itself."""
+        """The learning rate, None if it changes by itself."""
         rate = self.values["learning_rate"]
         return None if isinstance(rate, Mapping) or self.values.get("decay") else float(rate)
 
@@ -75,7 +74,7 @@ class _Change:
 
 
 def has(family: str, name: str) -> bool:
-    """Whether a family has a class of an algorithm's name."""
+    """Return whether a family has a class with an algorithm's name."""
     if not algorithms.is_known(name):
         return False
     algorithm = algorithms.find(name)
@@ -83,10 +82,10 @@ def has(family: str, name: str) -> bool:
 
 
 def live_class(state: OptimizerState, family: str) -> LiveClass:
-    """How a class of this family continues a state.
+    """Return how a class of this family continues a state.
 
     Raises:
-      UnsupportedError: the family has no such algorithm, or no class of it can hold the state.
+      UnsupportedError: the family does not have the algorithm, or its class cannot hold the state.
     """
     if not has(family, state.algorithm):
         raise UnsupportedError(f"{MODULE[family]} has no {state.algorithm}")
@@ -105,10 +104,10 @@ def live_class(state: OptimizerState, family: str) -> LiveClass:
 
 
 def best(state: OptimizerState, families: Sequence[str]) -> LiveClass:
-    """The class that continues a state most exactly; among equals the first family.
+    """Return the class that continues a state most exactly; if several are equal, that of the first family.
 
     Raises:
-      UnsupportedError: none of the families can; the message has each one's reason.
+      UnsupportedError: no family can; the message has each one's reason.
     """
     found, problems = [], []
     for family in families:
@@ -122,7 +121,7 @@ def best(state: OptimizerState, families: Sequence[str]) -> LiveClass:
 
 
 def initial_value(state: OptimizerState, slot: str) -> float:
-    """What a slot of a variable that has not been trained yet begins with. Not for `average`: that is the variable."""
+    """Return the initial value of a slot. Not for `average`: that starts as the variable."""
     values = state.hyperparameters
     if slot == "accumulator":
         return float(values.get("initial_accumulator_value") or 0.0)
@@ -142,8 +141,11 @@ def _scaled(array: LazyArray, factor: float) -> LazyArray:
 
 
 def _slots_with_rate(change: _Change, algorithm: Algorithm) -> None:
-    """tf.train's momentum and RMSprop's of 2.9 keep the learning rate out of the slot, TF 2.4's shrinking Ftrl keeps it
-    in; nowhere else."""
+    """Convert slots that differ by the learning rate.
+
+    tf.train's momentum and RMSprop of 2.9 keep it out of the slot, TF 2.4's Ftrl with shrinkage keeps it in. Other
+    slots do not differ.
+    """
     if change.values.get("learning_rate_in_momentum") is False:
         slot, sign = comparison.MOMENTA[algorithm.name]
         if slot in change.state.slots and change.values.get("momentum"):
@@ -171,7 +173,7 @@ def _multiply(change: _Change, slot: str, factor: Callable[[float], float]) -> N
 
 
 def _warm_up(change: _Change, algorithm: Algorithm) -> None:
-    """A warm-up before CosineDecay is one of its arguments."""
+    """Make a warm-up before CosineDecay one of its arguments."""
     rate = change.values.get("learning_rate")
     found = rates.in_keras(rate)
     if found is not rate:
@@ -182,7 +184,7 @@ def _warm_up(change: _Change, algorithm: Algorithm) -> None:
 
 
 def _time_decay(change: _Change, algorithm: Algorithm) -> None:
-    """lr / (1 + decay * iterations) is InverseTimeDecay with decay_steps=1, for classes without the argument."""
+    """Convert lr / (1 + decay * iterations) to InverseTimeDecay with decay_steps=1, for classes without `decay`."""
     decay = change.values.get("decay")
     if not decay or traits(change.generation).has_time_decay or not algorithm.time_decay:
         return
@@ -195,7 +197,7 @@ def _time_decay(change: _Change, algorithm: Algorithm) -> None:
 
 
 def _limits(change: _Change, algorithm: Algorithm) -> None:
-    """Classes from 2.11 on clip in one way only; the legacy ones take one limit of the norm."""
+    """Convert gradient limits: classes from 2.11 on clip in only one way, legacy classes take one limit of the norm."""
     given = [key for key in LIMITS if change.values.get(key)]
     left_out = (
         given[1:]
@@ -210,7 +212,10 @@ def _limits(change: _Change, algorithm: Algorithm) -> None:
 
 
 def _epsilon(change: _Change, algorithm: Algorithm) -> None:
-    """sqrt(a) + e and sqrt(a + e) are different rules but for e = 0; e squared keeps the least denominator."""
+    """Move epsilon to the side of the root that the class has.
+
+    sqrt(a) + e and sqrt(a + e) are different rules except for e = 0; e squared keeps the least denominator.
+    """
     inside = change.values.get("epsilon_inside")
     epsilon = change.values.get("epsilon")
     if inside is None or epsilon is None:
@@ -231,12 +236,12 @@ def _epsilon(change: _Change, algorithm: Algorithm) -> None:
 
 
 def _inside(change: _Change, algorithm: Algorithm) -> bool:
-    """Whether the class has epsilon inside the root."""
+    """Return whether the class has epsilon inside the root."""
     return epsilon_inside(algorithm.name, change.generation, change.values.get("momentum"))
 
 
 def _nadam(change: _Change, algorithm: Algorithm) -> None:
-    """From 2.11 on Nadam's momentum schedule has schedule_decay 1; the product follows from the schedule."""
+    """Set schedule_decay to 1, as Nadam has it from 2.11 on; the product of momenta follows from it."""
     if algorithm.name != "Nadam":
         return
     if traits(change.generation).has_schedule_decay:
@@ -258,7 +263,7 @@ def _nadam(change: _Change, algorithm: Algorithm) -> None:
 
 
 def _idle_slots(change: _Change, algorithm: Algorithm) -> None:
-    """Slots that are kept although momentum is 0 say nothing about any later step."""
+    """Remove slots that are kept although momentum is 0: no later step depends on them."""
     if change.values.get("momentum"):
         return
     if algorithm.name == "SGD" and traits(change.generation).sgd_momentum == NEVER:
@@ -268,7 +273,7 @@ def _idle_slots(change: _Change, algorithm: Algorithm) -> None:
 
 
 def _options(change: _Change, algorithm: Algorithm) -> None:
-    """Options that not every family has."""
+    """Convert options that not every family has."""
     values, generation = change.values, change.generation
     if values.get("stacks"):
         raise UnsupportedError(
@@ -298,14 +303,14 @@ def _options(change: _Change, algorithm: Algorithm) -> None:
 
 
 def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) -> dict[str, Any]:
-    """The constructor's arguments of a class of that generation."""
+    """Return the constructor's arguments of a class of that generation."""
     defaults = algorithm.defaults(generation)
     config = {key: values.get(key, default) for key, default in defaults.items()}
     config |= {key: values[key] for key in LIMITS if values.get(key)}
     config |= {key: values.get(key) for key in algorithm.later}
     if traits(generation).has_time_decay:
         config["decay"] = values.get("decay") or 0.0
-        if algorithm.name == "Nadam":  # its config says `decay`, and its constructor listens to `schedule_decay` alone
+        if algorithm.name == "Nadam":  # its config contains `decay`, and its constructor reads only `schedule_decay`
             config["decay"] = config["schedule_decay"]
         return config
     config["weight_decay"] = values.get("weight_decay")
@@ -318,7 +323,7 @@ def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) ->
 
 
 def _defects(state: OptimizerState, algorithm: Algorithm, family: str) -> list[str]:
-    """What a class does otherwise than its own documentation says."""
+    """Return what a class does differently from its own documentation."""
     if algorithm.name == "Nadam" and family == TF_KERAS:
         return [
             "tf_keras.optimizers.Nadam multiplies its momentum product once per variable inside fit, and does not save"
@@ -333,7 +338,7 @@ def _defects(state: OptimizerState, algorithm: Algorithm, family: str) -> list[s
 
 
 def _origins(state: OptimizerState, algorithm: Algorithm, family: str) -> list[Origin]:
-    """Those of the source, without doubts about repeated rows that the class treats alike."""
+    """Return the source's origins, without warnings about repeated rows that the class treats the same."""
     generation = GENERATION[family]
     theirs = repeated_rows.done(generation, algorithm, state.hyperparameters, differences.versions(state, generation))
     alike = repeated_rows.is_alike(state, algorithm, theirs)

@@ -1,8 +1,8 @@
-"""Everything that decides a training step, in one list, and where each target's answer to it comes from.
+"""List everything that affects a training step, and the origin of each target's answer.
 
 A source and a target make the same step only if they agree in each of these. `comparison` reads here which arguments it
-compares one by one, and `migrate.live` what it asks a live optimizer and its variables.
-An argument of `optim` that is in no entry, and an entry without an answer for each target, fail a test.
+compares one by one, and `migrate.live` reads what to ask a live optimizer and its variables. A test fails if an
+argument of `optim` is in no entry, or if an entry has no answer for a target.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from migrate.releases.modules import GENERATION
 OPTIM, TORCH, OPTAX = "optim", "torch", "optax"
 KERAS3, TF_KERAS, LEGACY = GENERATION.values()
 LIVE = (OPTIM, KERAS3, TF_KERAS, LEGACY, TORCH, OPTAX)
-"""Frameworks whose live optimizers are filled, the first four called as `Live.generation`."""
+"""Frameworks whose live optimizers `migrate` fills. The first four have the names of `Live.generation`."""
 FILES = ("keras", "tf-keras", "slots")
 """Targets of `migrate_checkpoint` that hold variables."""
 
@@ -33,7 +33,7 @@ class Factor:
     """One entry.
 
     Attributes:
-      arguments: of `optim`, which express it; none if only a program or a model does.
+      arguments: of `optim`, which express it; empty if only a program or a model does.
       answers: target -> one of the texts above.
     """
 
@@ -48,9 +48,9 @@ _COMPARED = {
     OPTAX: TRIED,
     **dict.fromkeys(FILES, WRITTEN),
 }
-"""Of an argument that a config has."""
+"""Answers for an argument that a config has."""
 _KEPT = {**_COMPARED, OPTAX: NEVER}
-"""Of one that needs its own slots or counters, for which no state of optax has a place."""
+"""Answers for an argument that needs its own slots or counters; no state of optax has a place for these."""
 _ASKED = {**dict.fromkeys((OPTIM, *_KERAS, TORCH, OPTAX), ASKED), **dict.fromkeys(FILES, WRITTEN)}
 _ONLY_OPTIM = {**_ASKED, **dict.fromkeys((*_KERAS, TORCH, OPTAX), NEVER)}
 
@@ -64,7 +64,7 @@ LAZY, REPEATED, LOSS_SCALE = "rows without a gradient", "repeated rows", "loss s
 FIRST, DTYPE, ROUNDING, METHODS = "first values of slots", "dtype", "rounding", "replaced methods"
 
 FACTORS = (
-    Factor(RULE, (), _COMPARED),  # all that a rule declares and that is nowhere else here
+    Factor(RULE, (), _COMPARED),  # all that a rule declares and that is in no other entry
     Factor(RATE, ("learning_rate", "lr", "decay"), _COMPARED),
     Factor(CLIPPING, ("clipnorm", "clipvalue", "global_clipnorm", "clip_order", "adaptive_grad_clip"), _COMPARED),
     Factor(DECAY, ("weight_decay", "decoupled_weight_decay", "learning_rate_in_weight_decay"), _COMPARED),
@@ -94,11 +94,13 @@ FACTORS = (
 BY_NAME = {factor.name: factor for factor in FACTORS}
 
 NO_STEP = {"name", "mesh", "executor", "jit_compile", "slot_placement", "momentum_slot"}
-"""Arguments that decide no step: names and places, and whether a slot is kept that no step reads."""
+"""Arguments that do not affect a step: names and places, and whether a slot is kept that no step reads."""
 OF_VARIABLES = (TRAINED, CONSTRAINT, DECAYED, MULTIPLIER, EXCEPTED, LAZY)
 """Entries that are answered for each variable."""
 CHOOSING = {*BY_NAME[DECAYED].arguments, *BY_NAME[MULTIPLIER].arguments, *BY_NAME[EXCEPTED].arguments, "lazy_rows"}
-"""Arguments that choose variables by patterns: what they choose is compared, as the same variable may have another name
-in a live model."""
+"""Arguments that choose variables by patterns.
+
+The chosen variables are compared, as the same variable may have another name in a live model.
+"""
 ELSEWHERE = {a for factor in FACTORS for a in factor.arguments if factor.answers[OPTIM] == ASKED}
 """Arguments that are not compared one by one."""
