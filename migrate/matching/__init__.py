@@ -1,1 +1,1 @@
-"""Which variable a slot belongs to: by name, layer, shape or position."""
+"""Find the variable that a slot belongs to: by name, layer, shape or position."""

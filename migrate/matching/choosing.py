@@ -1,4 +1,4 @@
-"""Variables that patterns choose by their names, and patterns that choose given variables."""
+"""Choose variables by patterns of names, and find patterns that choose given variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WEIGHTS_ALONE = "to take the model's weights alone, add --weights-only, in Pytho
 
 
 def chosen(option: str, patterns: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
-    """The names that any of the patterns is found in. Raises HyperparameterError."""
+    """Return the names in which any of the patterns is found. Raises HyperparameterError."""
     found: dict[str, None] = {}
     for pattern in patterns:
         try:
@@ -31,7 +31,7 @@ def chosen(option: str, patterns: Iterable[str], names: Collection[str]) -> tupl
 
 
 def finds(pattern: str, name: str) -> bool:
-    """Whether a pattern, which may be none yet, is found in a name."""
+    """Return whether a pattern is found in a name. The text may not be a valid pattern yet."""
     try:
         return re.search(pattern, name) is not None
     except re.error:
@@ -39,7 +39,7 @@ def finds(pattern: str, name: str) -> bool:
 
 
 def patterns_for(names: Iterable[str], others: Collection[str]) -> list[str]:
-    """Patterns that choose these names and none of the others: a layer where all of it is among them."""
+    """Return patterns that choose these names and no others: the layer's pattern if all of a layer is chosen."""
     found: dict[str, None] = {}
     for name in names:
         split = re.match(r"(.*[/.])?([^/.]+[/.])([^/.]+)$", name)
@@ -51,7 +51,7 @@ def patterns_for(names: Iterable[str], others: Collection[str]) -> list[str]:
 
 
 def typed(option: str, names: Iterable[str], all_names: Iterable[str]) -> str:
-    """The options of a command line that choose these names."""
+    """Return the command-line options that choose these names."""
     names = list(names)
     others = [name for name in all_names if name not in names]
     return " ".join(f"--{option} '{pattern}'" for pattern in patterns_for(names, others))

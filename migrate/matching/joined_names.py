@@ -1,7 +1,7 @@
-"""Whose the slots of a Keras 3 `.h5` are by their names, which join path and slot: `adam/dense_kernel_momentum`.
+"""Find the owners of slots of a Keras 3 `.h5` by their names, which join path and slot: `adam/dense_kernel_momentum`.
 
-An `_` of the path is one like any other, so that a name may read in several ways. The list has an order as well, that
-in which the optimizer was handed its variables: where the two contradict each other, nothing shows which is right.
+An `_` inside the path looks like the one that joins, so that a name may have several meanings. The list has an order as
+well, in which the optimizer got its variables. If the two contradict each other, nothing shows which is right.
 Upstream: `base_optimizer.py::add_variable_from_reference`, `legacy_h5_format.py` of Keras 3.0 - 3.15.
 """
 
@@ -16,12 +16,12 @@ from migrate.lists.orders import Resolved
 from migrate.state import Stored, StoredVariable
 
 Read = Mapping[int, frozenset[tuple[str, str]]]
-"""By the id of each array, the (slot, variable) that its name may mean."""
+"""Id of each array -> the (slot, variable) pairs that its name may mean."""
 DENIED = "names and order contradict each other, and the file does not show which is right"
 
 
 def read(stored: Stored, algorithm: Algorithm) -> Read:
-    """What the names of a list mean; nothing where none of them is such a name."""
+    """Return what the names of a list mean; empty if no name is of this kind."""
     if not stored.traits.joins_paths:
         return {}
     paths: dict[str, list[str]] = {}
@@ -35,7 +35,10 @@ def read(stored: Stored, algorithm: Algorithm) -> Read:
 
 
 def _meant(name: str, algorithm: Algorithm) -> Iterator[tuple[str, str]]:
-    """`a_kernel_momentum` -> (m, `a_kernel`). Ftrl's `accumulator` of Keras before 3.10 is of no variable."""
+    """Yield the meanings of a name: `a_kernel_momentum` -> (m, `a_kernel`).
+
+    `accumulator` of Ftrl, before Keras 3.10, names no variable.
+    """
     for spec in (*algorithm.slots, *SHARED_SLOTS):
         for alias in {spec.name, *spec.aliases}:
             if name == alias:
@@ -45,8 +48,11 @@ def _meant(name: str, algorithm: Algorithm) -> Iterator[tuple[str, str]]:
 
 
 def _owners(path: str, paths: Mapping[str, Sequence[str]]) -> list[str]:
-    """Variables of that path, all where there is none. Before 3.4 an `.h5` has only the last part of it; ours may have
-    the layer in front, and lack the cell or layer within it."""
+    """Return the variables of that path, all variables if there is no path.
+
+    Before 3.4 an `.h5` has only the last part of it. dtopt's names may begin with the layer, and lack the cell or layer
+    within it.
+    """
     if path in paths:
         return list(paths[path])
     everything = [name for names in paths.values() for name in names]
@@ -57,13 +63,13 @@ def _owners(path: str, paths: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _is_within(path: str, name: str) -> bool:
-    """Whether `gru_gru_cell_kernel` may be `gru/kernel`."""
+    """Return whether `gru_gru_cell_kernel` may be `gru/kernel`."""
     layer, _, last = name.rpartition("/")
     return path.startswith(f"{layer.replace('/', '_')}_") and path.endswith(f"_{last}")
 
 
 def allowed(names: Read, resolved: Resolved) -> list[set[str]]:
-    """The variables that the names at each position of a list mean, none where the names show nothing.
+    """Return the variables that the names at each position of a list mean, an empty list if the names show nothing.
 
     Raises:
       ContradictionError: a name means another slot than the order, or another variable than its neighbours.
@@ -85,10 +91,10 @@ def allowed(names: Read, resolved: Resolved) -> list[set[str]]:
 
 
 def in_order(meant: Sequence[set[str]], variables: Sequence[StoredVariable], hinted: bool) -> list[StoredVariable]:
-    """The variables of a list whose names leave one at each position.
+    """Return the variables of a list whose names leave one at each position.
 
     Args:
-      hinted: whether the user named the variables that are trained, which are the first.
+      hinted: whether the user named the trained variables, which come first.
 
     Raises:
       ContradictionError: the model, or the user, has them in another order.
@@ -106,7 +112,7 @@ def in_order(meant: Sequence[set[str]], variables: Sequence[StoredVariable], hin
 
 
 def check(meant: Sequence[set[str]], owners: Sequence[StoredVariable]) -> None:
-    """Compare variables that were found otherwise with what names mean. Raises ContradictionError."""
+    """Compare variables found in another way with what names mean. Raises ContradictionError."""
     for i, (names, owner) in enumerate(zip(meant, owners, strict=False)):
         if owner.name not in names:
             raise ContradictionError(

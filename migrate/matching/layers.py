@@ -1,9 +1,9 @@
-"""Which variables a sequence of slots belongs to, where the source knows layers but not how they follow each other.
+"""Find the variables of a sequence of slots if the source knows layers but not all of their order.
 
-A `.weights.h5` lists layers by class: `dense`, `dense_1` follow each other in the model, but where `conv2d` stands
-between them is not said. What is certain is kept (the order inside a layer, and among layers of one class; all
-variables of a layer, with those of the layers in it, stand together), and the shapes of the slots must leave
-exactly one order; else AmbiguousError.
+A `.weights.h5` lists layers by class: `dense`, `dense_1` follow each other in the model, but the place of `conv2d` is
+not stored. What is certain is kept: the order inside a layer, and among layers of one class. All variables of a layer,
+with those of the layers in it, are next to each other. The shapes of the slots must leave exactly one order; else
+AmbiguousError.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SHOWN = 6
 
 
 Ways = dict[int, list[tuple[str, ...]]]
-"""How many of the slots are used up -> up to two different assignments that do so."""
+"""How many of the slots are used up -> up to two different assignments that use so many."""
 
 
 def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:
-    """Names of the variables that slots of these shapes belong to, in order.
+    """Return the names of the variables that slots of these shapes belong to, in order.
 
     Raises:
-      AmbiguousError: more than one assignment fits. MismatchError: none does.
+      AmbiguousError: more than one assignment fits. MismatchError: no assignment fits.
     """
     search = _Search([tuple(s) for s in wanted], where, {}, [0])
     ways = search.node(layers, 0).get(len(wanted), [])
@@ -52,7 +52,7 @@ def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:
 
 
 def _shown_where_apart(way: Sequence[str], ways: Sequence[Sequence[str]]) -> str:
-    """An assignment from where it is no longer that of the others."""
+    """Return an assignment from the point where it differs from the others."""
     same = next((i for i, names in enumerate(zip(*ways, strict=False)) if len(set(names)) > 1), 0)
     start = same if len(way) > SHOWN else 0
     return (
@@ -75,7 +75,7 @@ class _Search:
     states: list[int] = field(default_factory=lambda: [0])
 
     def node(self, layers: Layers, start: int) -> Ways:
-        """Assignments of a layer and all in it, from slot `start` on."""
+        """Return the assignments of a layer and all in it, from slot `start` on."""
         key = id(layers), start
         if key not in self.known:
             found: Ways = {}
@@ -89,7 +89,7 @@ class _Search:
         return self.known[key]
 
     def own(self, variables: Sequence[LayerVariable], start: int) -> Ways:
-        """A layer's own variables, all of those that can be trained, or none if the source does not show."""
+        """Return a layer's own variables: all that can be trained, or no variable if the source does not show them."""
         trained = [v for v in variables if v.trainable is not False]
         end = start + len(trained)
         ways: Ways = {}
@@ -100,7 +100,7 @@ class _Search:
         return ways
 
     def merged(self, chains: Sequence[Sequence[Layers]], start: int) -> Ways:
-        """All ways of interleaving chains, step by step over how far each of them is."""
+        """Return all ways of interleaving chains, step by step over the progress in each chain."""
         chains = [[layer for layer in chain if layer.trained()] for chain in chains]
         chains = [chain for chain in chains if chain]
         level: dict[tuple[int, ...], Ways] = {(0,) * len(chains): {start: [()]}}

@@ -1,4 +1,4 @@
-"""Lists in which only some variables have the last slot, as Muon's: whose it is, names and shapes say."""
+"""Find which variables have the last slot, by names and shapes, in lists like Muon's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from migrate.state import Stored
 
 
 def owners(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], where: str) -> Owners | None:
-    """Who has the last slot, for an algorithm that keeps it of some variables only, else None.
+    """Return which variables have the last slot, for an algorithm that keeps it for some only, else None.
 
     Raises:
       AmbiguousError: names do not show it, or show it of an order that the source does not show.
@@ -46,7 +46,7 @@ def check(
     shapes: Mapping[str, tuple[int, ...]],
     having: Collection[str] = (),
 ) -> None:
-    """Whether none of those that have a slot, `having`, should not, by its name, its shape and the config.
+    """Check that the variables in `having` should have a slot, by name, shape and config.
 
     Raises:
       AmbiguousError: the names do not show it. ContradictionError: one has it, and should not.

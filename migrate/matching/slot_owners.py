@@ -1,4 +1,4 @@
-"""Which variable the i-th slot of an optimizer's lists belongs to: by name, object graph, shape, position."""
+"""Find the variable of the i-th slot of an optimizer's lists: by name, object graph, shape, position."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ class Owner:
 @dataclass(frozen=True)
 class Match:
     owners: Mapping[int, Owner]
-    """Variable by position in the lists."""
+    """Position in the lists -> variable."""
     method: str
-    """`name`, `object graph`, `shape` or `position`; the weakest that was needed."""
+    """`name`, `object graph`, `shape` or `position`: the weakest method that was needed."""
     twins: Twins | None = None
-    """What was assumed, where it was `position`."""
+    """The assumption, if the method was `position`."""
 
 
 def match(lists: SlotLists, owners: Sequence[Owner], tracked: Mapping[int, Owner], where: str) -> Match:
-    """The variable of each position.
+    """Return the variable of each position.
 
     Args:
       lists: the optimizer's slot lists; the same position means the same variable in each.
       owners: the model's variables, in the object graph's order.
-      tracked: the optimizer's own list of its variables, where it keeps one (Keras 3).
+      tracked: the optimizer's own list of its variables, if it keeps one (Keras 3).
 
     Raises:
-      AmbiguousError: two positions fit one variable; MismatchError: one fits none.
+      AmbiguousError: two positions fit one variable; MismatchError: a position fits no variable.
     """
     positions = sorted({i for members in lists.values() for i in members})
     if tracked and all(i in tracked for i in positions):
         return Match({i: tracked[i] for i in positions}, "object graph")
     candidates, wrapped = _named(lists, positions, owners, 2), _named(lists, positions, owners, 1)
     if all(wrapped.values()):
-        # Both readings may fit, `m/dense/kernel` where `kernel` and `dense/kernel` exist: then shapes decide or none.
+        # Both readings may fit, `m/dense/kernel` if `kernel` and `dense/kernel` exist: then only shapes can decide.
         plain = candidates if all(candidates.values()) else {}
         candidates = {i: [*plain.get(i, []), *(o for o in wrapped[i] if o not in plain.get(i, []))] for i in positions}
     if not any(name for members in lists.values() for name, _ in members.values()):
@@ -82,13 +82,13 @@ def _check_named(lists: SlotLists, candidates: Mapping[int, Sequence[Owner]], wh
 
 
 def shape_at(lists: SlotLists, position: int) -> tuple[int, ...] | None:
-    """The shape that all slots of a position share, the variable's; None if they differ (Adafactor)."""
+    """Return the shape that all slots of a position share, the variable's; None if they differ (Adafactor)."""
     shapes = {members[position][1] for members in lists.values() if position in members}
     return shapes.pop() if len(shapes) == 1 else None
 
 
 def _named(lists: SlotLists, positions: Sequence[int], owners: Sequence[Owner], depth: int) -> dict[int, list[Owner]]:
-    """Variables by position that all slots there name.
+    """Return position -> variables that all slots there name.
 
     A slot is `OPTIMIZER/SLOT/VARIABLE` in 2.9-2.15 (depth 2), in a LossScaleOptimizer `SLOT/VARIABLE` (depth 1).
     """
@@ -103,10 +103,11 @@ def _named(lists: SlotLists, positions: Sequence[int], owners: Sequence[Owner], 
 
 
 def named_alone(lists: SlotLists, depth: int) -> dict[int, str] | None:
-    """The variable of each position, as its slots call it, where no variable is there; None unless each has a name.
+    """Return the variable name of each position in slot names, for sources without variables; None if a name is
+    missing.
 
     Args:
-      depth: of the variable's name in a slot's, as in `OPTIMIZER/SLOT/VARIABLE`.
+      depth: of the variable's name in a slot's name, as in `OPTIMIZER/SLOT/VARIABLE`.
     """
     found: dict[int, str] = {}
     for i in sorted({i for members in lists.values() for i in members}):
@@ -119,8 +120,10 @@ def named_alone(lists: SlotLists, depth: int) -> dict[int, str] | None:
 
 
 def _by_position(candidates: Mapping[int, Sequence[Owner]], every: Sequence[Owner], where: str) -> Match:
-    """Positions with the same candidates take them in the graph's order, which nothing proves: that of the optimizer's
-    list is the one in which the program handed it its variables."""
+    """Assign positions with the same candidates in the graph's order, which nothing proves.
+
+    The optimizer's list has the order in which the program passed it its variables.
+    """
     at = {owner.node: i for i, owner in enumerate(every)}
     candidates = {i: sorted(found, key=lambda o: at[o.node]) for i, found in candidates.items()}
     groups: dict[tuple[int, ...], list[int]] = {}

@@ -1,4 +1,4 @@
-"""Whose is each tensor: the slots of a source by `optim`'s slot name and the variable's name."""
+"""Find the owner of each tensor: the slots of a source by `optim`'s slot name and the variable's name."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ COUNTERS = ("iterations", "iteration", "iter", "_iterations")
 
 @dataclass(frozen=True)
 class SlotTable:
-    """Which array of a source is which slot of which variable. What is learned later makes another table.
+    """The slot and variable of each array of a source. What a later step learns makes a new table.
 
     Attributes:
-      pairs: (slot, variable) -> array. methods: (slot, variable) -> how the variable was found.
+      pairs: (slot, variable) -> array.
+      methods: (slot, variable) -> how the variable was found.
       scalars: state of the whole optimizer, by the source's names.
       order: variables with slots, in the optimizer's order.
       unmapped: arrays that are neither slot nor scalar.
@@ -48,7 +49,7 @@ class SlotTable:
     release: Versions = UNKNOWN
 
     def without(self, is_left_out: Callable[[str, str], bool]) -> SlotTable:
-        """The table with some slots, by slot and variable, among the unmapped arrays."""
+        """Return the table with some slots, chosen by slot and variable, moved to the unmapped arrays."""
         left_out = {key: array for key, array in self.pairs.items() if is_left_out(*key)}
         return replace(
             self,
@@ -61,7 +62,7 @@ class SlotTable:
 def slot_table(
     stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], named: NamedVariables | None = None
 ) -> SlotTable:
-    """Whose each tensor is, by name where names show it, else by order and shape.
+    """Return the owner of each tensor, by name if names show it, else by order and shape.
 
     Args:
       config: as `keras_config.completed` returns it.
@@ -79,7 +80,11 @@ def slot_table(
 
 
 def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]) -> SlotTable:
-    """A source whose slots are keyed by slot and variable; `names`: `optim`'s, where the algorithm does not show."""
+    """Return the table of a source with slots by slot and variable.
+
+    Args:
+      names: `optim`'s, if the algorithm does not show them.
+    """
     pairs: dict[tuple[str, str], LazyArray] = {}
     methods: dict[tuple[str, str], str] = {}
     unmapped, warnings = dict(stored.unmapped), dict[str, None]()
@@ -112,13 +117,13 @@ def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]
 
 
 def _owners_of(pairs: Iterable[tuple[str, str]], stored: Stored) -> list[str]:
-    """Variables with slots, in the order of the model."""
+    """Return the variables with slots, in the order of the model."""
     owned = {variable for _, variable in pairs}
     return [v.name for v in stored.variables if v.name in owned]
 
 
 def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTable | None:
-    """A list whose names show slot and variable, None if they do not."""
+    """Return the table of a list whose names show slot and variable, None if they do not."""
     weights = stored.weights or ()
     form = stored.traits.names_in_list
     if not form:
@@ -145,14 +150,14 @@ def _named(stored: Stored, algorithm: Algorithm, optimizer_name: str) -> SlotTab
 
 
 def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], named: NamedVariables | None) -> SlotTable:
-    """A list that only its order explains."""
+    """Return the table of a list that only its order explains."""
     generation = stored.generation or ""
     arrays = [array for _, array in stored.weights or ()]
     where = f"the list of {len(arrays)} weights"
     possible = orders.candidates(algorithm, generation, config)
     if traits(generation).has_release_orders:
         possible = orders.of_release(possible, stored.versions.keras_number or ())
-    if any(name in COUNTERS for name in stored.scalars):  # then the list is of slots only
+    if any(name in COUNTERS for name in stored.scalars):  # then the list contains only slots
         possible = list(dict.fromkeys(tuple(x for x in order if not isinstance(x, str)) for order in possible))
     if traits(generation).lists_loss_scale and "LossScale" in str((stored.optimizer_config or {}).get("class_name")):
         possible += _untracked(possible, algorithm)
@@ -162,7 +167,7 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
     if not readings and traits(generation).lists_updated_only:
         readings, late = _readings(orders.staged(possible, arrays), whose)
         problem = problem or late
-    whole = len(readings) > 1  # else signs decide nothing, and whoever writes the state looks at all of it
+    whole = len(readings) > 1  # else signs decide nothing, and the writer of the state checks all of it
     fitting = [reading for reading in readings if orders.plausible(reading[0], algorithm, whole=whole)]
     if len(fitting) == 1:
         _check_numbers(stored, algorithm, fitting[0][0])
@@ -182,23 +187,26 @@ def _listed(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], nam
 
 
 def _untracked(possible: Sequence[orders.FlatOrder], algorithm: Algorithm) -> list[orders.FlatOrder]:
-    """Orders without the variables that a LossScaleOptimizer of Keras 3 leaves out of what is within it: it builds that
-    under `no_automatic_dependency_tracking`, and Nadam's product is tracked only by being set."""
+    """Return orders without the variables that Keras 3's LossScaleOptimizer does not track in the optimizer inside.
+
+    It builds the optimizer inside under `no_automatic_dependency_tracking`, and Nadam's product is tracked only when
+    set.
+    """
     left_out = {name for name, _ in algorithm.state_scalars}
     return list(dict.fromkeys(tuple(x for x in order if x not in left_out) for order in possible if left_out))
 
 
 NUMBERED = re.compile(r"([a-z]+(?:_[a-z]+)*)_(\d+)(?:_\d+)?")
-"""`m_2` of Keras 2.3, of the third variable."""
+"""A name such as `m_2` of Keras 2.3, of the third variable."""
 CREATED = re.compile(r"Variable(?:_(\d+))?")
-"""What Keras 1 and 2 call their slots, in the order in which they make and list them."""
+"""Names of slots in Keras 1 and 2, in the order in which these create and list them."""
 
 
 def _check_numbers(stored: Stored, algorithm: Algorithm, resolved: orders.Resolved) -> None:
     """Compare the order of a list with the numbers in its names.
 
     Raises:
-      ContradictionError: a name stands where the order has another slot, or one of another variable.
+      ContradictionError: a name is at a place of another slot, or of another variable's slot.
     """
     names = {id(array): strategies.plain(name).rpartition("/")[2] for name, array in stored.weights or ()}
     for slot, arrays in resolved.slots.items():
@@ -225,7 +233,7 @@ _Problem = MismatchError | AmbiguousError | ContradictionError
 
 @dataclass(frozen=True)
 class _Owners:
-    """What tells whose the slots of a list are, other than its order: its names, the model, and the user."""
+    """What shows the owners of a list's slots, in addition to its order: its names, the model, and the user."""
 
     stored: Stored
     where: str
@@ -233,7 +241,7 @@ class _Owners:
     names: joined_names.Read
 
     def of(self, resolved: orders.Resolved) -> tuple[list[StoredVariable], str]:
-        """The variables of a list that is cut up, in its order, and how they were found."""
+        """Return the variables of a list that is split, in its order, and how they were found."""
         meant, variables = joined_names.allowed(self.names, resolved), self.stored.variables
         if meant and all(len(each) == 1 for each in meant):
             owners = joined_names.in_order(meant, variables, self.named is not None)
@@ -255,11 +263,13 @@ class _Owners:
 
 
 def _candidates(named: NamedVariables) -> Sequence[StoredVariable]:
-    """All variables where the user has them in the order of the source, as some that are not named may have slots;
-    in another order those that are named, which then are all that have.
+    """Return the variables that may have slots.
+
+    These are all variables if the user's order is that of the source, as unnamed ones may have slots. In another order
+    they are the named ones, which are then all that have slots.
 
     Raises:
-      ContradictionError: the source shows in which order they were trained, and it is another.
+      ContradictionError: the source shows the order in which they were trained, and it is another.
     """
     if named.denied:
         first, second = named.denied
@@ -272,8 +282,10 @@ def _candidates(named: NamedVariables) -> Sequence[StoredVariable]:
 
 
 def _readings(cut: Sequence[orders.Resolved], whose: _Owners) -> tuple[list[_Reading], _Problem | None]:
-    """The ways of cutting up a list for which there are variables, each different one once; else why there
-    are none."""
+    """Return the ways of splitting a list for which there are variables, each different one once.
+
+    Without any, also return why.
+    """
     readings: dict[Any, _Reading] = {}
     problem: _Problem | None = None
     for resolved in cut:
@@ -294,7 +306,7 @@ def _by_layers(stored: Stored, resolved: orders.Resolved, where: str) -> list[St
 
 
 def _identity(resolved: orders.Resolved, owners: Sequence[StoredVariable]) -> Any:
-    """What a reading says, to distinguish it from another."""
+    """Return a value that distinguishes a reading from another."""
     pairs = {
         (slot, v.name, id(a))
         for slot, arrays in resolved.slots.items()
@@ -328,7 +340,7 @@ def _unfitting(
         for g in sorted(having(lambda each: each.lists_weights), key=GENERATIONS.index)
         if g != generation and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
     ]
-    is_told = stored.optimizer_config is None  # else the source says its generation, too
+    is_told = stored.optimizer_config is None  # else the source shows its generation, too
     hint = f" Its length would fit generation {' or '.join(others)}." if others and is_told else ""
     return (
         f"{where} does not fit {algorithm.name} of generation {generation} with {trained}"
@@ -342,13 +354,13 @@ BUILT_WITH: Mapping[str, tuple[Any, str]] = {
     "amsgrad": (True, "true"),
     "centered": (True, "true"),
 }
-"""Options that make slots when an optimizer is built: a value with which they do, and how the user says it."""
+"""Options that create slots when an optimizer is built: a value with which they do, and how the user sets it."""
 
 
 def _built_otherwise(
     algorithm: Algorithm, generation: str, config: Mapping[str, Any], arrays: Sequence[LazyArray], whose: _Owners
 ) -> str:
-    """What to say of a list that fits with options that are off, the fewest; empty if it does not."""
+    """Return the message for a list that fits with options that are off, the fewest; empty if it does not fit."""
     off = [key for key in BUILT_WITH if key in config and not config[key]]
     for count in range(1, len(off) + 1):
         fitting = [

@@ -1,5 +1,4 @@
-"""Which variable a slot belongs to: by name where names show it, else by shape and position, and never by
-guess."""
+"""Find the variable of a slot: by name if names show it, else by shape and position, and never by guess."""
 
 from __future__ import annotations
 
@@ -28,18 +27,18 @@ NOT_STATE = (
 
 
 def plain(name: str) -> str:
-    """A variable's name without `:0`."""
+    """Return a variable's name without `:0`."""
     return name.removesuffix(":0")
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a variable is one that no optimizer trains, by its name alone."""
+    """Return whether no optimizer trains a variable, by its name alone."""
     return re.split(r"[/.]", plain(name))[-1] in NOT_STATE
 
 
 @dataclass(frozen=True)
 class _Parse:
-    """One way to read a stored name: `<prefix>/<variable>/<slot>` or `<prefix>/<slot>/<variable>`."""
+    """One way to parse a stored name: `<prefix>/<variable>/<slot>` or `<prefix>/<slot>/<variable>`."""
 
     slot: str
     variable: StoredVariable
@@ -53,7 +52,7 @@ def by_name(
     optimizer_name: str,
     slot_last: bool,
 ) -> tuple[Pairs, list[tuple[str, LazyArray]], list[tuple[str, LazyArray]]]:
-    """Slots by the variable that their stored names show.
+    """Return slots by the variable that their stored names show.
 
     Args:
       optimizer_name: `name` in the optimizer's config, the usual prefix.
@@ -62,12 +61,12 @@ def by_name(
 
     Returns:
       The pairs found, the weights whose names show nothing, and those that no step reads. All names are read with
-      one prefix where one fits them all, since a layer may be called `Adam/m`; names with several prefixes come
-      from training in stages.
+      one prefix if one fits them all, since a layer may be called `Adam/m`. Names with several prefixes come from
+      training in stages.
 
     Raises:
       MismatchError: a name matches and the shape does not.
-      AmbiguousError: two names read as the same slot of the same variable.
+      AmbiguousError: two names mean the same slot of the same variable.
     """
     owners: dict[str, list[StoredVariable]] = {}
     for variable in variables:
@@ -104,7 +103,11 @@ def by_name(
 def _parses(
     name: str, variables: Mapping[str, Sequence[StoredVariable]], algorithm: Algorithm, slot_last: bool
 ) -> list[_Parse]:
-    """Args: `variables` by their plain names."""
+    """Return the ways to parse a name.
+
+    Args:
+      variables: by their plain names.
+    """
     if slot_last:
         head, _, tail = name.rpartition("/")
         slot = algorithm.slot_of(tail)
@@ -119,7 +122,7 @@ def _parses(
 
 
 def _ends(name: str) -> Iterator[tuple[str, str]]:
-    """`a/b/c` -> ("", `a/b/c`), (`a`, `b/c`), (`a/b`, `c`): what stands in front, and the end of a name."""
+    """Yield each split of a name into beginning and end: `a/b/c` -> ("", `a/b/c`), (`a`, `b/c`), (`a/b`, `c`)."""
     yield "", name
     for at, character in enumerate(name):
         if character == "/":
@@ -144,9 +147,10 @@ _JOINED_LATER = (
 def by_stages(
     stages: Sequence[Sequence[tuple[int, ...]]], variables: Sequence[StoredVariable], where: str, complete: bool
 ) -> tuple[list[StoredVariable], str]:
-    """As `by_position`, for variables that joined the optimizer in stages: each stage chooses among those left.
+    """Return as `by_position`, for variables that joined the optimizer in stages: each stage chooses among those left.
 
-    `complete`: as `check_complete`.
+    Args:
+      complete: whether to check as `check_complete` does.
     """
     owners: list[StoredVariable] = []
     how = "position"
@@ -164,7 +168,7 @@ def by_stages(
 
 
 def check_complete(owners: Sequence[StoredVariable], variables: Sequence[StoredVariable], where: str) -> None:
-    """Refuse to leave a trainable variable without slots, where there are any. Raises MismatchError."""
+    """Refuse to leave a trainable variable without slots if other variables have slots. Raises MismatchError."""
     left = [v.name for v in variables if v.trainable and v not in owners]
     if owners and left:
         raise MismatchError(
@@ -176,7 +180,7 @@ def check_complete(owners: Sequence[StoredVariable], variables: Sequence[StoredV
 def by_shape_alone(
     shapes: Sequence[tuple[int, ...]], variables: Sequence[StoredVariable], where: str
 ) -> list[StoredVariable]:
-    """The trainable variables of these shapes, whatever their order.
+    """Return the trainable variables of these shapes, in any order.
 
     Raises:
       AmbiguousError: a shape occurs twice. MismatchError: the shapes are not those of the variables.
@@ -197,16 +201,15 @@ def by_shape_alone(
 def by_position(
     shapes: Sequence[tuple[int, ...]], variables: Sequence[StoredVariable], where: str
 ) -> tuple[list[StoredVariable], str]:
-    """The variables that slots of these shapes belong to, in order, and how it was found: `position` or
-    `shape`.
+    """Return the variables that slots of these shapes belong to, in order, and the method: `position` or `shape`.
 
-    First the variables that the source calls trainable, in order; then, as flags may change after `compile`,
-    the only selection of whole layers or else of variables that fits; then, for shapes that occur once, the
-    shape alone.
+    First come the variables that the source calls trainable, in order. Flags may change after `compile`: next comes the
+    only selection of whole layers, or else of variables, that fits. Last, for shapes that occur once, comes the shape
+    alone.
 
     Raises:
       AmbiguousError: several selections fit, and they differ.
-      MismatchError: none does.
+      MismatchError: no selection fits.
     """
     wanted = [tuple(s) for s in shapes]
     if not wanted:
@@ -232,13 +235,13 @@ def by_position(
 def another_choice(
     chosen: Sequence[StoredVariable], variables: Sequence[StoredVariable]
 ) -> list[StoredVariable] | None:
-    """Other layers whose variables have the same shapes, so that the same slots would fit them; None if none do."""
+    """Return other layers whose variables have the same shapes and so fit the slots; None if there are no others."""
     fits = _selections([v.shape for v in chosen], _layers(usable(variables)))
     return next((fit for fit in fits if fit != list(chosen)), None)
 
 
 def usable(variables: Sequence[StoredVariable]) -> list[StoredVariable]:
-    """Those that may have been trained, whatever their flags show by now."""
+    """Return the variables that may have been trained, whatever their flags show now."""
     return [v for v in variables if v.trainable is not False or not v.name.endswith(NOT_STATE)]
 
 
@@ -247,12 +250,12 @@ def _layers(variables: Sequence[StoredVariable]) -> list[list[StoredVariable]]:
 
 
 def _layer(name: str) -> str:
-    """`a/b` of `a/b/kernel`, and of Keras 1's `a_W` a."""
+    """Return the layer of a name: `a/b` of `a/b/kernel`, and of Keras 1's `a_W` a."""
     return name.rpartition("/" if "/" in name else "_")[0]
 
 
 def _selections(wanted: list[tuple[int, ...]], groups: Sequence[list[StoredVariable]]) -> list[list[StoredVariable]]:
-    """Up to two ways of taking whole groups, in order, so that their shapes are those wanted."""
+    """Return up to two selections of whole groups, in order, with the wanted shapes."""
     # ways[i] holds up to two selections, of the groups seen so far, that cover the first i wanted shapes.
     ways: list[list[_Taken | None]] = [[] for _ in range(len(wanted) + 1)]
     ways[0] = [None]
@@ -260,7 +263,7 @@ def _selections(wanted: list[tuple[int, ...]], groups: Sequence[list[StoredVaria
     for group in groups:
         shapes = [v.shape for v in group]
         seen, left = seen + len(group), left - len(group)
-        least = max(len(shapes), len(wanted) - left)  # of what ends before, the groups to come are too few
+        least = max(len(shapes), len(wanted) - left)  # below this, the remaining groups are too few
         for end in range(min(len(wanted), seen), least - 1, -1):
             if shapes and ways[end - len(shapes)] and wanted[end - len(shapes) : end] == shapes:
                 taken = [_Taken(way, group) for way in ways[end - len(shapes)]]
@@ -269,7 +272,7 @@ def _selections(wanted: list[tuple[int, ...]], groups: Sequence[list[StoredVaria
 
 
 class _Taken(NamedTuple):
-    """The last group of a selection, behind those before it: as lists, selections of many groups would be copied."""
+    """The last group of a selection, with a link to the groups before it: lists would copy long selections."""
 
     before: _Taken | None
     group: list[StoredVariable]
