@@ -43,7 +43,7 @@ def _trait(text: str, default: Any = False) -> Any:
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation. Ask for it with `traits`; `described` says what each field means."""
+    """One generation. Call `traits` to get one; `described` returns the meaning of each field."""
 
     name: str
 
@@ -362,22 +362,25 @@ _UNKNOWN = Generation("", omits_unused_limits=True)
 
 
 def traits(name: str | None) -> Generation:
-    """What a generation does; of None or another text, what is so unless a generation is known to differ."""
+    """Return what a generation does.
+
+    For None or another text, return what holds unless a generation is known to differ.
+    """
     return _BY_NAME.get(name or "", _UNKNOWN)
 
 
 def having(trait: Callable[[Generation], bool]) -> frozenset[str]:
-    """The names of generations with a trait."""
+    """Return the names of generations with a trait."""
     return frozenset(each.name for each in _TABLE if trait(each))
 
 
 def described() -> dict[str, str]:
-    """Each field of a Generation but its name, and what it means."""
+    """Return each field of a Generation, without its name, and the field's meaning."""
     return {each.name: each.metadata["text"] for each in fields(Generation) if each.metadata}
 
 
 def check(name: str) -> str:
-    """The name itself; HyperparameterError with the list if it is none of GENERATIONS."""
+    """Return the name itself. Raises HyperparameterError with the list if it is not one of GENERATIONS."""
     if name not in GENERATIONS:
         raise HyperparameterError(f"unknown generation {name!r}; --generation takes one of: {', '.join(GENERATIONS)}")
     return name

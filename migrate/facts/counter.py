@@ -17,10 +17,10 @@ SELDOM, ALWAYS = "seldom", "always"
 
 @lru_cache
 def read(algorithm: str, decays: bool) -> Fact:
-    """The row of one algorithm; `decays`: whether its learning rate depends on the count."""
+    """Return the row of one algorithm; `decays`: whether its learning rate depends on the count."""
 
     def way(r: Release) -> str:
-        if not r.is_native or r.backend == THEANO:  # which computes all updates from old values
+        if not r.is_native or r.backend == THEANO:  # Theano computes all updates from old values
             return BEFORE
         if r.traits.has_keras1_layers:
             is_raced = decays and algorithm not in (*CORRECTED, "SGD")
@@ -49,7 +49,7 @@ def read(algorithm: str, decays: bool) -> Fact:
 
 @lru_cache
 def raised(algorithm: str) -> Fact:
-    """When a step of an algorithm raises the counter."""
+    """Return the row on when a step of an algorithm raises the counter."""
 
     def way(r: Release) -> str:
         if r.is_native and not r.is_standalone and algorithm in ("Adam", "Adamax"):
@@ -73,7 +73,7 @@ def raised(algorithm: str) -> Fact:
 
 @lru_cache
 def counted(algorithm: str) -> Fact:
-    """Whether a step of an algorithm without schedule is counted."""
+    """Return the row on whether a step of an algorithm without schedule is counted."""
 
     def way(r: Release) -> str:
         if algorithm in CORRECTED and not r.is_tf_train:
@@ -98,4 +98,4 @@ FACTS = (
     *(raised(algorithm) for algorithm in ("Adam", "Adamax")),
     *(counted(algorithm) for algorithm in ("SGD", "Adam")),
 )
-"""Of some algorithms; others do as one of these."""
+"""Rows of some algorithms; each other algorithm behaves as one of these."""

@@ -19,10 +19,10 @@ class Fact:
       subject: the hyperparameter or value that depends on it.
       question: in full.
       way: a release -> its answer, None if the question does not arise there.
-      answers: answer -> what a release did that gives it, such as `limited the norm of each gradient`. If releases
-        disagree, the last of their answers in this order is assumed.
+      answers: answer -> what a release that gives it did, such as `limited the norm of each gradient`. If releases
+        disagree, dtopt assumes the last of their answers in this order.
       source: where the answers are from: files that were read, releases that were run.
-      keys: answer -> the key of `--set` that confirms it; one key, the subject, for all if empty.
+      keys: answer -> the key of `--set` that confirms it; if empty, the subject is the key of all.
       unanswered: the warning if no release answers.
     """
 
@@ -35,27 +35,27 @@ class Fact:
     unanswered: str = ""
 
     def among(self, releases: Iterable[Release]) -> dict[str, list[Release]]:
-        """Answer -> the releases that give it, in the order of `answers`."""
+        """Return answer -> the releases that give it, in the order of `answers`."""
         found: dict[str, list[Release]] = {}
         for release in releases:
             found.setdefault(self.way(release) or "", []).append(release)
         return {answer: found[answer] for answer in self.answers if answer in found}
 
     def of(self, releases: Iterable[Release]) -> str | None:
-        """The answer in which releases agree, None if they disagree or the question does not arise."""
+        """Return the answer in which releases agree, None if they disagree or the question does not arise."""
         found = self.among(releases)
         return next(iter(found)) if len(found) == 1 else None
 
     def may_be(self, answer: str, releases: Iterable[Release]) -> bool:
-        """Whether one of the releases gives an answer."""
+        """Return whether one of the releases gives an answer."""
         return any(self.way(release) == answer for release in releases)
 
     def assumed(self, releases: Iterable[Release]) -> str | None:
-        """The answer in which they agree, else the last that one of them gives; None if no release gives one."""
+        """Return the answer in which they agree, else the last that one of them gives; None if no release gives one."""
         return next(reversed(self.among(releases)), None)
 
     def warning(self, releases: Sequence[Release]) -> str:
-        """Why the answer is uncertain, empty if releases agree."""
+        """Return why the answer is uncertain, empty if releases agree."""
         found = self.among(releases)
         if not found:
             return self.unanswered
@@ -68,7 +68,7 @@ class Fact:
 
 
 def _named(groups: Sequence[Sequence[Release]]) -> list[str]:
-    """Names of groups of releases, by what distinguishes them: the package, else TensorFlow, else the backend."""
+    """Return names of groups of releases by what distinguishes them: package, else TensorFlow, else backend."""
     if _are_separate([{r.package for r in group} for group in groups]):
         return [spans([r.package for r in group]) for group in groups]
     known = {package.minor: package for package in TENSORFLOWS}
@@ -91,7 +91,7 @@ FAMILIES = {"tensorflow": "TF", "keras": "Keras", "tf_keras": "tf_keras"}
 
 
 def spans(packages: Iterable[Package]) -> str:
-    """Releases in words, neighbours as a span: `TF 1.4 to 1.9 and 1.12`."""
+    """Return releases in words, neighbours as a span: `TF 1.4 to 1.9 and 1.12`."""
     texts: dict[str, list[str]] = {}
     places = sorted({ORDER[package]: package for package in packages}.items())
     for _, run in groupby(enumerate(places), key=lambda item: (item[1][1].name, item[1][0] - item[0])):
@@ -102,7 +102,7 @@ def spans(packages: Iterable[Package]) -> str:
 
 
 def _digits(package: Package) -> int:
-    """How many numbers of a version name it: patches count in Keras 1 and 2 alone."""
+    """Return how many numbers of a version name a release: patches count only in Keras 1 and 2."""
     return 3 if package in STANDALONE else 2
 
 

@@ -9,8 +9,11 @@ from migrate.releases.table import NEVER, Release
 from migrate.releases.versions import Number
 
 LEAST_EPSILON = 1.001e-5
-"""TensorFlow before 2.12 raises a smaller one to it where it normalizes a batch of images in one op
-(`fused_batch_norm` in `nn_impl.py` of 2.11.1, and no more in 2.12.0)."""
+"""The least epsilon of a fused batch normalization.
+
+TensorFlow before 2.12 raises a smaller one to it if it normalizes a batch of images in one op (`fused_batch_norm` in
+`nn_impl.py` of 2.11.1; no longer in 2.12.0).
+"""
 SOURCE = (
     "run with one feature per model on Keras 2.2.5 and 2.3.1, TF 2.4, 2.9 and 2.15, tf_keras 2.21 and ten releases of"
     " Keras 3.0 to 3.15; releases between them by their files"
@@ -24,7 +27,7 @@ def _fact(question: str, way: Callable[[Release], str], *answers: str) -> Fact:
 def _since(
     question: str, form: str, before: str, after: str, tf: Number = NEVER, keras3: Number = (3,), alone: bool = False
 ) -> Fact:
-    """A row with one change: what is in `form` before and after it. Other arguments as of `Release.since`."""
+    """Return a row with one change: the texts in `form` before and after it. Other arguments as of `Release.since`."""
     answers = form.format(before), form.format(after)
     return _fact(question, lambda r: answers[r.since(tf, keras3, alone)], *answers)
 

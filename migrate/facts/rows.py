@@ -1,4 +1,4 @@
-"""What releases do with sparse gradients: rows of a table that a batch has not, or has several times."""
+"""What releases do with sparse gradients: rows of a table that a batch lacks, or has several times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from migrate.releases.versions import TENSORFLOW
 
 SUM, EACH = "sum", "each"
 SLICED = {"clipnorm": (1, 13), "clipvalue": (1, 14)}
-"""The TensorFlow from which on a limit acts on each slice (`clip_ops.py`); before, it makes an array of them."""
+"""Limit -> the TensorFlow from which on it acts on each slice (`clip_ops.py`). Before, slices become an array."""
 
 
 @lru_cache
 def clipped(limit: str) -> Fact:
-    """Whether a limit acts on each gradient of a row that a batch has several times."""
+    """Return the row on whether a limit acts on each gradient of a row that a batch has several times."""
 
     def way(r: Release) -> str:
         if r.traits.has_keras1_layers or r.is_tf_train or r.backend != TENSORFLOW:

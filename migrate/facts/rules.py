@@ -11,7 +11,7 @@ OLD, NEW = "old", "new"
 
 
 def _of_tf_train(since: tuple[int, int]) -> Callable[[Release], str | None]:
-    """OLD for `tf.train` before a release of TensorFlow, NEW from it on."""
+    """Return the answer function: OLD for `tf.train` before a release of TensorFlow, NEW from it on."""
     return lambda r: None if not r.is_tf_train else OLD if r.tensorflow < since else NEW
 
 

@@ -1,9 +1,8 @@
 """Flat `get_weights()` lists: which orders a generation may have written, and which of them a list fits.
 
-The order is never guessed: a list must fit by length, shapes and integer step counter, and every sum of
-squares in it must not be negative. Where two orders fit, the signs may decide; else AmbiguousError. Orders:
-research of 27 releases, `keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2.py` 2.9,
-`optimizers/optimizer.py` 2.15, `base_optimizer.py` 3.15.
+The order is never guessed: a list must fit by length, shapes and integer step counter, and every sum of squares in it
+must not be negative. If two orders fit, the signs may decide; else AmbiguousError. Orders: research of 27 releases,
+`keras/optimizers.py` 1.2.2 - 2.3.1, `optimizer_v2.py` 2.9, `optimizers/optimizer.py` 2.15, `base_optimizer.py` 3.15.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ from migrate.generations import FLOAT, traits
 ITERATIONS = "iterations"
 LEARNING_RATE = "learning_rate"
 BY_VARIABLE = Block((AVERAGE.name, ACCUMULATED.name))
-"""Of each variable both, as Keras 3.5 to 3.9 wrote them: `build` of `keras/src/optimizers/base_optimizer.py`."""
+"""Both slots of each variable, as Keras 3.5 to 3.9 wrote them: `build` of `keras/src/optimizers/base_optimizer.py`."""
 BEGINNING = 1 << 18
-"""Bytes of an array that show whether it is of a slot with signs."""
+"""How many bytes of an array show whether its slot has signs."""
 
 
 @dataclass(frozen=True)
 class Owners:
-    """The variables of a list in which only some have the last slot: how many, and (which of them, its shape) ->
-    whether it has."""
+    """The variables of a list in which only some have the last slot.
+
+    Their number, and (which of them, its shape) -> whether it has the slot.
+    """
 
     count: int
     has: Callable[[int, tuple[int, ...]], bool]
@@ -36,10 +37,12 @@ class Owners:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A list cut up by one order: scalars by name, and for each slot one array per variable, in order.
+    """A list split by one order: scalars by name, and for each slot one array per variable, in order.
 
-    `stages`: shapes of the variables, cut where variables joined the optimizer later than others (usually
-    one stage). An array is None if a variable of that shape has no such slot.
+    An array is None if a variable of that shape does not have the slot.
+
+    Attributes:
+      stages: shapes of the variables, split where variables joined the optimizer later than others (usually one stage).
     """
 
     order: FlatOrder
@@ -48,7 +51,7 @@ class Resolved:
     placeholders: list[LazyArray]
     stages: tuple[tuple[tuple[int, ...], ...], ...] = ((),)
     release: str = ""
-    """The TensorFlow release that writes this order, where only one of those of its generation does."""
+    """The TensorFlow release that writes this order, if only one of its generation does."""
     unread: tuple[tuple[int, str, LazyArray], ...] = ()
     """(variable, slot, array) of what no step reads: Adafactor's product of its means."""
 
@@ -63,7 +66,7 @@ class Resolved:
 
 
 def candidates(algorithm: Algorithm, generation: str, config: Config) -> list[FlatOrder]:
-    """Every order in which this generation can have written this optimizer."""
+    """Return every order in which this generation can have written this optimizer."""
     averages = [(Block((AVERAGE.name,)),) if config.get("use_ema") else ()]
     if traits(generation).accumulates_gradients and config.get("gradient_accumulation_steps") not in (None, 0, 1):
         averages = [*([(BY_VARIABLE,)] if averages[0] else []), (*averages[0], Block((ACCUMULATED.name,)))]
@@ -72,7 +75,7 @@ def candidates(algorithm: Algorithm, generation: str, config: Config) -> list[Fl
 
 
 def of_release(possible: Sequence[FlatOrder], release: tuple[int, ...]) -> list[FlatOrder]:
-    """Return the orders that a release of Keras 3 writes; all of them if it is not known."""
+    """Return the orders that a release of Keras 3 writes; all of them if the release is unknown."""
     if not release:
         return list(possible)
     is_old = release < (3, 10)
@@ -81,14 +84,14 @@ def of_release(possible: Sequence[FlatOrder], release: tuple[int, ...]) -> list[
 
 
 def _with_shared(algorithm: Algorithm, generation: str, config: Config, average: tuple[Block, ...]) -> list[FlatOrder]:
-    """The orders with the slots that every algorithm may have in this one."""
+    """Return the orders with the slots that every algorithm may have."""
     counter: tuple[str, ...] = (ITERATIONS,) if generation in algorithm.counts else ()
     orders: list[FlatOrder] = []
     of = traits(generation)
     for blocks in algorithm.orders(generation, config):
         if of.shows_release_in_list:
             orders.append((*average, *blocks))  # 2.10: slots only
-            orders.append((*counter, *average, *blocks))  # 2.11 and 2.12, whose modules are called so, too
+            orders.append((*counter, *average, *blocks))  # 2.11 and 2.12, whose modules have this name, too
             orders.append(_alphabetical(algorithm, (*average, *blocks), config))
         elif of.lists_rate and not isinstance(config.get(LEARNING_RATE), dict):
             orders.append((*counter, LEARNING_RATE, *average, *blocks))
@@ -103,7 +106,7 @@ def _with_shared(algorithm: Algorithm, generation: str, config: Config, average:
 
 
 def _alphabetical(algorithm: Algorithm, blocks: Sequence[str | Block], config: Config) -> FlatOrder:
-    """TF 2.9's experimental optimizers list their attributes by name."""
+    """Return the order of TF 2.9's experimental optimizers, which list their attributes by name."""
     attributes: dict[str, str | Block] = {"_iterations": ITERATIONS}
     attributes |= {f"_{name}": name for name in blocks if isinstance(name, str)}
     attributes["_current_learning_rate" if isinstance(config.get(LEARNING_RATE), dict) else "_learning_rate"] = (
@@ -118,10 +121,10 @@ def _alphabetical(algorithm: Algorithm, blocks: Sequence[str | Block], config: C
 def cuts(
     possible: Sequence[FlatOrder], weights: Sequence[LazyArray], generation: str, owners: Owners | None = None
 ) -> list[Resolved]:
-    """The list cut up by each order that fits by length, shapes and step counter.
+    """Return the list split by each order that fits by length, shapes and step counter.
 
     Args:
-      owners: for orders in which only some variables have the last slot; without it none of these fits.
+      owners: for orders in which only some variables have the last slot; without it, these orders do not fit.
     """
     float_counter = FLOAT in traits(generation).counter_dtypes  # int64 since Keras 2.0.8
     found = [_cut(order, weights, float_counter, owners) for order in possible]
@@ -132,12 +135,12 @@ def cuts(
 
 
 def _release(order: FlatOrder) -> str:
-    """The release of an experimental list: 2.9 lists the learning rate, 2.10 no scalar, 2.11 the counter."""
+    """Return the release of an experimental list: 2.9 lists the learning rate, 2.10 no scalar, 2.11 the counter."""
     return "2.9" if LEARNING_RATE in order else "2.11" if ITERATIONS in order else "2.10"
 
 
 def staged(possible: Sequence[FlatOrder], weights: Sequence[LazyArray]) -> list[Resolved]:
-    """OptimizerV2 lists of variables that joined in two stages, as after unfreezing: slots are appended."""
+    """Return OptimizerV2 lists of variables that joined in two stages, as after unfreezing: slots are appended."""
     found = []
     for order in possible:
         scalars = [item for item in order if isinstance(item, str)]
@@ -204,7 +207,7 @@ def _shapes(arrays: Sequence[LazyArray | None]) -> tuple[tuple[int, ...] | None,
 
 
 def _cut_factored(order: FlatOrder, block: Block, weights: Sequence[LazyArray], float_counter: bool) -> Resolved | None:
-    """Adafactor's lists, read from the end, where each variable has its v; the r and c before it follow from that."""
+    """Split Adafactor's lists from the end: each variable has its v, and the r and c before it follow from that."""
     head = [item for item in order[:-1] if isinstance(item, str)]
     before = [slot for item in order[:-1] if isinstance(item, Block) for slot in item.slots]
     triples: list[tuple[LazyArray | None, LazyArray | None, LazyArray]] = []
@@ -242,7 +245,7 @@ def _cut_factored(order: FlatOrder, block: Block, weights: Sequence[LazyArray], 
 def _cut_some(
     order: FlatOrder, block: Block, weights: Sequence[LazyArray], float_counter: bool, owners: Owners
 ) -> Resolved | None:
-    """Muon's lists, in which only what Adam updates has v."""
+    """Split Muon's lists, in which only variables that Adam updates have v."""
     scalars = [item for item in order[:-1] if isinstance(item, str)]
     before = [slot for item in order[:-1] if isinstance(item, Block) for slot in item.slots]
     position = len(scalars)
@@ -272,10 +275,10 @@ def _cut_some(
 
 
 def plausible(resolved: Resolved, algorithm: Algorithm, *, whole: bool) -> bool:
-    """Whether no sum of squares has a negative number (NaN is migrated as it is).
+    """Return whether every sum of squares is free of negative numbers (NaN is migrated as it is).
 
     Args:
-      whole: whether to look at all of each array; the beginnings of another slot's arrays show as much.
+      whole: whether to check all of each array; the beginnings of another slot's arrays show as much.
     """
     for slot, arrays in resolved.slots.items():
         if algorithm.slot(slot).nonnegative and any(a is not None and _has_negative(a, whole) for a in arrays):
@@ -295,7 +298,7 @@ def _has_negative(array: LazyArray, whole: bool) -> bool:
 
 
 def describe(order: FlatOrder) -> str:
-    """An order in words, for messages."""
+    """Return an order in words, for messages."""
     parts = []
     for item in order:
         if isinstance(item, str):

@@ -1,7 +1,7 @@
-"""From a state back to a `get_weights()` list: which arrays, in which order, and what the list's reader would change.
+"""Convert a state back to a `get_weights()` list: its arrays, its order, and what the list's reader would change.
 
-The orders are those of `migrate.orders`, read backwards; the rule is compared by asking `migrate.conventions` what the
-same config means in the generation that the list is for.
+The orders are those of `migrate.orders`, read backwards. To compare the rule, `migrate.conventions` reads the same
+config for the generation of the list.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from optim.errors import HyperparameterError, UnsupportedError
 
 @dataclass(frozen=True)
 class Plan:
-    """Arrays of a list in order; `reasons` why the generation will not continue the training exactly, if so."""
+    """Arrays of a list in order, and the `reasons` why the generation will not continue the training exactly."""
 
     generation: str
     order: FlatOrder
@@ -40,15 +40,16 @@ class Plan:
 
 
 def plan(state: OptimizerState, order: str | None) -> Plan:
-    """The list of a state.
+    """Return the list of a state.
 
     Args:
       order: a generation, or `GENERATION:N` for the N-th of the orders that it has; None for the one that wrote the
         source.
 
     Raises:
-      MissingHintError: no order, and the source does not know its own. AmbiguousError: the generation has written more
-        than one order; the message numbers them. UnsupportedError: no list of that generation can hold the state.
+      MissingHintError: no order, and the source does not show its own.
+      AmbiguousError: the generation has written more than one order; the message numbers them.
+      UnsupportedError: no list of that generation can hold the state.
     """
     if order is None and (state.source is None or state.source.generation is None):
         raise MissingHintError(
@@ -62,13 +63,13 @@ def plan(state: OptimizerState, order: str | None) -> Plan:
 
 
 def _instead(state: OptimizerState) -> str:
-    """What to type if a list of one generation cannot hold the state."""
+    """Return what to type if a list of one generation cannot hold the state."""
     found = [order for generation in generations.GENERATIONS for order in _working(state, generation)]
     return f"--order takes {' or '.join(found)} here" if found else "migrate to slots, as no list holds this state"
 
 
 def _working(state: OptimizerState, generation: str) -> list[str]:
-    """The orders of a generation whose list can hold the state."""
+    """Return the orders of a generation whose list can hold the state."""
     tried, working = [generation], []
     for order in tried:
         try:
@@ -107,7 +108,7 @@ def _planned(state: OptimizerState, given: str) -> Plan:
 
 
 def for_list(state: OptimizerState, order: str | None) -> OptimizerState:
-    """The state with the reasons why its list would not be exact. Raises as `plan`."""
+    """Return the state with the reasons why its list would not be exact. Raises as `plan`."""
     made = plan(state, order)
     origins = (*state.origins, *doubts("list", made.reasons))
     note = (
@@ -117,7 +118,10 @@ def for_list(state: OptimizerState, order: str | None) -> OptimizerState:
 
 
 def _with_unread(state: OptimizerState, algorithm: Algorithm, generation: str) -> OptimizerState:
-    """With zeros for slots that no step reads, as the momentum of SGD's older lists, which is there if switched off."""
+    """Return the state with zeros for slots that no step reads.
+
+    An example is the momentum of SGD's older lists, which is there even if it is switched off.
+    """
     kinds = {v.trainable for v in state.variables}
     is_off = state.algorithm == "SGD" and not state.slots and not state.hyperparameters.get("momentum")
     unread = ("m",) if is_off and traits(generation).keeps_idle_momentum else algorithm.unread
@@ -132,7 +136,7 @@ def _with_unread(state: OptimizerState, algorithm: Algorithm, generation: str) -
 
 
 def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> list[FlatOrder]:
-    """The generation's orders that hold just the slots of the state, but for those that only a restore makes."""
+    """Return the generation's orders that hold just the slots of the state, without those that only a restore makes."""
     config = differences.config_for(state, algorithm, generation)
     possible = orders.candidates(algorithm, generation, config)
     direct = [order for order in possible if len(order) < 2 or order[-1] != orders.ITERATIONS]
@@ -174,7 +178,7 @@ Entry = tuple[str, str | None, LazyArray]
 
 
 def newest(state: OptimizerState, generation: str, is_wrapped: bool) -> tuple[Entry, ...]:
-    """The list that the newest release of Keras 3 or tf_keras keeps for a state in the terms of that generation.
+    """Return the list that the newest release of Keras 3 or tf_keras keeps for a state in that generation's terms.
 
     `is_wrapped`: within a LossScaleOptimizer, which does not keep the zeros that Keras 3's Adafactor makes.
 
@@ -202,7 +206,7 @@ def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[E
             f"{some(without)} can be trained and have no slots, and a list of generation {generation} has some"
             " of every trainable variable"
         )
-        raise asking(UnsupportedError(text), state.questions)  # whether they are trained is one, if nothing tells
+        raise asking(UnsupportedError(text), state.questions)  # these may ask whether they are trained
     names = [v.name for v in state.variables if v.name in owners]
     shapes = {v.name: v.shape for v in state.variables}
     entries: list[Entry] = []
@@ -227,7 +231,7 @@ def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[E
 
 
 def _factored(state: OptimizerState, name: str, is_factored: bool, kind: str) -> list[LazyArray]:
-    """Adafactor's r, c, v; v of a factored variable is overwritten before it is read, so zeros do where it is lost."""
+    """Return Adafactor's r, c, v. A factored variable overwrites v before reading it, so zeros replace a lost v."""
     zero = _constant(np.zeros((), np.float32))
     if not is_factored:
         v = state.slots["v"][name]

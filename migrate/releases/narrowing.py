@@ -1,4 +1,4 @@
-"""Which releases can have written a source."""
+"""Find the releases that can have written a source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from migrate.releases.versions import PERHAPS, UNKNOWN, YES, Number, Versions, v
 
 @lru_cache(maxsize=4096)
 def candidates(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, ...]:
-    """The releases of a generation that fit what a source shows; at least one.
+    """Return the releases of a generation that fit what a source shows; at least one.
 
     A version that is not in the table means the last one before it. What no release fits is ignored.
     """
@@ -38,7 +38,7 @@ def _has_mode(release: Release, versions: Versions) -> bool:
 def _nearest(
     releases: list[Release], number: Number | None, of: Callable[[Release], Number], digits: int
 ) -> list[Release]:
-    """Those with a number, or the nearest to it; all if there is no number to look for.
+    """Return the releases with a number, or the nearest to it; all if no number is given.
 
     Args:
       of: the number of a release. digits: how many of them count.

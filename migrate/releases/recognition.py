@@ -1,4 +1,4 @@
-"""How a source shows which generation wrote it."""
+"""Recognize which generation wrote a source."""
 
 from __future__ import annotations
 
@@ -20,34 +20,37 @@ from migrate.generations import (
 from migrate.releases.versions import version_tuple
 
 SLOTS_NAMED_AFTER_CLASSES = TF1
-"""Slots are called `VARIABLE/CLASS`, or the graph updates variables by ops of tf.train."""
+"""The generation if slots are called `VARIABLE/CLASS`, or the graph updates variables by ops of tf.train."""
 COUNTER_NAMED_ITER = OPTIMIZER_V2
-"""A graph with OptimizerV2's counter, or its update ops."""
+"""The generation of a graph with OptimizerV2's counter, or its update ops."""
 NOTHING_NAMED = KERAS1
-"""Variables are called `Variable_3`."""
+"""The generation if variables are called `Variable_3`."""
 SLOTS_NAMED_BEFORE_VARIABLES = EXPERIMENTAL
-"""Names `OPTIMIZER/SLOT/VARIABLE` without an object graph, as of DTensor."""
+"""The generation if names are `OPTIMIZER/SLOT/VARIABLE` without an object graph, as of DTensor."""
 UPDATES_OF_PLAIN_OPS = KERAS2_3
-"""A graph with Keras's own update code. Rules are the same before OptimizerV2; arguments that some releases lack have
-the values of this one."""
+"""The generation of a graph with Keras's own update code.
+
+Rules are the same before OptimizerV2. Arguments that some releases lack have the values of this one.
+"""
 
 
 def of_keras_file(is_keras3: bool) -> str:
-    """Generation of a `.keras` or `.weights.h5`."""
+    """Return the generation of a `.keras` or `.weights.h5`."""
     return KERAS3 if is_keras3 else OPTIMIZER
 
 
 def of_native_names(is_numbered: bool, has_resources: bool) -> str:
-    """Generation of a Saver checkpoint of Keras before OptimizerV2.
+    """Return the generation of a Saver checkpoint of Keras before OptimizerV2.
 
     Args:
-      is_numbered: slots are called `m_0`. has_resources: its graph has resource variables.
+      is_numbered: whether slots are called `m_0`.
+      has_resources: whether its graph has resource variables.
     """
     return KERAS2_3 if is_numbered else OPTIMIZER_V1 if has_resources else KERAS2
 
 
 def of_config(config: Mapping[str, Any]) -> str | None:
-    """Generation of an optimizer that made no variables before its first step, as those of OptimizerV2 do.
+    """Return the generation of an optimizer that made no variables before its first step, like one of OptimizerV2.
 
     Its config has a name since TF 1.13, and the later optimizers' has jit_compile (`optimizer_v2.py` 2.0 to 2.10,
     `optimizer_experimental/optimizer.py` 2.10, `legacy/optimizer_v2.py` 2.11 to 2.15).
@@ -59,7 +62,7 @@ def of_config(config: Mapping[str, Any]) -> str | None:
 
 
 def from_objects(children: Collection[str], has_table: bool, has_powers: bool, lists_counter: bool) -> tuple[str, str]:
-    """Generation of an optimizer in an object graph, and why.
+    """Return the generation of an optimizer in an object graph, and why.
 
     Args:
       children: names of what it tracks.
@@ -82,11 +85,13 @@ def from_objects(children: Collection[str], has_table: bool, has_powers: bool, l
 def from_hdf5(
     version: str | None, has_backend: bool, class_name: str, config: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Generation of a Keras HDF5 file, and why.
+    """Return the generation of a Keras HDF5 file, and why.
 
     Args:
-      version: attribute `keras_version`, `has_backend`: whether `backend` is there (Keras 1 wrote none).
-      class_name, config: of the innermost optimizer, as stored; names: `optimizer_weights`' weight names.
+      version: attribute `keras_version`.
+      has_backend: whether `backend` is there (Keras 1 did not write it).
+      class_name, config: of the innermost optimizer, as stored.
+      names: `optimizer_weights`' weight names.
     """
     evidence = [f"attribute keras_version is {version!r}" if version else "there is no attribute keras_version"]
     tails = {n.split(":")[0].rsplit("/", 1)[-1] for n in names}

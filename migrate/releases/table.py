@@ -1,7 +1,7 @@
 """Every release that writes optimizer state.
 
-What each Keras calls itself: `keras/__init__.py` of each TensorFlow. TensorFlow 1.14 to 2.2 use 2.3.0-tf if TensorFlow
-2's behaviour was on when Keras was imported, else 2.2.4-tf.
+`keras` is how each Keras names its version: `keras/__init__.py` of each TensorFlow. TensorFlow 1.14 to 2.2 use 2.3.0-tf
+if TensorFlow 2's behaviour was on when Keras was imported, else 2.2.4-tf.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Package:
     """A release on the package index.
 
     Attributes:
-      version: there, of the last patch of a minor release if patches do not differ.
-      keras: what its Keras calls itself, in each of its modes.
+      version: on the index, of the last patch of a minor release if patches do not differ.
+      keras: the version string of its Keras, in each of its modes.
       since: the first TensorFlow that a standalone Keras ran on.
     """
 
@@ -44,7 +44,7 @@ class Package:
 
 
 def _rows(name: str, text: str) -> tuple[Package, ...]:
-    """A row of `text`: the version, then what its Keras calls itself, by default the version."""
+    """Parse `text`, one release a row: the version, then version strings of its Keras, by default the version."""
     rows = (line.split() for line in text.strip().splitlines())
     return tuple(Package(name, version, tuple(keras)) for version, *keras in rows)
 
@@ -100,7 +100,7 @@ STANDALONE = tuple(
     }.items()
     for patch in patches
 )
-"""Keras 2.2.5 came out half a year after TensorFlow 1.13."""
+"""Releases of standalone Keras. 2.2.5 came out half a year after TensorFlow 1.13."""
 KERAS_3 = tuple(Package(KERAS, f"3.{minor}.0", (f"3.{minor}.0",)) for minor in range(16))
 PACKAGES = (*TENSORFLOWS, *TF_KERASES, *STANDALONE, *KERAS_3)
 
@@ -113,7 +113,7 @@ class Release:
       generation: one of `generations.GENERATIONS`.
       package: the row of the table.
       tensorflow: its TensorFlow, as (major, minor); () on another backend, or on any.
-      keras: what its Keras calls itself, empty if it has no Keras.
+      keras: the version string of its Keras, empty if it has no Keras.
       backend: of Keras.
       mode: GRAPH, DTENSOR, or empty.
     """
@@ -131,7 +131,7 @@ class Release:
 
     @property
     def traits(self) -> generations.Generation:
-        """What its generation does."""
+        """Traits of its generation."""
         return generations.traits(self.generation)
 
     @property
@@ -163,18 +163,18 @@ class Release:
 
     @property
     def family(self) -> str:
-        """For people: Keras 1 or 2, tf.keras or Keras 3."""
+        """The family name to show: Keras 1 or 2, tf.keras or Keras 3."""
         return "Keras 3" if self.is_keras_3 else "Keras 1 or 2" if self.is_before_tf_keras else TF_KERAS_FAMILY
 
     def since(self, tf: Number = NEVER, keras3: Number = (3,), alone: bool = False) -> bool:
-        """Whether it does what came with these versions of its family; `alone`: whether Keras 1 and 2 did."""
+        """Return whether it does what came with these versions of its family; `alone`: whether Keras 1 and 2 did."""
         if self.is_before_tf_keras:
             return alone
         return self.keras_number >= (keras3 if self.is_keras_3 else tf)
 
     @property
     def name(self) -> str:
-        """For people, without the TensorFlow that it ran on."""
+        """The name to show, without the TensorFlow that it ran on."""
         if self.package.name == TENSORFLOW:
             return "TF " + ".".join(map(str, self.package.minor))
         return f"{'Keras' if self.is_standalone else 'tf_keras'} {self.package.version}"
@@ -187,8 +187,10 @@ BY_TENSORFLOW = {
     generations.EXPERIMENTAL: ((2, 9), (2, 12)),
     generations.OPTIMIZER: ((2, 11), (2, 15)),
 }
-"""Generation -> the first and the last TensorFlow that has it; `tf_keras` has it later. `experimental` of 2.11 and 2.12
-is DTensor's alone."""
+"""Generation -> the first and the last TensorFlow that has it; `tf_keras` has it later.
+
+`experimental` of 2.11 and 2.12 is only DTensor's.
+"""
 STANDALONE_SINCE: dict[str, Number] = {
     generations.KERAS1: (1,),
     generations.KERAS2: (2,),
@@ -198,12 +200,14 @@ STANDALONE_SINCE: dict[str, Number] = {
 
 
 DEFAULTS = (((1, 14), generations.OPTIMIZER_V2), ((2, 11), generations.OPTIMIZER))
-"""The TensorFlow from which on `tf.keras.optimizers` are of a generation; before they are OPTIMIZER_V1,
-from 2.16 on Keras 3's."""
+"""The TensorFlow from which on `tf.keras.optimizers` are of a generation.
+
+Before, they are OPTIMIZER_V1; from 2.16 on, they are those of Keras 3.
+"""
 
 
 def default_generation(package: str, version: str) -> str:
-    """The generation of the optimizers that a release has under their plain names."""
+    """Return the generation of the optimizers that a release has under their plain names."""
     number = version_tuple(version if "." in version else f"{version}.0") or ()
     if package == TENSORFLOW and number >= (2, 16):
         return generations.KERAS3
@@ -213,7 +217,7 @@ def default_generation(package: str, version: str) -> str:
 
 
 def row(package: str, version: str) -> Package | None:
-    """The row of a minor release."""
+    """Return the row of a minor release."""
     return next((p for p in PACKAGES if p.name == package and p.minor == (version_tuple(version) or ())[:2]), None)
 
 

@@ -13,7 +13,7 @@ Number = tuple[int, ...]
 
 
 def version_tuple(version: str | None) -> Number | None:
-    """`"2.1.6-tf"` -> (2, 1, 6); None if it is no version."""
+    """Return a version as numbers: `"2.1.6-tf"` -> (2, 1, 6); None if it is not a version."""
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
     return tuple(int(x or 0) for x in found.groups()) if found else None
 
@@ -23,7 +23,7 @@ class Versions:
     """What a source shows of the release that wrote it; an empty field is unknown.
 
     Attributes:
-      keras: what that Keras calls itself, such as `2.1.6-tf`.
+      keras: the version string of that Keras, such as `2.1.6-tf`.
       backend: of Keras: `tensorflow`, `theano`, `cntk`, `jax`, `torch`, or JAX_OR_PYTORCH.
       tensorflow: the release of TensorFlow.
       tensorflow_after, tensorflow_before: releases of TensorFlow that the writer is later or earlier than.
@@ -53,12 +53,12 @@ class Versions:
         return self.backend in ("", TENSORFLOW)
 
     def __or__(self, other: Versions) -> Versions:
-        """These, with the fields that `other` knows in their place."""
+        """Return these versions, with the fields that `other` knows in their place."""
         known = {each.name: getattr(other, each.name) for each in fields(other) if getattr(other, each.name)}
         return replace(self, **known)
 
     def to_dict(self) -> dict[str, str]:
-        """The known fields under the names that reports have for them."""
+        """Return the known fields under their names in reports."""
         values = {_NAMES.get(each.name, each.name): getattr(self, each.name) for each in fields(self)}
         return {name: YES if value is True else value for name, value in values.items() if value}
 
