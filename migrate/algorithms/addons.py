@@ -35,8 +35,9 @@ PACKAGE = "Addons"
 PER_STEP = "weight_decay_per_step"
 """Setting: a weight decay that is not multiplied by the learning rate."""
 PER_RATE = "weight_decay_per_rate"
-"""Setting: a weight decay that is multiplied by the learning rate, as in `optim`, for a class whose generation has no
-weight decay.
+"""Setting: a weight decay that is multiplied by the learning rate, as in `optim`.
+
+It is for classes of a generation without weight decay.
 """
 AVERAGED = "average_decay"
 """Setting: the decay of MovingAverage around the optimizer."""

@@ -104,7 +104,10 @@ NAMED = {
 }
 """Default names of tf.train's optimizers whose Keras class has another name."""
 POWERS = (("beta2_power", "beta_2"), ("beta1_power", "beta_1"))
-"""The powers that AdamOptimizer keeps; the second vanishes first. AdaMaxOptimizer keeps both and updates the second."""
+"""The powers that AdamOptimizer keeps, the one that vanishes last first.
+
+AdaMaxOptimizer keeps both and updates the second.
+"""
 AVERAGES = "ExponentialMovingAverage"
 """Entries that tf.train.ExponentialMovingAverage keeps in addition to variables. They are not slots."""
 

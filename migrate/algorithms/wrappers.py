@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 }
 """Settings of TensorFlow Addons' wrappers, in addition to their averages, with their defaults."""
 AROUND = {"lookahead": LOOKAHEAD, "stochastic_average": STOCHASTIC}
-"""Options of `optim` for which a wrapper exists."""
+"""Options of `optim` that do the work of a wrapper -> the wrapper's class."""
 LOSS_SCALE = ("LossScaleOptimizer", "LossScaleOptimizerV1", "LossScaleOptimizerV2", "LossScaleOptimizerV3")
 
 
@@ -70,8 +70,9 @@ def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def origins(optimizer: Mapping[str, Any] | None, is_stored: bool) -> dict[str, Origin]:
-    """Return the origins of these options. A class without the registered name of TensorFlow Addons may be another
-    class.
+    """Return the origins of these options.
+
+    A class without the registered name of TensorFlow Addons may be another class.
 
     Args:
       is_stored: whether the source itself specifies it, and not the user.

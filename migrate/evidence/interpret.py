@@ -151,7 +151,6 @@ def _counted(known: Known) -> tuple[Counted, dict[str, LazyArray]]:
 
 
 def _arguments(known: Known) -> Arguments:
-    """Return the arguments of the optimizer's class."""
     trained = {v.dtype for v in known.trained if v.dtype.startswith(("float", "bfloat"))}
     dtypes = {array.dtype for array in known.table.pairs.values()} or trained
     return keras_config.arguments(

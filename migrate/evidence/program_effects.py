@@ -70,8 +70,7 @@ def origins(
 
 
 def _of_model(stored: Stored) -> str:
-    """Return a warning if the compiled model is of a class that a program derived from Sequential or from a layer
-    graph.
+    """Return a warning if a program derived the compiled model's class from Sequential or from a layer graph.
 
     Keras needs no class for layers in a row or in a graph: such a class exists for its `train_step`.
     """

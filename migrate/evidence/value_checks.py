@@ -201,7 +201,6 @@ def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str,
 
 
 def _of_one(arrays: Mapping[str, LazyArray], declared: Mapping[str, Slot], limits: Sequence[slot_bounds.Limit]) -> Seen:
-    """Return what the arrays of one variable show."""
     found: dict[str, None] = {}
     moved: dict[str, float] = {}
     for shape in dict.fromkeys(array.shape for array in arrays.values()):
@@ -266,5 +265,5 @@ def widened_if_needed(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _lies_below(values: np.ndarray, least: np.ndarray) -> bool:
-    with np.errstate(all="ignore"):  # NaN and infinities are said on their own
+    with np.errstate(all="ignore"):  # other checks report NaN and infinities
         return bool(np.any(least > values * (1 + 1e-6)))

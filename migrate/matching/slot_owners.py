@@ -103,8 +103,9 @@ def _named(lists: SlotLists, positions: Sequence[int], owners: Sequence[Owner], 
 
 
 def named_alone(lists: SlotLists, depth: int) -> dict[int, str] | None:
-    """Return the variable name of each position in slot names, for sources without variables; None if a name is
-    missing.
+    """Return the variable name of each position in slot names, for sources without variables.
+
+    None if a position has no name, or several, or if two positions share one.
 
     Args:
       depth: of the variable's name in a slot's name, as in `OPTIMIZER/SLOT/VARIABLE`.
