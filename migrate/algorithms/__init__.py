@@ -50,7 +50,7 @@ _IN_MODULE = re.compile(r"(tf|tensorflow|tfa|tensorflow_addons|keras|tf_keras)\.
 
 
 def is_known(name: str) -> bool:
-    """Return whether a class is one of ALGORITHMS. False for a class of which only the state can be migrated."""
+    """Return whether a class is one of ALGORITHMS; False for a class whose state alone can be migrated."""
     return any(algorithm.name == name for algorithm in ALGORITHMS)
 
 

@@ -104,7 +104,7 @@ NAMED = {
 }
 """Default names of tf.train's optimizers whose Keras class has another name."""
 POWERS = (("beta2_power", "beta_2"), ("beta1_power", "beta_1"))
-"""The powers that AdamOptimizer keeps, the one that vanishes last first.
+"""The powers that AdamOptimizer keeps. The first one takes more steps to vanish.
 
 AdaMaxOptimizer keeps both and updates the second.
 """

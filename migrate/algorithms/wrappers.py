@@ -211,7 +211,7 @@ def idle_limits(optimizer: Mapping[str, Any]) -> list[str]:
 
 
 def _config_of(optimizer: Mapping[str, Any] | None, *classes: str) -> Mapping[str, Any] | None:
-    """Return the config of the outermost wrapper of one of these classes, None if there is no wrapper of them."""
+    """Return the config of the outermost wrapper of one of these classes, None without such a wrapper."""
     named = (each for each in layers(optimizer) if plain(str(each.get("class_name", ""))) in classes)
     return next((each["config"] for each in named if isinstance(each.get("config"), Mapping)), None)
 

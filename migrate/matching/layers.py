@@ -23,7 +23,7 @@ SHOWN = 6
 
 
 Ways = dict[int, list[tuple[str, ...]]]
-"""How many of the slots are used up -> up to two different assignments that use so many."""
+"""Number of used slots -> up to two different assignments that use that number."""
 
 
 def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:

@@ -205,7 +205,7 @@ def nearest_epsilon(epsilon: float, *, inside: bool) -> float:
 
 
 def rate_at(rule: Rule, iterations: int) -> float:
-    """Return the learning rate of the step after so many. Raises UnsupportedError if it is unknown."""
+    """Return the learning rate of the step after `iterations` steps. Raises UnsupportedError if it is unknown."""
     if rule.rate is not None:
         return rule.rate(iterations)
     rate = rule.values.get("learning_rate")
