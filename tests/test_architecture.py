@@ -211,3 +211,23 @@ def test_every_trait_differs_between_generations() -> None:
     for name, text in generations.described().items():
         assert text
         assert len({getattr(generations.traits(each), name) for each in GENERATIONS}) > 1, f"{name} is no trait"
+
+
+REFERENCE = re.compile(rf"`((?:{'|'.join(ALLOWED)})(?:\.\w+)+)`")
+
+
+def _exists(name: str) -> bool:
+    """Whether a dotted name is a module of this project, or the text of one has it."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        home = ROOT.joinpath(*parts[:count])
+        file = home.with_suffix(".py") if home.with_suffix(".py").is_file() else home / "__init__.py"
+        if file.is_file():
+            rest = parts[count : count + 1]
+            return not rest or re.search(rf"\b{rest[0]}\b", file.read_text(encoding="utf-8")) is not None
+    return False
+
+
+def test_modules_that_texts_name_exist() -> None:
+    found = ((path, name) for path in FILES for name in REFERENCE.findall(path.read_text(encoding="utf-8")))
+    assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in found if not _exists(name)]

@@ -1,7 +1,7 @@
 """Convert a state back to a `get_weights()` list: its arrays, its order, and what the list's reader would change.
 
-The orders are those of `migrate.orders`, read backwards. To compare the rule, `migrate.conventions` reads the same
-config for the generation of the list.
+The orders are those of `migrate.lists.orders`, read backwards. To compare the rule, `migrate.algorithms.keras_config`
+reads the same config for the generation of the list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find what another generation would do differently with the same state.
 
-`migrate.conventions` reads the same config for that generation, and this module compares the resulting arguments of
-`optim`.
+`migrate.algorithms.keras_config` reads the same config for that generation, and this module compares the resulting
+arguments of `optim`.
 """
 
 from __future__ import annotations
