@@ -76,7 +76,7 @@ def test_without_a_command_it_is_step(recorder: Recorder) -> None:
     assert recorder.plan is not None
     assert recorder.plan.cases == plain.cases
     assert call("--quick", "--json").exit_code == 0
-    assert [peer.name for peer in recorder.plan.peers] == ["optim-native", "tf_keras-mesh", "torch-fused"]
+    assert [peer.name for peer in recorder.plan.peers] == ["optim-native", "tf_keras-mesh", "keras3", "torch-fused"]
 
 
 def test_every_option_reaches_the_plan(recorder: Recorder) -> None:
