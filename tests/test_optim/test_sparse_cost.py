@@ -208,7 +208,10 @@ DENSE: dict[str, tuple[dict[str, Any], str]] = {
     "norm": ({"gradient_accumulation_steps": 2, "clipnorm": 1.0}, ""),
     "scaled": ({"gradient_accumulation_steps": 2, "loss_scale": 2.0}, ""),
     "zero1": ({"slot_placement": "zero1"}, ""),
-    "apart": ({"slot_placement": lambda v, slot: _by("rows" if slot == "m" else "columns", v)}, "not all placed alike"),
+    "apart": (
+        {"slot_placement": lambda v, slot: _by("rows" if slot == "m" else "columns", v)},
+        "do not all have the same placement",
+    ),
     "portable": ({"executor": "portable"}, "was asked for"),
 }
 
