@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
-import subprocess
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 from optim.bits import codes
-from optim.native import build, compiling, direct, generate, spmd
+from optim.native import build, direct, generate, spmd
 from optim.native.compiling import BuildError, Recipe
 from optim.native.mode import VARIABLE, mode
+from optim.native.providing import Provider
 
 BASICS = ("average", "squares", "widen", "narrow", "add", "add_square", "add_abs")
 PACKING = {"round": tf.bfloat16, "unpack": tf.float32, "pack": tf.float32}
 """What else is needed where state is in few bits, and the dtype that it is for."""
 DTYPES = (tf.float32, tf.float64, tf.bfloat16, tf.float16)
-
-_log = logging.getLogger("optim")
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,9 @@ class KernelStatus:
 
 
 class _Kernels:
-    """The libraries that this process has loaded, and those being compiled for it."""
+    """The libraries that this process has loaded."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
         self.ops: Any = None
         """The module of TensorFlow's wrappers."""
         self.path: Path | None = None
@@ -57,9 +52,7 @@ class _Kernels:
         """Programs that ops find."""
         self.wanted: dict[str, generate.Program] = {}
         """Programs that steps have requested, by name."""
-        self.failed: dict[str, str] = {}
-        """Why there is no build, by the recipe's key."""
-        self.building: set[str] = set()
+        self.provider = Provider("TensorFlow")
         self.rules = 0
         self.ready = KernelStatus(True, "")
         """The result of `status`."""
@@ -74,12 +67,11 @@ def status() -> KernelStatus:
     Raises:
       HyperparameterError: DTOPT_KERNELS has another value.
     """
-    how = mode()
-    if how == "off":
+    if mode() == "off":
         return KernelStatus(False, f"{VARIABLE}=off")
     if _kernels.ops is None:
-        with _kernels.lock:
-            reason = _provide(build.needed(), waits=how == "build") if _kernels.ops is None else ""
+        with _kernels.provider.lock:
+            reason = _provide(build.needed()) if _kernels.ops is None else ""
         if reason:
             return KernelStatus(False, reason)
     if _kernels.ready.rules != _kernels.rules or _kernels.ready.path is not _kernels.path:
@@ -98,8 +90,8 @@ def build_kernels() -> KernelStatus:
     It needs a C++ compiler (`CXX`, g++, c++ or clang++) and the headers that TensorFlow includes. If they are missing
     it raises nothing: the status shows what is missing, and steps use TensorFlow's kernels.
     """
-    with _kernels.lock:
-        _kernels.failed.clear()  # missing files may exist now
+    with _kernels.provider.lock:
+        _kernels.provider.forget_failures()
         reason = _provide(build.needed(), waits=True) if _kernels.ops is None else ""
         missing = [p for name, p in _kernels.wanted.items() if name not in _kernels.known] if not reason else []
         for program in missing:
@@ -121,68 +113,19 @@ def why_no_program(program: generate.Program) -> str:
     """Explain why the ops do not have a rule yet; empty if they do. A missing one is compiled, by the mode."""
     if program.name in _kernels.known:
         return ""
-    with _kernels.lock:
-        return "" if program.name in _kernels.known else _provide([build.rule(program)], mode() == "build", program)
+    with _kernels.provider.lock:
+        return "" if program.name in _kernels.known else _provide([build.rule(program)], program=program)
 
 
-def _provide(recipes: Sequence[Recipe], waits: bool, program: generate.Program | None = None) -> str:
+def _provide(recipes: Sequence[Recipe], waits: bool | None = None, program: generate.Program | None = None) -> str:
     """Load libraries; compile missing ones first. Returns why that is impossible, or not done yet."""
-    for recipe in recipes:
-        if recipe.key in _kernels.failed:
-            return _kernels.failed[recipe.key]
-    missing = [recipe for recipe in recipes if build.find(recipe) is None]
-    if missing and not waits:
-        return _start(missing)
     try:
-        for recipe in missing:
-            compiling.compile_into(recipe, build.cached(recipe))
-        paths = [build.find(recipe) for recipe in recipes]
-        _load([path for path in paths if path is not None], program)
+        _load(_kernels.provider.paths(recipes, waits=waits), program)
     except BuildError as error:
-        return _fail(recipes, str(error))
+        return str(error)
     except (tf.errors.OpError, OSError, RuntimeError, AttributeError) as error:
-        return _fail(recipes, f"the kernel cannot be used: {str(error).splitlines()[0]}")
+        return str(_kernels.provider.refuse(recipes, f"the kernel cannot be used: {str(error).splitlines()[0]}"))
     return ""
-
-
-def _fail(recipes: Sequence[Recipe], reason: str) -> str:
-    """Remember why there is no build, and warn once."""
-    _log.warning("dtopt's update kernel is not used, steps run on TensorFlow's ops: %s", reason)
-    _kernels.failed.update({recipe.key: reason for recipe in recipes})
-    return reason
-
-
-def _start(missing: Sequence[Recipe]) -> str:
-    """Let another process compile libraries; warn once."""
-    reason = "it is being compiled in the background"
-    new = [recipe for recipe in missing if recipe.key not in _kernels.building]
-    if not new:
-        return reason
-    try:
-        compiling.compiler()
-        process = compiling.start([(recipe, build.cached(recipe)) for recipe in new])
-    except (BuildError, OSError) as error:
-        return _fail(new, str(error))
-    _kernels.building.update(recipe.key for recipe in new)
-    what = "a rule's kernel" if new[0].name == "rule" else "dtopt's update kernel"
-    _log.warning(
-        "compiling %s in the background, once, about half a minute; until then steps run on TensorFlow's ops"
-        " (%s=off: always)",
-        what,
-        VARIABLE,
-    )
-    threading.Thread(target=_wait, args=(process, new), daemon=True, name="optim-compiling").start()
-    return reason
-
-
-def _wait(process: subprocess.Popen[str], recipes: Sequence[Recipe]) -> None:
-    assert process.stderr is not None
-    said = process.stderr.read()
-    failed = process.wait() != 0
-    with _kernels.lock:
-        _kernels.building.difference_update(recipe.key for recipe in recipes)
-        if failed:
-            _fail(recipes, said.strip() or "the compiler was ended")
 
 
 def _load(paths: Sequence[Path], program: generate.Program | None) -> None:

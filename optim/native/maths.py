@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from typing import Any
 
-from optim.native import build, compiling, generate
-from optim.native.compiling import BuildError, Recipe
+from optim.native import build, generate
+from optim.native.compiling import BuildError
 from optim.native.mode import mode
+from optim.native.providing import Provider
 from optim.rule import Rule
 
 ITEMSIZES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
@@ -21,11 +21,9 @@ RUN = 1 << 15
 _ALIGNED = 1 << 8
 """The runs of threads begin at multiples of this many elements, so that no two threads write to one cache line."""
 
-_log = logging.getLogger("optim")
-_no_kernel: dict[str, str] = {}
-"""Why there is no library, by its key."""
-_compiling: dict[str, Any] = {}
-"""Processes that compile libraries, by key."""
+_provider = Provider("PyTorch")
+_loaded: dict[str, Any] = {}
+"""Libraries by the key of their recipe."""
 
 
 class Update:
@@ -95,47 +93,25 @@ _updates: dict[tuple[Rule, str], Update] = {}
 
 
 def _library(program: generate.Program) -> Any:
-    """Return the loaded library that has a program; None if it does not exist yet."""
+    """Return the loaded library that has a program; None if it cannot be used, or not yet."""
     everywhere = build.maths(everywhere=True)
     is_built_in = program.name in _built_in()
     recipe = build.rule(program) if not is_built_in else everywhere if build.find(everywhere) else build.maths()
-    return _loaded(recipe.key) if recipe.key in _paths else _load(recipe)
+    if recipe.key not in _loaded:
+        try:
+            (path,) = _provider.paths([recipe])
+            _loaded[recipe.key] = ctypes.CDLL(str(path))
+        except BuildError:
+            return None
+        except OSError as error:
+            _provider.refuse([recipe], f"the kernel cannot be used: {error}")
+            return None
+    return _loaded[recipe.key]
 
 
 @cache
 def _built_in() -> frozenset[str]:
     return frozenset(program.name for program in generate.builtin_programs())
-
-
-_paths: dict[str, str] = {}
-
-
-@cache
-def _loaded(key: str) -> Any:
-    return ctypes.CDLL(_paths[key])
-
-
-def _load(recipe: Recipe) -> Any:
-    process = _compiling.get(recipe.key)
-    if recipe.key in _no_kernel or (process is not None and process.poll() is None):
-        return None
-    path = build.find(recipe)
-    try:
-        if path is None and process is not None:
-            raise BuildError(process.stderr.read().strip() or "the compiler was stopped")
-        if path is None and mode() == "build":
-            path = compiling.compile_into(recipe, build.cached(recipe))
-        if path is None:
-            compiling.compiler()
-            _compiling[recipe.key] = compiling.start([(recipe, build.cached(recipe))])
-            _log.warning("compiling dtopt's update kernel in the background, once; until then steps run without it")
-            return None
-        _paths[recipe.key] = str(path)
-        return _loaded(recipe.key)
-    except (BuildError, OSError) as error:
-        _no_kernel[recipe.key] = str(error)
-        _log.warning("steps run without dtopt's update kernel: %s", error)
-        return None
 
 
 @lru_cache(maxsize=1)
