@@ -17,19 +17,16 @@ import numpy as np
 from optim import schedules, slot_layout
 from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnknownVariableError, UnsupportedError
 from optim.groups.algorithm import Composite
-from optim.groups.proportion import factor_between
-from optim.hyperparameters import to_number
 from optim.keras import listing
-from optim.keras.backend_options import OTHER_NAMES, check, check_rate, parts_of
+from optim.keras.backend_options import OTHER_NAMES, check, parts_of
+from optim.keras.backend_rates import BackendRates
 from optim.keras.backends import BACKENDS
 from optim.keras.behaviour import Behaviour
-from optim.keras.configured import Configured
 from optim.keras.pure_step import PureStep
-from optim.keras.rule_groups import RuleGroup, rule_groups
-from optim.keras.step_values import VARIABLE, Arrays, Tracked, apart, dtype_of
+from optim.keras.rule_groups import rule_groups
+from optim.keras.step_values import VARIABLE, Tracked, apart
 from optim.keras_differences import KERAS_3
 from optim.optimizers.groups import Groups
-from optim.options import rate as rates
 from optim.options.master_copies import LOW_PRECISION
 from optim.options.settings import OPTIONS
 from optim.rule import AS_VARIABLE, Slot
@@ -37,7 +34,7 @@ from optim.state.names import plain_name
 from optim.step.reports import MemoryReport
 
 
-class AnyBackend(Configured):
+class AnyBackend(BackendRates):
     """An optimizer of Keras 3 on JAX or PyTorch, with the rule and the options of `inner`.
 
     `making` puts it before Keras's `Optimizer`.
@@ -78,16 +75,6 @@ class AnyBackend(Configured):
         for group in own["_groups"]:
             for name, value in group.algorithm.scalars.items():
                 self._add_scalar(group.key(name), value, backend.scalar_dtype)
-
-    @property
-    def _main(self) -> RuleGroup:
-        """The group with the learning rate that Keras knows."""
-        return next(group for group in self._groups if group.is_main)
-
-    @property
-    def _other_groups(self) -> list[RuleGroup]:
-        """Those with a rate that is not the optimizer's own."""
-        return [group for group in self._groups if not group.is_main]
 
     def _add_scalar(self, name: str, value: Any, dtype: str) -> None:
         initializer = self._keras.initializers.Constant(value)
@@ -143,68 +130,6 @@ class AnyBackend(Configured):
     def iterations(self) -> Any:
         """How many steps were taken."""
         return self._iterations
-
-    def _live_rate(self) -> Any:
-        return self._learning_rate
-
-    def _get_current_learning_rate(self) -> Any:
-        rate = self._learning_rate
-        if schedules.is_schedule(rate):
-            now = {name: variable.value for name, variable in self._scalars.items()}
-            return self._scheduled(rate, self._count_now(now))
-        return rate() if callable(rate) else rate
-
-    def _count_now(self, now: Mapping[str, Any]) -> Any:
-        """What a schedule is given by the next call."""
-        accumulation, iterations = self._settings.accumulation, now[slot_layout.ITERATIONS]
-        if not accumulation.goes_by_calls:
-            return iterations
-        return iterations * accumulation.steps + now[slot_layout.ACCUMULATED_STEPS]
-
-    @property
-    def learning_rate(self) -> Any:
-        """The variable of a constant rate, or what a schedule gives now. Setting a number assigns the variable.
-
-        With several groups it is that of the last one, and setting it moves those of the others by the same factor.
-        """
-        return self._get_current_learning_rate()
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        own, before = vars(self), self._learning_rate
-        if schedules.is_schedule(value) or (callable(value) and not hasattr(value, "dtype")):
-            if self._other_groups:
-                raise UnsupportedError("a schedule belongs to one group; make the Groups again with it")
-            parsed = rates.parse(value)
-            check_rate(parsed, self._xp)
-            own["_learning_rate"] = parsed
-            own["_exact_rates"].pop(self._main.rate_key, None)
-            if own["_scalars"].pop(self._main.rate_key, None) is not None:
-                self._untrack_variable(before)
-            return
-        if schedules.is_schedule(before) or callable(before):
-            raise TypeError(
-                "This optimizer was created with a LearningRateSchedule, which a number cannot replace; set another"
-                " schedule"
-            )
-        if self._other_groups:
-            self._move_other_rates(float(value))
-        self._set_rate(self._main.rate_key, value)
-
-    def _set_rate(self, key: str, value: Any) -> None:
-        exact = vars(self)["_exact_rates"]
-        exact.pop(key, None)
-        if isinstance(value, float):
-            exact[key] = value
-        self._scalars[key].assign(value)
-
-    def _move_other_rates(self, value: float) -> None:
-        """Multiply the rates of the other groups as the main one is multiplied to become `value`."""
-        if any(group.rate_key not in self._scalars for group in self._groups):
-            raise TypeError("the learning rate of a group is a schedule, which does not follow a number")
-        factor = factor_between(self._constant_rate(self._main), value)
-        for group in self._other_groups:
-            self._set_rate(group.rate_key, self._constant_rate(group) * factor)
 
     def build(self, variables: Sequence[Any], names: Sequence[str] | None = None) -> None:
         """Make the slots of model variables; those of variables known already are left as they are.
@@ -364,37 +289,6 @@ class AnyBackend(Configured):
 
     def _pure_step(self) -> PureStep:
         return PureStep(self._xp, self._settings, self._algorithm, self._state, self._slots, self._rate)
-
-    def _rate(self, group: RuleGroup, now: Arrays, count: Any) -> Any:
-        constant, exact = now.get(group.rate_key), self._exact_rates.get(group.rate_key)
-        rate = self._learning_rate if group.is_main else group.settings.rate.source
-        if constant is None:
-            found = self._scheduled(rate, count) if schedules.is_schedule(rate) else rate()
-        elif self._xp.is_known(constant) and exact is not None:
-            found = exact if np.asarray(exact, dtype_of(constant)) == float(constant) else float(constant)
-        else:
-            found = constant
-        if not self._xp.is_known(found):
-            return found
-        number = to_number("learning_rate", found if isinstance(found, float) else float(found))
-        return rates.check_rate(number, f" at count {count}") if number is not None else None
-
-    def _constant_rate(self, group: RuleGroup) -> float:
-        return float(self._rate(group, {group.rate_key: self._scalars[group.rate_key].value}, 0))
-
-    @property
-    def _constant_rates(self) -> dict[str, float]:
-        """The constant learning rates by their keys."""
-        return {g.rate_key: self._constant_rate(g) for g in self._groups if g.rate_key in self._scalars}
-
-    def _scheduled(self, schedule: Any, count: Any) -> Any:
-        xp = self._xp
-        if not isinstance(schedule, schedules.LearningRateSchedule):
-            return schedule(count)
-        if xp.is_known(count):
-            return schedule.at(int(count))
-        with xp.float64():
-            return schedule.on(xp, count) if isinstance(schedule, schedules.Computed) else schedule(count)
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """At the end of `fit`: model variables become their averages, once there are any."""
