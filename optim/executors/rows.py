@@ -41,32 +41,12 @@ def row_gradient(
       MismatchError: they do not fit the variable. Inside a `tf.function`, a wrong index raises when it runs.
     """
     shape = tracked.variable.shape
-    values, indices = tf.convert_to_tensor(gradient.values), tf.convert_to_tensor(gradient.indices)
-    if shape.rank == 0:
-        raise MismatchError(f"the gradient of {tracked} is IndexedSlices, but the variable is a scalar")
-    if not values.shape[1:].is_compatible_with(shape[1:]):
-        raise MismatchError(f"the gradient of {tracked} has rows of shape {values.shape[1:]}, the variable {shape[1:]}")
-    if not values.dtype.is_floating:
-        raise MismatchError(f"the gradient of {tracked} is {values.dtype.name}; cast it")
-    if (values.dtype == tf.float64) != (tracked.variable.dtype == tf.float64):
-        values = tf.cast(values, tracked.variable.dtype)
+    values, indices = _checked(gradient, tracked)
     if native.on_gpu(tracked):
-        given = tf.IndexedSlices(values, indices)
-        sums, table, more = table_on_gpu(given, tracked, is_dense=has_all, powers=powers)
-        if has_all:
-            with tf.device(native.device_of(tracked)):
-                table = tf.range(shape[0], dtype=tf.int64)
-        return RowGradient(sums, table, shape, tracked.variable.dtype, powers=more if powers else None)
+        return _on_gpu(values, indices, tracked, powers, has_all=has_all)
     if tracked.layout is not None and not tf.executing_eagerly():
         return _on_mesh(values, indices, tracked, looks_at_sums)
-    device = tracked.variable.device
-    if tracked.layout is None and "CUSTOM" in values.device:
-        raise MismatchError(f"the gradient of {tracked} is on a mesh, the variable is not")
-    if tracked.layout is not None:
-        values = _local(values, tracked)
-        indices = _local(indices, tracked) if dtensor.is_dtensor(indices) else indices
-        device = tracked.layout.mesh.local_devices()[0]
-    indices = indices if indices.dtype in (tf.int32, tf.int64) else tf.cast(indices, tf.int64)
+    values, indices, device = _on_one_device(values, indices, tracked)
     sorts = sorts and not looks_at_sums
     if sorts and not tf.executing_eagerly():
         return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, is_summed=False)
@@ -85,6 +65,43 @@ def row_gradient(
     if powers:  # the step adds these up; the indices are checked now
         return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, is_summed=False)
     return RowGradient(sums, rows, shape, tracked.variable.dtype)
+
+
+def _checked(gradient: tf.IndexedSlices, tracked: Tracked) -> tuple[Any, Any]:
+    """Return values and indices of a gradient, the values in float64 if the variable is. Raises: MismatchError."""
+    shape = tracked.variable.shape
+    values, indices = tf.convert_to_tensor(gradient.values), tf.convert_to_tensor(gradient.indices)
+    if shape.rank == 0:
+        raise MismatchError(f"the gradient of {tracked} is IndexedSlices, but the variable is a scalar")
+    if not values.shape[1:].is_compatible_with(shape[1:]):
+        raise MismatchError(f"the gradient of {tracked} has rows of shape {values.shape[1:]}, the variable {shape[1:]}")
+    if not values.dtype.is_floating:
+        raise MismatchError(f"the gradient of {tracked} is {values.dtype.name}; cast it")
+    if (values.dtype == tf.float64) != (tracked.variable.dtype == tf.float64):
+        values = tf.cast(values, tracked.variable.dtype)
+    return values, indices
+
+
+def _on_gpu(values: Any, indices: Any, tracked: Tracked, powers: Sequence[int], *, has_all: bool) -> RowGradient:
+    shape, given = tracked.variable.shape, tf.IndexedSlices(values, indices)
+    sums, table, more = table_on_gpu(given, tracked, is_dense=has_all, powers=powers)
+    if has_all:
+        with tf.device(native.device_of(tracked)):
+            table = tf.range(shape[0], dtype=tf.int64)
+    return RowGradient(sums, table, shape, tracked.variable.dtype, powers=more if powers else None)
+
+
+def _on_one_device(values: Any, indices: Any, tracked: Tracked) -> tuple[Any, Any, str]:
+    """Return values and indices on one device of the variable, and that device. Raises: MismatchError."""
+    device = tracked.variable.device
+    if tracked.layout is None and "CUSTOM" in values.device:
+        raise MismatchError(f"the gradient of {tracked} is on a mesh, the variable is not")
+    if tracked.layout is not None:
+        values = _local(values, tracked)
+        indices = _local(indices, tracked) if dtensor.is_dtensor(indices) else indices
+        device = tracked.layout.mesh.local_devices()[0]
+    indices = indices if indices.dtype in (tf.int32, tf.int64) else tf.cast(indices, tf.int64)
+    return values, indices, device
 
 
 def table_on_gpu(
