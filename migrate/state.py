@@ -132,14 +132,14 @@ class NamedVariables:
     Attributes:
       in_source: all variables in the order of the source, `trainable` set by the user.
       left_out: those that are trainable in the source and not named by the user.
-      denied: two of them in the opposite order of the source, if that is the optimizer's.
+      contradicted: two of them in the opposite order of the source, if that is the optimizer's.
       unnamed: the source without the user's names.
     """
 
     order: tuple[str, ...]
     in_source: tuple[StoredVariable, ...]
     left_out: tuple[str, ...] = ()
-    denied: tuple[str, ...] = ()
+    contradicted: tuple[str, ...] = ()
     unnamed: Stored | None = None
 
 
@@ -151,12 +151,12 @@ class Twins:
       order: all variables with slots, in the order of the optimizer's lists, twins in that of the source; for a
         source with one list of weights, only the twins.
       groups: those that are equal; they contain more than `order` if it is unknown which of them have slots.
-      denied: whether the identified variables are in another order in the lists than in the source.
+      is_contradicted: whether the identified variables are in another order in the lists than in the source.
     """
 
     order: tuple[str, ...]
     groups: tuple[tuple[str, ...], ...]
-    denied: bool
+    is_contradicted: bool
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def product(beta_1: float, schedule_decay: float, steps: int) -> float:
     return value
 
 
-def _denied(value: float, arguments: spec.Config, generation: str, steps: int) -> str:
+def _contradiction(value: float, arguments: spec.Config, generation: str, steps: int) -> str:
     """Return why a stored product contradicts the step count; empty if it agrees, or if float32 has lost it."""
     wanted = product(arguments["beta_1"], arguments["schedule_decay"], steps)
     if max(value, wanted) < VANISHED:
@@ -96,7 +96,7 @@ def _state(arguments: spec.Config, found: Mapping[str, float], generation: str, 
         value = found[PRODUCT]
         if not 0 <= value <= 1:
             raise DamagedFileError(f"{PRODUCT}, the product of Nadam's momenta, is {value!r}: no such product")
-        doubt = _denied(value, arguments, generation, iterations)
+        doubt = _contradiction(value, arguments, generation, iterations)
         goes_on_so = traits(generation).multiplies_product_by_variable and value < computed
         confirm = confirming(PRODUCT, value) if doubt and not goes_on_so else ""
         return {PRODUCT: value}, (Origin(PRODUCT, value, FILE, "a variable of the optimizer", doubt, confirm),)

@@ -225,7 +225,7 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         factor = stored.dtype.type(beta)
         if factor in (0, 1):  # powers of 0 and 1 do not show the steps
             if stored != factor:
-                raise _denied(name, key, beta, stored)
+                raise _contradiction(name, key, beta, stored)
             is_known = is_known and factor == 0
             continue
         power, taken = factor, 0
@@ -237,7 +237,7 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
             continue
         if power != stored or (told is not None and told.taken != taken):
             others = f" (those of {told.where.partition(',')[0]} are {told.taken})" if told else ""
-            raise _denied(name, key, beta, stored, others)
+            raise _contradiction(name, key, beta, stored, others)
         told = told or Steps(taken, f"{name}, which is {key} to the power of steps + 1")
     if told is None and gone and is_known:
         fewest, name = max(gone)
@@ -245,7 +245,7 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
     return told
 
 
-def _denied(name: str, key: str, beta: float, stored: np.generic, others: str = "") -> ContradictionError:
+def _contradiction(name: str, key: str, beta: float, stored: np.generic, others: str = "") -> ContradictionError:
     return ContradictionError(
         f"{key} is {beta!r} and {name} is {stored:.9g} in the source, which no number of steps makes of it{others};"
         f" give the {key} of the training run"

@@ -84,7 +84,7 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
             if key == "learning_rate" and value is None:
                 raise HyperparameterError("learning_rate must be a number or a schedule, got None")
             config[key] = value
-            origins[key] = Origin(key, value, SET, _denied(origins.get(key), value))
+            origins[key] = Origin(key, value, SET, _contradiction(origins.get(key), value))
     config = {key: value for key, value in config.items() if key not in overrides or value is not None}
     exclusive.check_given(config, overrides, stored.generation)
     full, defaulted = keras_config.completed(config, algorithm, stored.generation)
@@ -305,7 +305,7 @@ def _agree(said: Any, other: Any) -> bool:
     return same(said, other)
 
 
-def _denied(origin: Origin | None, value: Any) -> str:
+def _contradiction(origin: Origin | None, value: Any) -> str:
     """Return a text on what was overridden."""
     if origin is None or same(origin.value, value):
         return ""

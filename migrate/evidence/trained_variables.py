@@ -48,7 +48,7 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[
     text = f"only their order distinguishes the slots of {some(alike, 4)}"
     form = "--variables FILE can name all that the optimizer trains, in its order"
     open_ = any(len(set(group) & set(stored.twins.order)) < len(group) for group in stored.twins.groups)
-    if open_ or (stored.twins.denied and TWINS not in overrides):
+    if open_ or (stored.twins.is_contradicted and TWINS not in overrides):
         why = (
             "some of these have no slots" if open_ else "the optimizer had others in another order than the source has"
         )

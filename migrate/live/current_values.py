@@ -51,8 +51,8 @@ def reasons(rows: Iterable[Assumed], stored: Sequence[StoredVariable], restores:
             f"{some(found, between='; ')}: give each variable of the source its live one, with its axes or a"
             " function, or pass restore_variables=True to replace the values of the live ones"
         )
-    denied = [f"{each}, before it was restored; if that is right, restore again" for each in found]
-    return [*denied, *_open(rows, restores)]
+    contradictions = [f"{each}, before it was restored; if that is right, restore again" for each in found]
+    return [*contradictions, *_open(rows, restores)]
 
 
 def _open(rows: Sequence[Assumed], restores: bool) -> list[str]:

@@ -29,7 +29,7 @@ class Differences:
 
     Args:
       trainable: the live variables that are trained; pairs: of live and stored variables.
-      denied: contradictions by the live variables' values, see `current_values`.
+      contradictions: contradictions by the live variables' values, see `current_values`.
 
     Attributes:
       source_rule, rule: of the source, of the live optimizer; plan: from one to the other.
@@ -45,9 +45,9 @@ class Differences:
         live: Live,
         trainable: Sequence[Given],
         pairs: Sequence[Pair],
-        denied: Sequence[str] = (),
+        contradictions: Sequence[str] = (),
     ):
-        self._state, self._live, self._pairs, self._denied = state, live, pairs, denied
+        self._state, self._live, self._pairs, self._contradictions = state, live, pairs, contradictions
         self._trainable = trainable
         self._trained = [p for p in pairs if p.live.trainable]
         self.source_rule = comparison.rule_of(state.algorithm, state.hyperparameters)
@@ -87,7 +87,7 @@ class Differences:
             yield different
         yield from self._factor_reasons()
         yield from self._position_reasons()
-        yield from self._denied
+        yield from self._contradictions
         yield from self._dtype_reasons()
 
     def _position_reasons(self) -> Iterator[str]:

@@ -58,7 +58,7 @@ class Restored:
             for t in self.targets
             if not t.is_grown
         )
-        self._denied = current_values.reasons(rows, state.variables, restore_variables)
+        self._contradictions = current_values.reasons(rows, state.variables, restore_variables)
         self._trial = optax_trial.Outcome()
         rate = state.hyperparameters.get("learning_rate")
         self._own_schedule = rates.is_own(rate)
@@ -101,7 +101,7 @@ class Restored:
         if self._own_schedule:
             name = state.hyperparameters["learning_rate"]["class_name"]
             yield f"the source's learning rate is {name}, not a schedule of Keras, so its steps cannot be compared"
-        yield from self._denied
+        yield from self._contradictions
         yield from self._trial.reasons
         for option, what in optax_trial.APART.items():
             if state.hyperparameters.get(option):

@@ -271,10 +271,10 @@ class _Restoring:
             self.differences = Reset(self._state, live, self._trainable)
         else:
             same = (p for p in self._pairs if p.live.shape == p.stored.shape)
-            denied = current_values.reasons(
+            contradictions = current_values.reasons(
                 map(variable_matching.assumed, same), self._state.variables, restore_variables
             )
-            self.differences = Differences(self._state, live, self._trainable, self._pairs, denied)
+            self.differences = Differences(self._state, live, self._trainable, self._pairs, contradictions)
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
             raise MismatchError(

@@ -271,8 +271,8 @@ def _candidates(named: NamedVariables) -> Sequence[StoredVariable]:
     Raises:
       ContradictionError: the source shows the order in which they were trained, and it is another.
     """
-    if named.denied:
-        first, second = named.denied
+    if named.contradicted:
+        first, second = named.contradicted
         raise ContradictionError(
             f"--variables names {first} before {second}, and the model in the source has them the other way round, in"
             " the order in which its optimizer was handed them: name them in that, or leave --variables out"

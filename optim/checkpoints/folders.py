@@ -31,7 +31,7 @@ def _check_folder(folder: str) -> None:
     if os.path.isdir(folder):
         foreign = [f for f in sorted(os.listdir(folder)) if not _is_ours(f)]
         if foreign:
-            raise CheckpointError(f"{folder} holds other files ({', '.join(foreign[:3])}); give a folder of its own")
+            raise CheckpointError(f"{folder} holds other files ({', '.join(foreign[:3])}); pass another folder")
 
 
 def _is_ours(file: str) -> bool:

@@ -38,7 +38,7 @@ class Device:
         self.emulated = emulated
         self.name = "CPU:0" if emulated else "GPU:0"
         self.elements = 1 << 12 if emulated else 1 << 20
-        """Of a variable that is large enough for a step to be under way while Python goes on."""
+        """Elements of a variable whose step still runs when Python continues."""
         status = library.status()
         if status.path is None:
             raise BuildError(f"dtopt's kernel of the CPU, which others are compared with, is missing: {status.reason}")

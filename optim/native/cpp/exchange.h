@@ -87,7 +87,7 @@ class Events {
 };
 
 // Brings the parts that GPUs have updated to the other GPUs that have the same shards, without a wait of the host: each GPU
-// fetches what is new once the one that has it is done, and that one goes on when it was fetched.
+// fetches what is new once the one that has it is done, and that one continues when it was fetched.
 class Exchange {
  public:
   Exchange(const Driver& driver, Events* events) : driver_(driver), events_(events) {}
