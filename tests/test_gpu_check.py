@@ -17,7 +17,9 @@ import pytest
 from tests.emulated_gpu import needs_nvrtc
 from tests.test_optim.kernel_support import require_kernel
 from tools import gpu_check
-from tools.gpu_check import Check, Report, Runner, Table
+from tools.gpu import tables
+from tools.gpu.tables import Table
+from tools.gpu_check import Check, Report, Runner
 
 TOOL = Path(gpu_check.__file__)
 WORKER = """
@@ -124,8 +126,8 @@ def test_the_results_of_an_earlier_run_are_kept(tmp_path: Path) -> None:
 def test_the_gpus_name_and_speed_are_told() -> None:
     rows = [{"working_set": 2**31, "bytes_per_second": 3.009e12}]
     document = {"rows": rows, "context": {"gpu": {"name": "NVIDIA H100 80GB HBM3"}}}
-    assert gpu_check.Bandwidth().result(document) == (True, ["NVIDIA H100 80GB HBM3", "2,147 MB at 3,009 GB/s"])
-    assert not gpu_check.Bandwidth().result({"rows": [], "context": {}})[0]
+    assert tables.Bandwidth().result(document) == (True, ["NVIDIA H100 80GB HBM3", "2,147 MB at 3,009 GB/s"])
+    assert not tables.Bandwidth().result({"rows": [], "context": {}})[0]
 
 
 def test_a_name_that_no_check_has_is_an_error_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,12 +154,12 @@ def test_targets_are_judged_as_far_as_they_were_measured(tmp_path: Path) -> None
         (tmp_path / Table("resnet50", how, "").file).write_text(json.dumps({"rows": rows}))
 
     names = [Table("resnet50", how, "").name for how in ("eager", "function")]
-    assert list(gpu_check.targets(tmp_path, names)) == []
+    assert list(tables.targets(tmp_path, names)) == []
     shares = {"roof_fraction": 0.5, "device_roof_fraction": 0.8}  # with what the host takes, and without
     write("eager", row("optim-plain", 0.3e-3, **shares), row("torch-fused", 0.6e-3))
     write("function", row("optim-plain", 0.45e-3), {"peer": "optax", "status": "skipped"})
-    assert list(gpu_check.targets(tmp_path, [])) == []  # of an earlier run
-    assert [line.split() for line in gpu_check.targets(tmp_path, names)] == [
+    assert list(tables.targets(tmp_path, [])) == []  # of an earlier run
+    assert [line.split() for line in tables.targets(tmp_path, names)] == [
         ["met", "resnet50,", "eager", "/", "torch", "fused", "0.50", "(at", "most", "0.8)"],
         ["MISSED", "resnet50,", "function", "/", "eager", "1.50", "(at", "most", "1.3)"],
         ["MISSED", "resnet50,", "share", "of", "bandwidth", "0.80", "(at", "least", "0.85)"],
@@ -292,7 +294,7 @@ def test_checks_that_need_a_device_find_what_is_wrong(monkeypatch: pytest.Monkey
 def test_a_table_is_measured_and_read(runner: Runner) -> None:
     """What a busy machine makes of the times is not judged here."""
     runner.emulated, runner.deadline = True, time.monotonic() + 400
-    (table,) = gpu_check.EMULATED
+    (table,) = tables.EMULATED
     runner.table(table)
     assert re.match(r"optim-plain (\d+\.\d+ ms|failed \(its )", results(runner)[table.name][1])
     assert results(runner)[table.name][1].endswith(("; accepted", "; noisy"))
