@@ -50,8 +50,14 @@ WORDS = {
 }
 """The left column of the style guide: word -> its forms."""
 FORMS = {word: re.compile(rf"\b(?:{forms})\b", re.IGNORECASE) for word, forms in WORDS.items()}
-CODE = re.compile(r"```.*?```|`[^`]*`|--set \S+|\S+=none|https?://\S+", re.DOTALL)
-"""What is code in a text."""
+CODE = re.compile(
+    r"```.*?```|`[^`]*`|--set \S+|\S+=none|https?://\S+"
+    r"|\"none\"|\b(?:background|display|fill|max-width|stroke): none|default-src 'none'"  # HTML, CSS and SVG
+    # the command, and keys of its results
+    r"|(?:--|bench )roof|\broof\.json|\broof: |\broof $|\broofs?:|\"roofs\"|\bbeside:",
+    re.DOTALL,
+)
+"""Code in a text, which no word of the style guide can replace."""
 
 
 def _texts(path: Path) -> Iterator[str]:

@@ -88,7 +88,7 @@ NO_GPU = 4
 WIDTH = 120
 """Letters of a good result that the table shows; the file has all."""
 VERDICTS: Mapping[int | None, str] = {0: "accepted", 5: "noisy"}
-"""What `dtopt bench check` says of a table, by its exit status."""
+"""The verdict of `dtopt bench check` on a table, by its exit status."""
 
 
 @dataclass
@@ -192,7 +192,7 @@ class Progress:
 
 @dataclass
 class Runner:
-    """Runs checks in processes of their own until a moment of `time.monotonic`."""
+    """Runs checks in separate processes until a moment of `time.monotonic`."""
 
     report: Report
     folder: Path
@@ -232,10 +232,10 @@ class Runner:
         ours, theirs = os.pipe()
         command = [*self.worker, str(theirs), *(["--emulated"] if self.emulated else []), *names]
         state = Progress(list(names))
-        with open(log, "w") as output, os.fdopen(ours) as told:
+        with open(log, "w") as output, os.fdopen(ours) as pipe:
             process = self.processes.start(command, pass_fds=(theirs,), stdout=output, stderr=output, cwd=self.folder)
             os.close(theirs)
-            for message in self._messages(told, lambda: min(state.left, self.left)):
+            for message in self._messages(pipe, lambda: min(state.left, self.left)):
                 if message is None:
                     self.processes.end(process)
                     return self._lost(
@@ -269,14 +269,14 @@ class Runner:
         return [name for name in state.remaining if name not in names]
 
     @staticmethod
-    def _messages(told: Any, left: Callable[[], float]) -> Iterator[dict[str, Any] | None]:
-        """What a process tells, until it ends; None when there is no time left."""
+    def _messages(pipe: Any, left: Callable[[], float]) -> Iterator[dict[str, Any] | None]:
+        """Yield the messages of a process until it ends; None when there is no time left."""
         rest = b""
         while True:
-            if not select.select([told], [], [], max(left(), 0.0))[0]:
+            if not select.select([pipe], [], [], max(left(), 0.0))[0]:
                 yield None
                 return
-            data = os.read(told.fileno(), 65536)
+            data = os.read(pipe.fileno(), 65536)
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
@@ -284,10 +284,10 @@ class Runner:
                 yield json.loads(line)
 
     def table(self, table: Table | Bandwidth) -> None:
-        """Measure one table. What it has is read from its file, whatever the command said of other peers."""
+        """Measure one table. Its rows are read from its file, whatever the exit status of the command."""
         try:
             self._table(table)
-        except (OSError, ValueError, LookupError) as error:  # a full disk, or a file that is none of ours
+        except (OSError, ValueError, LookupError) as error:  # a full disk, or a file of another program
             self.report.add(Check(table.name, "failed", f"{type(error).__name__}: {error}"))
 
     def _table(self, table: Table | Bandwidth) -> None:

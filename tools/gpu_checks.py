@@ -1,6 +1,6 @@
 """The checks of `gpu_check.py`: `python tools/gpu_checks.py FD [--emulated] NAME...` runs some, one after the other.
 
-Each tells the pipe FD when it begins and how it ended. pytest is not needed.
+Each check reports to the pipe FD when it begins and how it ended. pytest is not needed.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 from bench.results.document import SCHEMA_VERSION
 from bench.results.records import plain
 
-SEVERITIES = ("noisy", "doubtful", "told")
+SEVERITIES = ("noisy", "warning", "information")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Finding:
     """One finding.
 
     Attributes:
-      severity: "noisy": do not trust the numbers; "doubtful": trust only ratios within the run; "told": information.
+      severity: "noisy": do not trust the numbers; "warning": trust only ratios within the run; "information".
       what: one word, such as "drift"; where: a row or a part of the machine; text: with the numbers, and what to do.
     """
 

@@ -111,7 +111,7 @@ def _work() -> int:
 
 def _load(load: float, cpus: int) -> Iterator[Finding]:
     if load > BUSY_LOAD:
-        severity = "noisy" if load > cpus else "doubtful"
+        severity = "noisy" if load > cpus else "warning"
         yield Finding(
             severity, "load", "machine", f"{load:.1f} processes want to run, mean of a minute, on {cpus} CPUs"
         )
@@ -130,7 +130,7 @@ def _processes(before: Reading, after: Reading, cpus: int) -> Iterator[Finding]:
     if busy:
         named = ", ".join(f"{name} (pid {pid}, {share:.0%} of a CPU)" for share, pid, name in busy[:MOST_NAMED])
         more = f" and {len(busy) - MOST_NAMED} more" if len(busy) > MOST_NAMED else ""
-        severity = "noisy" if sum(share for share, _, _ in busy) > SHARE_NOISY else "doubtful"
+        severity = "noisy" if sum(share for share, _, _ in busy) > SHARE_NOISY else "warning"
         yield Finding(severity, "processes", "machine", f"others are running: {named}{more}")
 
 
@@ -152,16 +152,16 @@ def _frequency(root: Path) -> Iterator[Finding]:
         core = folder.parent.name
         if now and most and int(now) < SLOWEST_CLOCK * int(most):
             text = f"runs at {int(now) / 1e6:.1f} of {int(most) / 1e6:.1f} GHz"
-            yield Finding("doubtful", "frequency", core, text)
+            yield Finding("warning", "frequency", core, text)
         governor = _text(folder / "scaling_governor")
         if core == "cpu0" and governor and governor != "performance":
-            yield Finding("told", "frequency", "machine", f"the governor is {governor!r}: clocks may change")
+            yield Finding("information", "frequency", "machine", f"the governor is {governor!r}: clocks may change")
 
 
 def _pieces(pieces: list[float]) -> Iterator[Finding]:
     spread = stats.relative_iqr(pieces)
     if spread > UNSTEADY_IQR:
-        severity = "noisy" if spread > VERY_UNSTEADY_IQR else "doubtful"
+        severity = "noisy" if spread > VERY_UNSTEADY_IQR else "warning"
         yield Finding(severity, "spread", "a fixed piece of work", f"took times that spread by {spread:.0%}")
     change = drift(pieces)
     if change is not None:

@@ -1,8 +1,8 @@
 """Check whether a recorded run can be trusted.
 
 `bench.check.ratios` judges its verdicts. This module judges its times, by the interval of their median, drift, outliers
-and two modes. In a run with ratios, unsteady times are only doubtful, because all peers of a round share the machine's
-phases.
+and two modes. In a run with ratios, unsteady times are only a warning, because all peers of a round share the
+machine's phases.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ def check(result: Result) -> tuple[Finding, ...]:
     kind = KINDS[result.kind]
     found = [*_context(result), *ratios.check(result, kind)]
     if kind.reading is not None and kind.reading.unit == "s":
-        compared = kind.anew is not None and sum(row.status == "ok" for row in result.rows) > 1
+        compared = kind.update_ratios is not None and sum(row.status == "ok" for row in result.rows) > 1
         for measurement in measurements(result).values():
             found += [_within_a_run(finding) if compared else finding for finding in _row(measurement)]
     for row in result.rows:
         if row.status == "failed":
-            found.append(Finding("doubtful", "failed", _where(row), f"failed: {row.reason}"))
+            found.append(Finding("warning", "failed", _where(row), f"failed: {row.reason}"))
         if getattr(row, "device_seconds", None) and row.device_seconds > MORE_ON_DEVICE * row.median:
             text = (
                 f"{row.device_seconds * 1e3:.3g} ms by events of the GPU, {row.median * 1e3:.3g} ms by the wall clock"
             )
-            found.append(Finding("doubtful", "clocks", _where(row), text))
+            found.append(Finding("warning", "clocks", _where(row), text))
         warm = getattr(row, "warm_up", None)
         if warm is not None and not warm.steady:
-            found.append(Finding("doubtful", "warm-up", _where(row), f"not steady after {warm.steps} steps of warm-up"))
+            found.append(Finding("warning", "warm-up", _where(row), f"not steady after {warm.steps} steps of warm-up"))
     return tuple(found)
 
 
 def _within_a_run(finding: Finding) -> Finding:
-    return replace(finding, severity="doubtful") if finding.severity == "noisy" else finding
+    return replace(finding, severity="warning") if finding.severity == "noisy" else finding
 
 
 def _where(row: object) -> str:
@@ -85,12 +85,14 @@ def _context(result: Result) -> Iterator[Finding]:
         yield Finding("noisy", "load", "machine", text)
     if context.get("busy"):
         text = f"load {context['load']:.1f} before the run began: end other programs, then measure again"
-        yield Finding("doubtful", "load", "machine", text)
+        yield Finding("warning", "load", "machine", text)
     governor = context.get("governor")
     if governor not in (None, "performance"):
-        yield Finding("told", "frequency", "machine", f"the frequency governor is {governor!r}: clocks may change")
+        yield Finding(
+            "information", "frequency", "machine", f"the frequency governor is {governor!r}: clocks may change"
+        )
     if result.interrupted:
-        yield Finding("doubtful", "interrupted", "run", "Ctrl-C ended it early")
+        yield Finding("warning", "interrupted", "run", "Ctrl-C ended it early")
 
 
 def _row(measurement: Measurement) -> Iterator[Finding]:
@@ -98,7 +100,7 @@ def _row(measurement: Measurement) -> Iterator[Finding]:
     edges = stats.interval(times)
     width = max(edges[1] / median(times), median(times) / edges[0]) - 1 if edges else 0.0
     if width > UNSTEADY_IQR:
-        severity = "noisy" if width > VERY_UNSTEADY_IQR else "doubtful"
+        severity = "noisy" if width > VERY_UNSTEADY_IQR else "warning"
         yield Finding(severity, "spread", where, f"the median is known within {width:.0%} only")
     if len(times) < FEWEST:
         return
@@ -108,7 +110,7 @@ def _row(measurement: Measurement) -> Iterator[Finding]:
     far = outliers(times)
     if far:
         shown = ", ".join(f"{times[i] / median(times):.1f}x the median (sample {i})" for i in far[:3])
-        severity = "noisy" if len(far) > len(times) / 10 else "doubtful"
+        severity = "noisy" if len(far) > len(times) / 10 else "warning"
         yield Finding(severity, "outliers", where, f"{len(far)} of {len(times)} samples: {shown}")
     modes = two_modes(times)
     if modes:

@@ -23,7 +23,7 @@ from bench.train import page as train_page
 from bench.train import row as train_row
 
 _ALL = (
-    Kind("step", step_row.Row, step_page.sections, step_row.READING, since=1, anew=step_ratios.anew),
+    Kind("step", step_row.Row, step_page.sections, step_row.READING, since=1, update_ratios=step_ratios.update_ratios),
     Kind("plan", forecast_row.Row, forecast_page.sections),
     Kind("roof", roof_row.Row, roof_page.sections, roof_row.READING),
     Kind("scale", scale_row.Row, scale_page.sections, scale_row.READING),

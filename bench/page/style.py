@@ -29,7 +29,7 @@ th.number, td.number { text-align: right; }
 figure { --under: var(--card); margin: 1rem 0; padding: 0.5rem; border-radius: 0.5rem; display: flex;
   flex-direction: column-reverse; justify-content: flex-end; min-width: 0; }
 figure svg { width: 100%; max-width: 40rem; height: auto; }
-/* A card is as wide as its plot; three stand side by side or one below the other, so that none leaves a hole. */
+/* A card is as wide as its plot; three are side by side or one below the other, without a hole between them. */
 figure:only-child, section > figure { max-width: 41rem; }
 @media (min-width: 60rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: repeat(3, 1fr); } }
 @media (max-width: 60rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: minmax(0, 41rem); } }

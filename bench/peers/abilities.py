@@ -44,7 +44,7 @@ class Abilities:
     tables: how it updates a table whose gradient is a set of rows: EVERY_ROW, TOUCHED_ROWS, both or neither.
     ways: how it can be called: "eager", "function", "fit". The first is the default of `--in`.
     devices: kinds that it runs on.
-    but: a reason that none of the others can express.
+    but: a reason that the other attributes cannot express.
     """
 
     modules: tuple[str, ...]

@@ -32,8 +32,8 @@ class Session:
       wait: returns when every device has finished.
       read: tensor number -> the whole parameter as a float32 array.
       read_average: the same for the moving average, if the case has one.
-      compute: a small forward and backward pass (`bench.cases.in_situ`) -> gradients for `apply`; None if the case has
-        none.
+      compute: a small forward and backward pass (`bench.cases.in_situ`) -> gradients for `apply`; None if the case
+        does not measure one.
       device_memory: peak bytes of a device so far; None on CPU, because the process reports it.
       calls: calls of `apply` that make one step: more than one if gradients are accumulated.
       glance: tensor number -> any value, after some elements of the parameter are ready, at the cost of reading only

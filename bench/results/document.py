@@ -1,7 +1,7 @@
 """Results of a run: a context, memory bandwidth limits and rows, and their JSON (`docs/formats/bench-results.md`).
 
-All kinds of results share this document and differ in their rows. `bench.kinds` lists the kinds; this module knows none
-of them.
+All kinds of results share this document and differ in their rows. `bench.kinds` lists the kinds, which this module
+does not know.
 
 History of SCHEMA_VERSION:
   1  first, only of the kind "dtopt bench step".

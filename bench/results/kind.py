@@ -46,8 +46,8 @@ class Kind:
       sections: converts a result to the sections of a page.
       reading: how to compare results; None if the kind measures nothing.
       since: the schema version that introduced it.
-      anew: returns the rows of one case with ratios computed from their samples by the current code; None if rows have
-        no ratios with verdicts.
+      update_ratios: returns the rows of one case with ratios computed from their samples by the current code; None if
+        rows have no ratios with verdicts.
     """
 
     name: str
@@ -55,4 +55,4 @@ class Kind:
     sections: Callable[[Any], Iterator[Section]]
     reading: Reading | None = None
     since: int = SCHEMA_VERSION
-    anew: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+    update_ratios: Callable[[Sequence[Any]], Sequence[Any]] | None = None

@@ -53,7 +53,7 @@ def newest(name: Path) -> Path:
 def require_writable(name: Path) -> None:
     """Raise ResultsError if no result can be stored as `@NAME`."""
     if not os.access(_made(name), os.W_OK):
-        raise ResultsError(f"cannot write {_folder(name)}: permission denied")
+        raise ResultsError(f"cannot write {_folder(name)}: you may not write there")
 
 
 def place(name: Path, context: Mapping[str, Any]) -> Path:

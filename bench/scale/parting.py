@@ -1,5 +1,4 @@
-"""Synchronize the exit of a mesh's clients when each machine ends its own: none exits while another still reads from
-it.
+"""Synchronize the exit of a mesh's clients if each machine ends its own: a client waits while others read from it.
 
 A client that has read its last collective is done. Its process may still be sending to clients that have not; if it
 ended, their collective would be aborted. So they meet through the store of DTensor's coordination service, which is not

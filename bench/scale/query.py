@@ -51,7 +51,7 @@ def answer(
 
     Returns: the result; whether a client gave no answer in time; whether this machine is the one that reports.
 
-    Raises: UnknownNameError; OptionError; UnsupportedError (this machine has no such device).
+    Raises: UnknownNameError; OptionError; UnsupportedError (this machine lacks the device).
     """
     here = find_clients(clients, os.environ)
     setups = _setups(

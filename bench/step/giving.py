@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LAST = 200
 """One of this many steps has gradient 0 at the end: without them an error of a hundredth would show in the movement."""
 
-TURNS, MOST_ANEW = 8, 2**23
+TURNS, MOST_REPLACED = 8, 2**23
 """How often gradients are replaced, and the most elements of the new ones; all arrays are kept.
 
 With this many turns, noise alone produced the order of times that a remembering peer would produce in one of 13,000
@@ -38,7 +38,7 @@ class Mix(NamedTuple):
 
     first: float
     second: float
-    anew: float
+    replaced: float
 
 
 def calls(accumulate: int) -> tuple[tuple[int, ...], ...]:
@@ -62,10 +62,10 @@ def mixes(accumulate: int, made: int, turns: int = 0) -> list[Mix]:
     later = made - len(first)
     last = -(-later // LAST)
     scales = [1.0, *(scale(turn) for turn in range(turns))]
-    anew = [1.0] * (later - last - STEPS_OF_A_TURN * turns)
+    replaced = [1.0] * (later - last - STEPS_OF_A_TURN * turns)
     for before, now in pairwise(scales):
-        anew += [before] * (STEPS_OF_A_TURN - 1) + [now]
-    return [Mix(a, b, b) for a, b in first] + [Mix(0.0, 1.0, c) for c in anew] + [Mix(1.0, 0.0, 0.0)] * last
+        replaced += [before] * (STEPS_OF_A_TURN - 1) + [now]
+    return [Mix(a, b, b) for a, b in first] + [Mix(0.0, 1.0, c) for c in replaced] + [Mix(1.0, 0.0, 0.0)] * last
 
 
 def last_steps(made: int) -> int:
@@ -78,9 +78,9 @@ def scale(turn: int) -> float:
     return 0.5 ** (turn + 1)
 
 
-def given_anew(case: Case) -> frozenset[int]:
-    """Return the tensors that get new gradients: as many as fit into MOST_ANEW, in order."""
-    found, left = set(), MOST_ANEW
+def replaced_tensors(case: Case) -> frozenset[int]:
+    """Return the tensors that get new gradients: as many as fit into MOST_REPLACED, in order."""
+    found, left = set(), MOST_REPLACED
     for index, tensor in enumerate(case.tensors):
         if tensor.elements <= left:
             found.add(index)

@@ -92,7 +92,7 @@ def make_plan(
 ) -> Plan:
     """Make a plan from the options of `dtopt bench step`; missing options use the defaults above.
 
-    Raises: UnknownNameError, OptionError (mesh, threads), UnsupportedError (this machine has no such device).
+    Raises: UnknownNameError, OptionError (mesh, threads), UnsupportedError (this machine lacks the device).
     """
     if shapes and workload:
         raise OptionError("--workload and --shapes exclude each other; give one")

@@ -33,7 +33,7 @@ def with_ratios(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:
     return tuple(_with_beside(row, found, len(others), spread) for row in found)
 
 
-def anew(rows: Sequence[Row]) -> tuple[Row, ...]:
+def update_ratios(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Return the same rows with ratios computed from their samples by the current code."""
     said = next((row.ratio.baseline for row in rows if row.ratio), None)
     return with_ratios(rows, said) if said else tuple(rows)

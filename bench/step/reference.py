@@ -104,8 +104,8 @@ def clip_factors(case: Case, mixes: Iterable[Mix]) -> dict[Mix, list[float]]:
     if case.options.clip is None or case.options.clip.startswith("value"):
         return dict.fromkeys(distinct, [1.0] * len(case.tensors))
     kind, limit = clip_of(case.options.clip)
-    given_anew = giving.given_anew(case)
-    norms = [_norms(case, index, distinct, index in given_anew) for index in range(len(case.tensors))]
+    replaced_tensors = giving.replaced_tensors(case)
+    norms = [_norms(case, index, distinct, index in replaced_tensors) for index in range(len(case.tensors))]
     found = {}
     for place, mix in enumerate(distinct):
         squares = [norm[place] ** 2 for norm in norms]
@@ -114,15 +114,15 @@ def clip_factors(case: Case, mixes: Iterable[Mix]) -> dict[Mix, list[float]]:
     return found
 
 
-def _norms(case: Case, index: int, mixes: Sequence[Mix], is_anew: bool) -> list[float]:
-    """Return the norms of the mean gradient of a tensor for each mix; `is_anew`: whether the tensor gets new
+def _norms(case: Case, index: int, mixes: Sequence[Mix], is_replaced: bool) -> list[float]:
+    """Return the norms of the mean gradient of a tensor for each mix; `is_replaced`: whether the tensor gets new
     gradients."""
     both = [gradient(case, index, which) for which in (0, 1)]
     arrays = [(g.whole() if isinstance(g, Rows) else g).reshape(-1) for g in both]
     a, b = (float(np.einsum("i,i", g, g, dtype=np.float64)) for g in arrays)
     product = any(mix.first and mix.second for mix in mixes)
     mixed = float(np.einsum("i,i", *arrays, dtype=np.float64)) if product else 0.0
-    weights = [(mix.first, mix.anew if is_anew else mix.second) for mix in mixes]
+    weights = [(mix.first, mix.replaced if is_replaced else mix.second) for mix in mixes]
     return [sqrt(x * x * a + y * y * b + 2 * x * y * mixed) for x, y in weights]
 
 
@@ -164,14 +164,14 @@ def _batch(
     touched = [_touched(case, both, at) for both, at in zip(given, places, strict=True)]
     hit = [_joined([one[which] for one in touched if one]) for which in (0, 1)] if case.options.lazy_rows else None
     sizes = [len(at) for at in places]
-    given_anew = giving.given_anew(case)
-    is_anew = [float(index in given_anew) for index in batch]
+    replaced_tensors = giving.replaced_tensors(case)
+    is_replaced = [float(index in replaced_tensors) for index in batch]
 
     def spread(of_tensors: Sequence[float]) -> Any:
         return np.repeat(of_tensors, sizes) if len(batch) > 1 else of_tensors[0]
 
     scale = {mix: spread([by_tensor[index] for index in batch]) for mix, by_tensor in factors.items()}
-    work = _Work(case, batch[0], mixes, hit, spread(is_anew), scale, conventions, paper)
+    work = _Work(case, batch[0], mixes, hit, spread(is_replaced), scale, conventions, paper)
     end, average = work.train(start, values)
     judged = np.ones(end.shape, dtype=bool)
     if case.algorithm.jumps:  # a step whose sign changes with the sixth digit of its gradients is not judged
@@ -208,14 +208,14 @@ class _Work:
     """Steps of one batch.
 
     Attributes: as of `_batch`; `index`: of its first tensor; touched: for lazy rows, which elements each gradient
-      touches; anew: 1 for elements that get new gradients, 0 for others; scale: of clipping.
+      touches; replaced: 1 for elements that get new gradients, 0 for others; scale: of clipping.
     """
 
     case: Case
     index: int
     mixes: Sequence[Mix]
     touched: Sequence[np.ndarray] | None
-    anew: Any
+    replaced: Any
     scale: Mapping[Mix, Any]
     conventions: Conventions
     paper: bool
@@ -228,7 +228,7 @@ class _Work:
         decay = {"weight_decay": case.weight_decay} if rule.places_weight_decay else {}
         average = value
         for step, mix in enumerate(self.mixes):
-            second = mix.second + (mix.anew - mix.second) * self.anew
+            second = mix.second + (mix.replaced - mix.second) * self.replaced
             mean = mix.first * gradients[0] + second * gradients[1]
             if options.clip is not None and options.clip.startswith("value"):
                 limit = clip_of(options.clip)[1]

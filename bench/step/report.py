@@ -285,7 +285,7 @@ def hosts(rows: Sequence[Row]) -> str | None:
 
 
 def on_device(rows: Sequence[Row]) -> str | None:
-    """Describe in a sentence of plain text how long steps take by the GPU's clock, and which peers have no such
+    """Describe in a sentence of plain text how long steps take by the GPU's clock, and which peers lack that
     time."""
     timed = [row for row in _measured(rows) if row.device_seconds is not None]
     others = [f"{row.peer} ({row.clock})" for row in _measured(rows) if row.device != "cpu" and row not in timed]

@@ -150,7 +150,7 @@ class Worker:
         """Compare after all steps made and the last ones; `place` chooses the elements, see `reference.positions`."""
         session = self._prepared()
         spins = self._spins()
-        given = self._give_anew()
+        given = self._replace_gradients()
         reads = self._reads(), self._reads()
         if not self.peer.own_algorithm:
             self._asked += giving.last_steps(self._asked)
@@ -185,7 +185,7 @@ class Worker:
             found.append(time.process_time() - start)
         return max(found)
 
-    def _give_anew(self) -> tuple[list[float], list[float]]:
+    def _replace_gradients(self) -> tuple[list[float], list[float]]:
         """Return the seconds of steps with known gradients, and of the steps between them, with other numbers in new
         arrays.
 
@@ -194,14 +194,14 @@ class Worker:
         step: the new arrays may occupy memory that the step used before.
         """
         session = self._prepared()
-        known = {index: gradient(self.case, index, 1) for index in sorted(giving.given_anew(self.case))}
+        known = {index: gradient(self.case, index, 1) for index in sorted(giving.replaced_tensors(self.case))}
         kept: list[Any] = []
         found: tuple[list[float], list[float]] = ([], [])
         for turn in range(giving.TURNS):
-            anew = {index: session.place(index, giving.scaled(array, turn)) for index, array in known.items()}
+            replaced = {index: session.place(index, giving.scaled(array, turn)) for index, array in known.items()}
             clock.sample(session, 1)
             found[0].append(clock.sample(session, 1))
-            for index, array in anew.items():
+            for index, array in replaced.items():
                 kept.append(session.gradients[index])
                 session.give(index, array)
             found[1].append(clock.sample(session, 1))

@@ -105,7 +105,7 @@ def run(
 ) -> Result:
     """Measure the whole grid. `seeds` counts the seeds, from 0; `timeout` is for one run.
 
-    Raises: UnknownNameError; OptionError; UnsupportedError (this machine has no such device).
+    Raises: UnknownNameError; OptionError; UnsupportedError (this machine lacks the device).
     """
     cells = _cells(problems or ("teacher",), optimizers or ("adam",), learning_rates)
     places = _places(peer or ("optim-local",), mesh or ("1",), layout, environment.find_device(device), threads)

@@ -1,4 +1,5 @@
-"""What DTensor itself takes of a step on many small variables: each step beside a bare loop of the calls that it needs.
+"""What DTensor itself takes of a step on many small variables: each step compared with a bare loop of the calls that it
+needs.
 
     python docs/benchmarks/mesh_floor.py [VARIABLES]
 

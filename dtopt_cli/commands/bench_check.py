@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bench.check.findings import Finding
 
-COLOURS = {"noisy": "red", "doubtful": "yellow", "told": "dim"}
+COLOURS = {"noisy": "red", "warning": "yellow", "information": "dim"}
 
 
 def check(

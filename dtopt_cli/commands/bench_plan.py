@@ -47,7 +47,7 @@ Checkpointing = Annotated[
     str,
     typer.Option(
         "--checkpointing",
-        help="What is recomputed: none, selective (attention) or full.",
+        help='What is recomputed: "none", "selective" (attention) or "full".',
         autocompletion=options.one_of("none", "selective", "full"),
     ),
 ]

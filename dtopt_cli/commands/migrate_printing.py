@@ -129,9 +129,9 @@ def inspection(found: Inspection, explain: bool) -> None:
     if found.slots:
         _rows(found.slots)
     elif found.unmade:
-        output.hang(console, "  slots       ", f"none yet: the first step makes {', '.join(found.unmade)}")
+        output.hang(console, "  slots       ", f"not created yet: the first step creates {', '.join(found.unmade)}")
     else:
-        console.print("  slots       none: this optimizer keeps none with these options")
+        console.print("  slots       this optimizer needs no slots with these options")
     _unmapped(found.unmapped)
     _fidelity(found.fidelity, found.reasons)
     _origins(found.origins, found.iterations, explain)
@@ -146,7 +146,7 @@ def contents(found: Contents) -> None:
     config = (found.stored_config or {}).get("config", {})
     name = (found.stored_config or {}).get("class_name")
     fitting = f" (its slots fit {', '.join(found.classes)})" if found.classes else ""
-    console.print(f"  optimizer   {name or f'not said{fitting}'}", markup=False)
+    console.print(f"  optimizer   {name or f'unknown{fitting}'}", markup=False)
     output.hang(console, "  as stored   ", _pairs({**config, **found.scalars}, 0) or "no number")
     _rows((*found.variables, *found.slots))
     _unmapped(found.unmapped)

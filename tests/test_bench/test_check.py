@@ -58,9 +58,9 @@ def test_quiet_runs_are_stable() -> None:
     [
         (quiet() * np.linspace(1.0, 1.3, 30), ("noisy", "drift")),
         (quiet() * np.where(np.arange(30) % 3 == 0, 1.3, 1.0), ("noisy", "modes")),
-        (quiet() * np.where(np.arange(30) == 7, 3.0, 1.0), ("doubtful", "outliers")),
+        (quiet() * np.where(np.arange(30) == 7, 3.0, 1.0), ("warning", "outliers")),
         (quiet() * np.where(np.arange(30) % 8 == 0, 3.0, 1.0), ("noisy", "outliers")),
-        (np.exp(np.random.default_rng(1).normal(0.0, 0.4, 30)), ("doubtful", "spread")),
+        (np.exp(np.random.default_rng(1).normal(0.0, 0.4, 30)), ("warning", "spread")),
         (np.exp(np.random.default_rng(1).normal(0.0, 0.9, 30)), ("noisy", "spread")),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_verdict_stands_whatever_both_peers_have_in_common() -> None:
     phases = np.linspace(1.0, 2.0, 60) * np.where(np.arange(60) % 2, 1.0, 1.6)
     run = compared(0.8 * quiet(60) * phases, quiet(60, 1) * phases)
     assert noisy(run) == []
-    assert ("doubtful", "drift") in what(of_run.check(run))
+    assert ("warning", "drift") in what(of_run.check(run))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_has_no_verdict_is_told_and_misleads_nobody() -> None:
     run = compared(quiet(5), quiet(5, 1))
     bare = Ratio("base", 1.0, None, None, 5, "unclear", 1)
     run = replace(run, rows=tuple(replace(row, ratio=bare) for row in run.rows))
-    told = [finding.text for finding in of_run.check(run) if finding.severity == "told"]
+    told = [finding.text for finding in of_run.check(run) if finding.severity == "information"]
     assert "1 of 1 have no interval" in told[0]
     assert "one process of each peer" in told[1]
     assert noisy(run) == []
@@ -148,10 +148,10 @@ def test_every_run_of_the_page_can_be_believed(path: Path) -> None:
 
 def test_what_the_context_says() -> None:
     found = of_run.check(result(quiet(), busy=True, load=3.0, governor="powersave"))
-    assert what(found) == [("doubtful", "load"), ("told", "frequency")]
+    assert what(found) == [("warning", "load"), ("information", "frequency")]
     assert findings.stable(found)
     loaded = load(SOURCE)
-    assert ("doubtful", "failed") in what(of_run.check(loaded))
+    assert ("warning", "failed") in what(of_run.check(loaded))
 
 
 class Kernel:
@@ -201,7 +201,7 @@ def test_a_quiet_machine_is_stable(tmp_path: Path) -> None:
     [
         ({"throttled": 1}, ("noisy", "throttling")),
         ({"stolen": 1}, ("noisy", "stolen")),
-        ({"clocks": (1_000_000, 3_000_000)}, ("doubtful", "frequency")),
+        ({"clocks": (1_000_000, 3_000_000)}, ("warning", "frequency")),
         ({"busy": 8}, ("noisy", "processes")),
     ],
 )
@@ -220,7 +220,7 @@ def test_other_processes_are_named(tmp_path: Path) -> None:
 
 
 def test_load_and_uneven_work(tmp_path: Path) -> None:
-    assert ("doubtful", "load") in Kernel(tmp_path).look(load=0.6)
+    assert ("warning", "load") in Kernel(tmp_path).look(load=0.6)
     assert ("noisy", "load") in Kernel(tmp_path).look(load=1000.0)
     assert ("noisy", "drift") in Kernel(tmp_path).look(slow=0.1)
 

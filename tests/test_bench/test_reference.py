@@ -90,7 +90,7 @@ EVERY_OPTION = [
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.cases.case.workload", lambda name: SMALL)
-    monkeypatch.setattr("bench.step.giving.MOST_ANEW", 60)  # all but the table
+    monkeypatch.setattr("bench.step.giving.MOST_REPLACED", 60)  # all but the table
 
 
 def made(optimizer: str, options: Options) -> Case:
@@ -124,7 +124,7 @@ def test_steps_equal_the_papers(optimizer: str, options: Options) -> None:
         around,
     )
     further = [(which,) * options.accumulate for which in (1, 1, 1, 1, 1, 1, 1, 0)]  # as after the last round
-    parts = (1,) * 6 + (2, 2, 2, 4) + (1,)  # of the gradients that are given anew, twice
+    parts = (1,) * 6 + (2, 2, 2, 4) + (1,)  # of the gradients that are given replaced, twice
     for step, part in zip((*giving.calls(options.accumulate), *further), parts, strict=True):
         for which in step:
             given = [gradient(case, i, which) for i in range(len(names))]

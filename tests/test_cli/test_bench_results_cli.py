@@ -77,7 +77,7 @@ def test_check_of_a_run() -> None:
     assert "load" in {finding["what"] for finding in document["findings"]}
 
 
-@pytest.mark.parametrize(("severity", "code"), [("noisy", 5), ("doubtful", 0)])
+@pytest.mark.parametrize(("severity", "code"), [("noisy", 5), ("warning", 0)])
 def test_check_of_the_machine(monkeypatch: pytest.MonkeyPatch, severity: str, code: int) -> None:
     found = (Finding(severity, "load", "machine", "3 [processes]"),)
     monkeypatch.setattr(machine, "check", lambda seconds: found)

@@ -148,7 +148,7 @@ def test_inspect_shows_what_is_there_before_what_is_missing(dtopt: Any) -> None:
     source = str(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1")
     code, out, err = dtopt("inspect", source)
     assert code == 3
-    for part in ("not said (its slots fit SGD", "iter=4", "3x3x2x3", "batch_normalization/moving_mean"):
+    for part in ("unknown (its slots fit SGD", "iter=4", "3x3x2x3", "batch_normalization/moving_mean"):
         assert part in out
     assert "add --set class_name=CLASS" in err
     code, out, err = dtopt("inspect", source, "--json")

@@ -1,4 +1,4 @@
-"""A rule of a user's own, which NVRTC compiles at its first use."""
+"""A custom rule, which NVRTC compiles at its first use."""
 
 from __future__ import annotations
 

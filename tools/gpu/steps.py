@@ -13,7 +13,7 @@ from tools.gpu.device import Device, named
 
 
 def check_loss_scale(device: Device) -> tuple[bool, str]:
-    """A step whose gradients are not finite changes nothing but the scale, and later ones go on."""
+    """A step with gradients that are not finite changes only the scale, and later steps continue."""
     adam = named("adam")
     with device.launching(adam), tf.device(device.name):
         for in_function in (False, True):
