@@ -32,7 +32,7 @@ def uses_tensorflow() -> bool:
 
     They are, unless Keras runs on JAX or PyTorch, or will by KERAS_BACKEND, and nothing has imported TensorFlow.
     """
-    if "tensorflow" in sys.modules:
+    if sys.modules.get("tensorflow") is not None:
         return True
     keras = sys.modules.get("keras")
     known = None if keras is None else getattr(keras, "config", None)

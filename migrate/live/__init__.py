@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 from migrate.errors import ArgumentError
 from migrate.live.base import Live
+from migrate.releases.versions import Versions
 from migrate.rules import step_factors as factors
 from optim.checkpoints.live import has_slots_of_keras
 from optim.errors import UnsupportedError
 from optim.lazy import uses_tensorflow
 
 KERAS3, TF_KERAS = "keras.src.optimizers.", "tf_keras.src.optimizers."
+OF_BACKENDS = "keras.src.backend."
+"""Where Keras 3 has the classes that step on PyTorch, derived from those of `KERAS3`."""
 
 
 def adapt(optimizer: Any) -> tuple[Live, str]:
@@ -38,20 +42,8 @@ def _adapted(optimizer: Any, inner: Any) -> Live:
         from migrate.live.ours import Ours
 
         return Ours(inner)
-    if any(h.startswith((KERAS3, TF_KERAS)) for h in homes) and find_spec("tensorflow") is None:
-        raise UnsupportedError(
-            f"{type(inner).__name__} is of Keras, into whose live optimizers restoring needs TensorFlow (pip install"
-            " tensorflow); dtopt migrate checkpoint --to keras writes a file that Keras loads on JAX and PyTorch too"
-        )
-    if any(home.startswith(f"{TF_KERAS}legacy.") for home in homes):
-        from migrate.live.legacy import Legacy
-
-        return Legacy(inner, f"{TF_KERAS}legacy.", _version("tf_keras"))
-    for library, home, generation in (("keras", KERAS3, factors.KERAS3), ("tf_keras", TF_KERAS, factors.TF_KERAS)):
-        if any(h.startswith(home) for h in homes):
-            from migrate.live.indexed import Indexed
-
-            return Indexed(inner, library, generation, home, _version(library))
+    if found := next((each for each in _of_keras() if any(home.startswith(each[1]) for home in homes)), None):
+        return found[0](inner, *found[2:])
     if any(home.startswith("optax.") for home in homes) or isinstance(inner, tuple):
         raise UnsupportedError(
             "of optax give migrate.Optax(tx, params), or migrate.Optax(tx, params, state), whose params and state are"
@@ -87,8 +79,21 @@ def _unwrapped(optimizer: Any) -> tuple[Any, Any]:
     return found, optimizer if is_scaled else None
 
 
+def _of_keras() -> Iterator[tuple[Any, ...]]:
+    """Yield for each kind of Keras's optimizers its adapter, the module that shows it, and the adapter's arguments."""
+    from migrate.live import keras
+
+    legacy = f"{TF_KERAS}legacy."
+    tf_keras = Versions(_version("tf-keras"))
+    yield keras.Legacy, legacy, factors.LEGACY, (legacy,), "tf_keras.optimizers.legacy", tf_keras
+    yield keras.Indexed, TF_KERAS, factors.TF_KERAS, (TF_KERAS,), "tf_keras.optimizers", tf_keras
+    backend = sys.modules["keras"].config.backend() if "keras" in sys.modules else ""
+    versions = Versions(_version("keras"), backend)
+    yield keras.Indexed, KERAS3, factors.KERAS3, (KERAS3, OF_BACKENDS), "keras.optimizers", versions
+
+
 def _version(distribution: str) -> str:
     try:
-        return version(distribution.replace("_", "-"))
+        return version(distribution)
     except PackageNotFoundError:
-        return "of unknown release"
+        return ""

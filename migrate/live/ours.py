@@ -8,10 +8,9 @@ from typing import Any
 
 from migrate.algorithms import repeated_rows
 from migrate.algorithms.clipping import LIMITS
-from migrate.live.base import replaced
-from migrate.live.step_answers import Asks, exceptions, lazy, multiplier, of_variables
+from migrate.live.base import Live, Numbers, replaced
+from migrate.live.step_answers import exceptions, lazy, multiplier
 from migrate.models import loss_scale, rounding
-from migrate.models.loss_scale import Scaling
 from migrate.rules import comparison
 from migrate.rules import step_factors as factors
 from optim import slot_layout
@@ -21,16 +20,12 @@ from optim.errors import HyperparameterError, UnsupportedError
 from optim.state.names import plain_name
 
 
-class Ours:
-    """See `migrate.live.base.Live`."""
-
-    generation = rounding.OPTIM
+class Ours(Live):
+    """An optimizer of `optim`, or what `for_keras` made of it on JAX and PyTorch."""
 
     def __init__(self, optimizer: Any):
         import optim
 
-        self._optimizer = optimizer
-        """Whose state it is: what `for_keras` made on JAX and PyTorch."""
         inner = getattr(optimizer, "inner", optimizer)
         if isinstance(inner, optim.Groups):
             raise UnsupportedError(
@@ -43,13 +38,10 @@ class Ours:
                 f"{type(inner).__name__} is not a class of optim, so its rule is not known; restore into a class"
                 " of optim"
             )
-        self.algorithm = base.__name__
-        self.what = f"optim.{base.__name__}" if type(inner) is base else f"{type(inner).__name__} (optim)"
-        self._stock, self._rule = type(inner) is base, inner._rule
-        self.scaling: Scaling | None = None
-        self._values: Mapping[str, Any] = {}
-        self.asks: Asks = {
-            **of_variables(),
+        what = f"optim.{base.__name__}" if type(inner) is base else f"{type(inner).__name__} (optim)"
+        super().__init__(optimizer, base.__name__, rounding.OPTIM, what)
+        self._is_stock, self._rule = type(inner) is base, inner._rule
+        self.asks |= {
             factors.DECAYED: lambda row: self._is_decayed(row.variable),
             factors.MULTIPLIER: lambda row: multiplier(self._values, *self._names(row.variable)),
             factors.EXCEPTED: lambda row: exceptions(self._values, *self._names(row.variable)),
@@ -67,7 +59,7 @@ class Ours:
         rate = self._optimizer._learning_rate
         if callable(rate) and not isinstance(values["learning_rate"], Mapping):
             unknown, values["learning_rate"] = "a callable", None
-        reasons = [] if self._stock else [f"{self.what} is a class of your own: its rule was not compared"]
+        reasons = [] if self._is_stock else [f"{self.what} is a class of your own: its rule was not compared"]
         return comparison.Rule(self.algorithm, values, unknown, (*reasons, *replaced(self._optimizer)))
 
     def missing(self, variables: Sequence[Any]) -> tuple[list[str], list[str]]:
@@ -98,10 +90,9 @@ class Ours:
         return {name: slot for name, slot in found.items() if slot is not None}
 
     def scales(self, variable: Any, slot: str) -> Any:
-        """The scales of a slot of codes; None for another slot."""
         return live.state_of(self._optimizer).find(slot_layout.scale_of(slot), self._tracked()[identity(variable)])
 
-    def scalars(self, values: Mapping[str, float]) -> list[tuple[str, Any, float]]:
+    def scalars(self, values: Numbers) -> list[tuple[str, Any, float]]:
         kept = live.state_of(self._optimizer).scalars
         return [(name, v, values[name]) for name, v in kept.items() if name in values]
 
@@ -110,9 +101,6 @@ class Ours:
             return None
         initial = next((s.initial for s in (self._rule.slots if self._rule is not None else ()) if s.name == slot), 0.0)
         return None if isinstance(initial, str) else initial
-
-    def lazy_reasons(self, names: Sequence[str]) -> list[str]:
-        return []
 
     def repeated(self) -> tuple[str, ...]:
         options = self._optimizer._settings
@@ -131,5 +119,5 @@ class Ours:
         tracked = self._tracked().get(identity(variable))
         return (plain_name(variable),) if tracked is None else tracked.names
 
-    def settle(self, values: Mapping[str, float]) -> None:
+    def settle(self, values: Numbers) -> None:
         assigning.settle(self._optimizer)

@@ -84,7 +84,7 @@ def restore(
 
     Args:
       source: a file, a folder, or the prefix of a TensorFlow checkpoint, as for `read`.
-      optimizer: of `optim`, or the result of `optim.for_keras` anywhere, of Keras 3 on TensorFlow, or of tf_keras
+      optimizer: of `optim`, the result of `optim.for_keras`, of Keras 3 on any backend, or of tf_keras
         (`optimizers` or `optimizers.legacy`), in a LossScaleOptimizer or not. New slots are created for the trainable
         ones of `variables`, in their order. Or of torch.optim, with a mapping name in the source -> parameter; or
         `migrate.Optax(tx, params)`, with a mapping name in the source -> name in the pytree, `Dense_0/kernel`. If

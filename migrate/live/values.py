@@ -11,6 +11,7 @@ from migrate.bytes.arrays import LazyArray, widened
 from migrate.live.conversions import Change
 from optim.checkpoints.assigning import Value
 from optim.checkpoints.variables import dtype_called, handle
+from optim.errors import UnsupportedError
 
 
 def size(value: Any) -> int:
@@ -55,6 +56,8 @@ def filled(what: str, variable: Any, value: Any, dtype: str | None = None) -> Va
     own = handle(variable)
     dtype = dtype or own.dtype
     wanted = dtype_called(dtype)
+    if isinstance(value, (int, float)) and wanted.kind == "i" and value > np.iinfo(wanted).max:
+        raise UnsupportedError(f"{what}: {int(value)} is more than its {dtype} counts to")
 
     def load() -> np.ndarray:
         if isinstance(value, (int, float)):

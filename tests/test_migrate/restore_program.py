@@ -1,10 +1,11 @@
-"""Run by `test_restore_backends.py` on the backend of KERAS_BACKEND: restore into optimizers of `for_keras`.
+"""Run by `test_restore_backends.py` on the backend of KERAS_BACKEND: restore into optimizers of `for_keras` or Keras.
 
     python -m tests.test_migrate.restore_program CASES
 
-CASES is a JSON file with a list of `{"name", "source", "hints", "overrides", "hints_of_restore", "oracle", "steps"}`.
-Prints one JSON line for each: fidelity, reasons, and the worst error of the next steps in units of what rounding
-explains, at first and once more after the optimizer has stepped and is restored again with the variables' values.
+CASES is a JSON file with a list of `{"name", "kind", "source", "hints", "overrides", "hints_of_restore", "oracle",
+"steps"}`. Prints one JSON line for each: fidelity, reasons, and the worst error of the next steps in units of what
+rounding explains, at first and once more after the optimizer has stepped and is restored again with the variables'
+values.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import migrate
 import optim
 from tests import next_steps
+from tests.test_migrate import test_restore
 
 
 def array(variable: Any) -> np.ndarray:
@@ -37,14 +39,21 @@ class Live:
         return array(self.variable)
 
 
+def made(kind: str, state: migrate.OptimizerState) -> Any:
+    """A new optimizer with the source's hyperparameters."""
+    if kind == "keras":
+        return test_restore.make(kind, state)
+    arguments = {**state.hyperparameters, "repeated_rows": []}  # gradients are dense here
+    return optim.for_keras(getattr(optim, state.algorithm).from_config(arguments))
+
+
 def run(case: dict[str, Any]) -> dict[str, Any]:
     state = migrate.read(case["source"], **case["hints"])
     oracle = np.load(case["oracle"])
     names = [v.name for v in state.variables if v.trainable]
     start = [oracle[f"at_save/var/{i}"] for i in range(len(names))]
     live = {n: keras.Variable(x, name=n.replace("/", "_")) for n, x in zip(names, start, strict=True)}
-    arguments = {**state.hyperparameters, "repeated_rows": []}  # gradients are dense here
-    optimizer = optim.for_keras(getattr(optim, state.algorithm).from_config(arguments))
+    optimizer = made(case["kind"], state)
     variables = list(live.values())
 
     def apply(gradients: list[Any]) -> None:

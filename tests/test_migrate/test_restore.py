@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,23 +55,17 @@ RULE = ("epsilon_inside", "learning_rate_in_momentum", "momentum_slot", "initial
 
 
 def _schedules(kind: str) -> Any:
-    import keras
-    import tf_keras
-
-    return keras.optimizers.schedules if kind == "keras" else tf_keras.optimizers.schedules
+    return import_module("keras" if kind == "keras" else "tf_keras").optimizers.schedules
 
 
 def make(kind: str, state: Any) -> Any:
     """A new optimizer with the source's hyperparameters, as a user of that library writes it."""
-    import keras
-    import tf_keras
-
     import optim
 
     if kind == "optim":
         return getattr(optim, state.algorithm).from_config(state.hyperparameters)
-    home = {"keras": keras.optimizers, "tf_keras": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}[kind]
-    cls = getattr(home, state.algorithm)
+    home = import_module("keras" if kind == "keras" else "tf_keras").optimizers
+    cls = getattr(home.legacy if kind == "legacy" else home, state.algorithm)
     own = set(inspect.signature(cls.__init__).parameters) | (
         {"clipnorm", "clipvalue", "global_clipnorm", "decay", "schedule_decay"} if kind == "legacy" else set()
     )
@@ -272,6 +267,36 @@ def test_a_subclass_is_never_called_exact() -> None:
         cases._source(name), optimizer, _live("keras", name, np.load(CORPUS / name / "oracle.npz"))
     )
     assert any("class of your own" in reason for reason in report.reasons)
+
+
+def test_a_schedule_with_the_name_of_a_stock_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    import keras
+
+    import optim
+
+    @keras.saving.register_keras_serializable()
+    class InverseTimeDecay(keras.optimizers.schedules.InverseTimeDecay):
+        def __call__(self, step: Any) -> Any:
+            return 2 * super().__call__(step)
+
+    source = optim.AdamW(optim.schedules.InverseTimeDecay(0.01, 10, 0.5))
+    variables = _trained(source)
+    optim.save_checkpoint(tmp_path / "c", source, variables)
+    for cls, fidelity in (
+        (InverseTimeDecay, APPROXIMATE),
+        (keras.optimizers.schedules.InverseTimeDecay, EXACT),
+    ):
+        live = keras.optimizers.AdamW(cls(0.01, 10, 0.5))
+        report = migrate.restore(tmp_path / "c", live, variables)
+        assert report.fidelity == fidelity, report.reasons
+        assert fidelity == EXACT or "the schedule InverseTimeDecay" in report.reasons[0]
+
+
+def test_more_steps_than_a_counter_holds_are_refused() -> None:
+    import tensorflow as tf
+
+    with pytest.raises(UnsupportedError, match="3000000000 is more than its int32 counts to"):
+        values.filled("iterations", tf.Variable(0, dtype="int32"), 3_000_000_000)
 
 
 def test_an_optimizer_built_on_other_variables_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""`migrate.restore` on JAX and PyTorch, into optimizers of `for_keras`: the next steps are those of the source."""
+"""`migrate.restore` on JAX and PyTorch, into optimizers of `for_keras` and Keras: the next steps are the source's."""
 
 from __future__ import annotations
 
@@ -14,17 +14,25 @@ from tests.test_migrate import test_restore, test_resume
 from tests.test_migrate.confirm import confirmed
 from tests.test_optim.test_backends import program
 
-NAMES = [name for name, kinds in test_restore.CASES.items() if kinds["optim"] == test_restore.EXACT]
+KINDS = ("optim", "keras")
+NAMES = {
+    kind: [name for name, kinds in test_restore.CASES.items() if kinds.get(kind) == test_restore.EXACT]
+    for kind in KINDS
+}
 DENSE = {"tf115-sgd-decay-clipvalue-embed": "embedding/embeddings: where a batch has a row several times"}
 """What a source did with repeated rows of a table, of which gradients are dense on these backends."""
-FEW = ("keras231-nadam-eps-convbn", "tf24-sgd-momentum-ckpt-convbn", "tf29-dtensor-adam-mlp")
+FEW = {
+    "optim": ["keras231-nadam-eps-convbn", "tf24-sgd-momentum-ckpt-convbn", "tf29-dtensor-adam-mlp"],
+    "keras": ["keras38-nadam-mlp", "tf24-sgd-momentum-ckpt-convbn", "extra-keras315-adam-accumulation-schedule-keras"],
+}
 
 
-def _case(name: str) -> dict[str, Any]:
+def _case(name: str, kind: str) -> dict[str, Any]:
     source, hints = test_resume._source(name), test_restore._hints(name)
     is_exact = migrate.read(source, **hints).fidelity == test_restore.EXACT
     return {
         "name": name,
+        "kind": kind,
         "source": source,
         "hints": hints,
         "overrides": {} if is_exact else confirmed(source, **hints),
@@ -34,19 +42,20 @@ def _case(name: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("backend", "names"), [("jax", FEW), broad("jax", NAMES), broad("torch", NAMES)], ids=["few on jax", "jax", "torch"]
 )
-def test_the_next_steps(backend: str, names: list[str], tmp_path: Path) -> None:
+def test_the_next_steps(backend: str, names: dict[str, list[str]], kind: str, tmp_path: Path) -> None:
     path = tmp_path / "cases.json"
-    path.write_text(json.dumps([_case(name) for name in names]))
+    path.write_text(json.dumps([_case(name, kind) for name in names[kind]]))
     found = program(backend, "restore_program", str(path), package="tests.test_migrate")
-    assert [each["name"] for each in found] == list(names)
+    assert [each["name"] for each in found] == names[kind]
     for each in found:
         if each["name"] in DENSE:
             assert each["fidelity"] == "approximate", each
             assert [reason[: len(DENSE[each["name"]])] for reason in each["reasons"]] == [DENSE[each["name"]]]
         else:
             assert each["fidelity"] == "exact", each
-        assert each["what"].startswith("optim."), each
+        assert each["what"].startswith(f"{kind}."), each
         assert max(each["errors"]) <= 1, each
