@@ -30,8 +30,8 @@ app.add_typer(bench.app, name="bench")
 app.command()(demo.demo)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"dtopt {release.version()}")
         raise typer.Exit
 
@@ -103,11 +103,11 @@ def _run() -> None:
 
 
 def _quit(error: BaseException) -> NoReturn:
-    said, code = _told(error)
+    message, code = _message(error)
     confirm, choices = typed.answers_to(error)
     if code != Exit.NOBODY_READS:
-        output.tell(said, (command for command in (confirm, *choices) if command))
-        _print_error(said, code, confirm_command=confirm, choice_commands=choices)
+        output.tell(message, (command for command in (confirm, *choices) if command))
+        _print_error(message, code, confirm_command=confirm, choice_commands=choices)
     for stream in (sys.stdout, sys.stderr):
         _let_go(stream)
     sys.exit(code)
@@ -121,7 +121,7 @@ def _let_go(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _told(error: BaseException) -> tuple[str, int]:
+def _message(error: BaseException) -> tuple[str, int]:
     """The message of an error, and the exit code."""
     stopped = interruption(error)
     if isinstance(stopped, KeyboardInterrupt):
@@ -138,12 +138,12 @@ def _told(error: BaseException) -> tuple[str, int]:
     return output.message(f"{what}; please report it, with what --debug shows"), Exit.BROKEN
 
 
-def _print_error(said: str, code: Any, **commands: Any) -> None:
+def _print_error(message: str, code: Any, **commands: Any) -> None:
     """With `--json` as the one document, if the command has not printed one."""
     if code and "--json" in sys.argv[1:] and not output.printed.document:
         with contextlib.suppress(OSError):
-            found = {name: command for name, command in commands.items() if command}
-            output.print_json({"error": said.removeprefix("dtopt: "), "exit_code": int(code), **found})
+            extra = {name: command for name, command in commands.items() if command}
+            output.print_json({"error": message.removeprefix("dtopt: "), "exit_code": int(code), **extra})
             sys.stdout.flush()
 
 

@@ -47,7 +47,7 @@ def tensorflow_quietly() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere, _without_others(), _keeping_garbage():
             os.dup2(nowhere.fileno(), 2)
@@ -55,8 +55,8 @@ def tensorflow_quietly() -> None:
 
             tf.config.list_physical_devices()
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 @contextmanager

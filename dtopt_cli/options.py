@@ -155,7 +155,7 @@ class Hints:
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `migrate`'s functions. A file that is no JSON is a usage error."""
-        given = {
+        values = {
             "format": self.format,
             "optimizer_config": _json(self.optimizer_config, "--optimizer-config", dict),
             "variables": _json(self.variables, "--variables", list),
@@ -164,23 +164,23 @@ class Hints:
             "overrides": _settings(self.overrides or ()),
         }
         if self.optimizer_from is None:
-            return given
+            return values
         from dtopt_cli import programs
 
-        return given | programs.hints(self.optimizer_from, self.optimizer_config, self.generation)
+        return values | programs.hints(self.optimizer_from, self.optimizer_config, self.generation)
 
     def words(self) -> list[str]:
         """As they were typed, for a command that is to be given them, too."""
-        given = (
+        pairs = (
             ("--from", None if self.format == "auto" else self.format),
             ("--optimizer-config", self.optimizer_config),
             ("--optimizer-from", self.optimizer_from),
             ("--variables", self.variables),
             ("--generation", self.generation),
             ("--optimizer", self.optimizer_path),
-            *(("--set", each) for each in self.overrides or ()),
+            *(("--set", override) for override in self.overrides or ()),
         )
-        return [word for option, value in given if value is not None for word in (option, value)]
+        return [word for option, value in pairs if value is not None for word in (option, value)]
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,11 @@ class Partial:
 
     def words(self) -> list[str]:
         """As they were typed, for a command that is to be given them, too."""
-        given = [*(("--fresh", each) for each in self.fresh or ()), *(("--grown", each) for each in self.grown or ())]
-        return [*(word for pair in given for word in pair), *(["--weights-only"] if self.weights_only else [])]
+        pairs = [
+            *(("--fresh", pattern) for pattern in self.fresh or ()),
+            *(("--grown", pattern) for pattern in self.grown or ()),
+        ]
+        return [*(word for pair in pairs for word in pair), *(["--weights-only"] if self.weights_only else [])]
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
@@ -208,13 +211,15 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     records = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in of_command.items():
-        own = inspect.signature(records[name]).parameters.values() if name in records else [parameter]
+        fields_ = inspect.signature(records[name]).parameters.values() if name in records else [parameter]
         of = get_type_hints(records[name], include_extras=True) if name in records else kinds
-        parameters += [one.replace(kind=one.KEYWORD_ONLY, annotation=of[one.name]) for one in own]
+        parameters += [one.replace(kind=one.KEYWORD_ONLY, annotation=of[one.name]) for one in fields_]
 
-    def called(**given: Any) -> None:
-        made = {name: kind(**{one.name: given.pop(one.name) for one in fields(kind)}) for name, kind in records.items()}
-        command(**given, **made)
+    def called(**values: Any) -> None:
+        instances = {
+            name: kind(**{one.name: values.pop(one.name) for one in fields(kind)}) for name, kind in records.items()
+        }
+        command(**values, **instances)
 
     called.__name__, called.__doc__ = command.__name__, command.__doc__
     called.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -228,7 +233,7 @@ def _settings(typed: Iterable[str]) -> dict[str, Any]:
     from migrate.bytes import json_text
 
     try:
-        return json_text.once(surfaces.setting(each, json_text.once) for each in typed)
+        return json_text.once(surfaces.setting(text, json_text.once) for text in typed)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--set") from error
 
@@ -242,25 +247,25 @@ def _without_doubles(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str,
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _json(given: str | None, option: str, kind: type) -> Any:
+def _json(source: str | None, option: str, kind: type) -> Any:
     """A file of JSON, or the JSON itself; a mapping also in a pickle, as it was kept of `get_config()`."""
-    if given is None:
+    if source is None:
         return None
-    inline = given.lstrip().startswith(("{", "["))
-    shown = "the value" if inline else given
+    inline = source.lstrip().startswith(("{", "["))
+    shown = "the value" if inline else source
     from migrate.bytes import hint_files
 
     try:
-        text = given.encode() if inline else hint_files.read(given)
+        text = source.encode() if inline else hint_files.read(source)
     except OSError as error:
-        raise typer.BadParameter(f"{given} cannot be read: {error.strerror}", param_hint=option) from error
+        raise typer.BadParameter(f"{source} cannot be read: {error.strerror}", param_hint=option) from error
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
     if kind is dict and not inline:
         from migrate.bytes import safe_pickle
 
         if safe_pickle.is_pickle(text):
-            return safe_pickle.loads_config(text, given)
+            return safe_pickle.loads_config(text, source)
     form = FORMS[kind]
     try:
         value = json.loads(text, object_pairs_hook=lambda pairs: _without_doubles(pairs, option))  # of any UTF

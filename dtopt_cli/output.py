@@ -38,7 +38,7 @@ def _console(**options: Any) -> Console:
         """Shows control characters in what it prints."""
 
         def print(self, *objects: Any, **how: Any) -> None:
-            super().print(*(plain(each) if isinstance(each, str) else each for each in objects), **how)
+            super().print(*(plain(value) if isinstance(value, str) else value for value in objects), **how)
 
     return Plain(**options)
 
@@ -47,8 +47,8 @@ def hang(console: Console, first: str, text: str) -> None:
     """Print a text after its first words, in a terminal with all further lines below its beginning."""
     text = line(text)
     lines = fold(text, console.width - 1, first) if console.is_terminal else [first + text]
-    for each in lines:
-        console.print(each, markup=False, soft_wrap=True)
+    for row in lines:
+        console.print(row, markup=False, soft_wrap=True)
 
 
 def fold(text: str, width: int, first: str) -> list[str]:
@@ -66,7 +66,7 @@ def fold(text: str, width: int, first: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [each.replace("\0", " ") for each in lines] or [first.rstrip()]
+    return [row.replace("\0", " ") for row in lines] or [first.rstrip()]
 
 
 def tell(text: str, commands: Iterable[str] = ()) -> None:

@@ -47,7 +47,7 @@ class Recording(parsing.Group):
             return super().invoke(ctx)
 
 
-def answering(words: Sequence[str], asked: Questions, *, exists: bool = False) -> tuple[str, tuple[str, ...]]:
+def answering(words: Sequence[str], questions: Questions, *, exists: bool = False) -> tuple[str, tuple[str, ...]]:
     """The command that answers every question with one answer, and those with each answer of the others.
 
     Args:
@@ -60,7 +60,7 @@ def answering(words: Sequence[str], asked: Questions, *, exists: bool = False) -
     def command(answers: Mapping[str, Any]) -> str:
         return shown((*with_options(words, surfaces.words(answers)), *written))
 
-    return command(asked.answers) if asked.answers else "", tuple(map(command, asked.choices))
+    return command(questions.answers) if questions.answers else "", tuple(map(command, questions.choices))
 
 
 def answered(report: ReportT, words: Sequence[str] | None = None, *, exists: bool = False) -> ReportT:

@@ -79,5 +79,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Build what is published.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("dist"))
     parser.add_argument("--light", action="store_true", help="dtopt-light alone")
-    given = parser.parse_args()
-    main(given.folder.resolve(), given.light)
+    options = parser.parse_args()
+    main(options.folder.resolve(), options.light)

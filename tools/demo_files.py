@@ -28,12 +28,12 @@ TIME = (1980, 1, 1, 0, 0, 0)
 
 def members() -> dict[str, bytes]:
     """The content of each file by its name in the archive."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for name, source in FILES.items():
         path = FIXTURES / source
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            found[f"{name}/{file.name}" if path.is_dir() else name] = file.read_bytes()
-    return found
+            contents[f"{name}/{file.name}" if path.is_dir() else name] = file.read_bytes()
+    return contents
 
 
 def main() -> None:

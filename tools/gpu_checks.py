@@ -81,10 +81,10 @@ def main(arguments: Sequence[str]) -> int:
     pipe, *rest = arguments
     emulated = "--emulated" in rest
     names = [word for word in rest if word != "--emulated"]
-    with os.fdopen(int(pipe), "w", buffering=1) as told:
-        found = [] if emulated else tf.config.list_physical_devices("GPU")
-        told.write(json.dumps({"tensorflow": tf.version.VERSION, "gpus": len(found)}) + "\n")
-        if not emulated and not found:
+    with os.fdopen(int(pipe), "w", buffering=1) as messages:
+        gpus = [] if emulated else tf.config.list_physical_devices("GPU")
+        messages.write(json.dumps({"tensorflow": tf.version.VERSION, "gpus": len(gpus)}) + "\n")
+        if not emulated and not gpus:
             return 4
         if "meshes" in names:
             meshes.divide(emulated)
@@ -99,8 +99,8 @@ def main(arguments: Sequence[str]) -> int:
             return devices[0]
 
         for name in names:
-            told.write(json.dumps({"begins": name}) + "\n")
-            told.write(json.dumps({"ends": name, **run(name, device)}) + "\n")
+            messages.write(json.dumps({"begins": name}) + "\n")
+            messages.write(json.dumps({"ends": name, **run(name, device)}) + "\n")
     return 0
 
 

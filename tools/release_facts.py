@@ -52,14 +52,14 @@ def text() -> str:
 
 def _traits() -> Iterator[str]:
     for name, text in described().items():
-        having = [each for each in GENERATIONS if getattr(traits(each), name) is True]
+        having = [generation for generation in GENERATIONS if getattr(traits(generation), name) is True]
         if isinstance(getattr(traits(None), name), bool):
-            yield f"| {text} | {', '.join(f'`{each}`' for each in having)} |\n"
+            yield f"| {text} | {', '.join(f'`{generation}`' for generation in having)} |\n"
 
 
 def _section(fact: Fact) -> str:
-    found = fact.among(RELEASES)
-    rows = "".join(f"| {fact.answers[answer]} | {_releases(fact, answer)} |\n" for answer in found)
+    answers = fact.among(RELEASES)
+    rows = "".join(f"| {fact.answers[answer]} | {_releases(fact, answer)} |\n" for answer in answers)
     return f"\n**{fact.question}**\n\n| a release | |\n|---|---|\n{rows}\nSource: {fact.source}.\n"
 
 

@@ -117,12 +117,12 @@ class Signatures(griffe.Extension):
     """Gives each class the signature that `inspect` finds: an optimizer's is made from its rule."""
 
     def on_class_instance(self, *, node: Any, cls: griffe.Class, **_: Any) -> None:
-        made = getattr(getattr(node, "obj", None), "__signature__", None)
-        if made is None or issubclass(node.obj, BaseException):
+        signature = getattr(getattr(node, "obj", None), "__signature__", None)
+        if signature is None or issubclass(node.obj, BaseException):
             return
         first = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
         rest = [
             griffe.Parameter(p.name, kind=KINDS[p.kind], default=None if p.default is p.empty else repr(p.default))
-            for p in made.parameters.values()
+            for p in signature.parameters.values()
         ]
         cls.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(first, *rest)))

@@ -122,17 +122,17 @@ def run(wheel: Path, python: str, tensorflow: str, tests: tuple[str, ...]) -> di
         no_compiler = {"CXX": "none", "XDG_CACHE_HOME": str(folder / "cache")}
         version = call(interpreter, "-c", "import platform; print(platform.python_version())").stdout.strip()
         smoke = call(interpreter, "-c", SMOKE, cwd=folder, check=False, **no_compiler)
-        found: dict[str, Any] = {"python": version, "tensorflow": tensorflow}
+        result: dict[str, Any] = {"python": version, "tensorflow": tensorflow}
         if smoke.returncode != 0:
-            said = smoke.stderr.strip().splitlines()[-1:]
-            return {**found, "passed": 0, "failed": 1, "skipped": 0, "failures": [f"smoke: {' '.join(said)}"]}
-        found |= json.loads(smoke.stdout.splitlines()[-1])
+            last_line = smoke.stderr.strip().splitlines()[-1:]
+            return {**result, "passed": 0, "failed": 1, "skipped": 0, "failures": [f"smoke: {' '.join(last_line)}"]}
+        result |= json.loads(smoke.stdout.splitlines()[-1])
         if not tests:
-            return {**found, "passed": 0, "failed": 0, "skipped": 0, "failures": []}
+            return {**result, "passed": 0, "failed": 0, "skipped": 0, "failures": []}
         report = folder / "report.xml"
         words = ["timeout", str(LIMIT), interpreter, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml", report]
         call(*words, *(f"tests/{name}" for name in tests), cwd=folder, check=False, **no_compiler)
-        return {**found, **counted(report)}
+        return {**result, **counted(report)}
 
 
 def counted(report: Path) -> dict[str, Any]:
@@ -182,10 +182,10 @@ def light(wheel: str, *pythons: str) -> None:
 def measure(wheel: str, names: tuple[str, ...], tests: tuple[str, ...]) -> None:
     """Run combinations one after the other, and keep each result as it comes."""
     known = [f"{p}/{t}" for t, pythons in PYTHONS.items() for p in pythons]
-    wanted = [each for name in names for each in known if name in (each, each.split("/")[0])] if names else known
+    selection = [name_ for name in names for name_ in known if name in (name_, name_.split("/")[0])] if names else known
     failed = 0
     commit = call("git", "log", "-1", "--format=%h").stdout.strip()
-    for name in wanted:
+    for name in selection:
         python, tensorflow = name.split("/")
         started = time.monotonic()
         result = run(Path(wheel), python, tensorflow, tests) | {"commit": commit}

@@ -64,7 +64,7 @@ class Algorithm:
       name: as `-o` takes it; class_name: the class in Keras and in `optim`.
       kind: the rule of `optim`, which is the reference, in float64; its defaults are the arguments'.
       arguments: names of the arguments that users can set, numbers and flags.
-      given: values other than the rule's defaults.
+      settings: values other than the rule's defaults.
       further_reads: arrays of the parameter's shape that a step must read again, in a second or third pass.
       weight_decay: value without `--weight-decay`, or None.
       tolerance: of the agreement in float32; largest_checked: elements of the largest tensor that is checked if the
@@ -77,7 +77,7 @@ class Algorithm:
     class_name: str
     kind: type[Rule]
     arguments: tuple[str, ...]
-    given: Arguments = field(default_factory=dict)
+    settings: Arguments = field(default_factory=dict)
     further_reads: int = 0
     weight_decay: float | None = None
     tolerance: float = TOLERANCE
@@ -89,7 +89,7 @@ class Algorithm:
     def hyperparameters(self) -> Arguments:
         """All arguments by name: floats and flags."""
         declared = arguments_of(self.kind)
-        return {name: self.given.get(name, declared[name].default) for name in self.arguments}
+        return {name: self.settings.get(name, declared[name].default) for name in self.arguments}
 
     @cached_property
     def rule(self) -> Rule:
@@ -99,8 +99,8 @@ class Algorithm:
 
     def slots_of(self, tensor: Tensor) -> dict[str, tuple[int, ...]]:
         """Return the slots of a tensor by name: which dims of the tensor each has."""
-        found = {slot.name: self.rule.slot_dims(slot, tensor.shape, [tensor.name]) for slot in self.rule.slots}
-        return {name: dims for name, dims in found.items() if dims is not None}
+        slot_dims = {slot.name: self.rule.slot_dims(slot, tensor.shape, [tensor.name]) for slot in self.rule.slots}
+        return {name: dims for name, dims in slot_dims.items() if dims is not None}
 
 
 _MOMENTS = ("learning_rate", "beta_1", "beta_2", "epsilon")
@@ -183,30 +183,32 @@ ALIASES = {"momentum": "sgd:momentum=0.9"}
 def algorithm(text: str) -> Algorithm:
     """Return the optimizer that `-o` names, with its arguments. Raises: UnknownNameError, OptionError."""
     name, *pairs = ALIASES.get(text, text).split(":")
-    found = next((known for known in ALGORITHMS if known.name == name), None)
-    if found is None:
+    algorithm_ = next((known for known in ALGORITHMS if known.name == name), None)
+    if algorithm_ is None:
         names = ", ".join(known.name for known in ALGORITHMS)
         raise UnknownNameError(f"no optimizer is called {name!r} in the benchmarks; there are: {names}")
-    given = dict(_argument(found, pair) for pair in pairs)
-    words = [f"{key}={shown(given[key])}" for key in found.hyperparameters if key in given]
-    return replace(found, given={**found.given, **given}, text=":".join([name, *words]))
+    settings = dict(_argument(algorithm_, pair) for pair in pairs)
+    words = [f"{key}={shown(settings[key])}" for key in algorithm_.hyperparameters if key in settings]
+    return replace(algorithm_, settings={**algorithm_.settings, **settings}, text=":".join([name, *words]))
 
 
-def _argument(found: Algorithm, pair: str) -> tuple[str, Any]:
+def _argument(algorithm: Algorithm, pair: str) -> tuple[str, Any]:
     name, equals, value = pair.partition("=")
-    if name not in found.hyperparameters or not equals:
-        names = ", ".join(found.hyperparameters)
-        raise OptionError(f"{found.name} takes no {pair!r}; write {found.name}:ARGUMENT=VALUE with one of: {names}")
-    if isinstance(found.hyperparameters[name], bool):
+    if name not in algorithm.hyperparameters or not equals:
+        names = ", ".join(algorithm.hyperparameters)
+        raise OptionError(
+            f"{algorithm.name} takes no {pair!r}; write {algorithm.name}:ARGUMENT=VALUE with one of: {names}"
+        )
+    if isinstance(algorithm.hyperparameters[name], bool):
         if value.lower() in ("true", "false"):
             return name, value.lower() == "true"
-        raise OptionError(f"{found.name}: {name} is true or false, not {value!r}")
+        raise OptionError(f"{algorithm.name}: {name} is true or false, not {value!r}")
     try:
         number = float(value)
     except ValueError:
         number = float("nan")
     if not isfinite(number):
-        raise OptionError(f"{found.name}: {name} is a number, not {value!r}")
+        raise OptionError(f"{algorithm.name}: {name} is a number, not {value!r}")
     return name, number
 
 

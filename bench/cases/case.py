@@ -60,8 +60,8 @@ class Case:
     @property
     def weight_decay(self) -> float:
         """Weight decay in effect."""
-        given = self.options.weight_decay
-        return (self.algorithm.weight_decay if given is None else given) or 0.0
+        option = self.options.weight_decay
+        return (self.algorithm.weight_decay if option is None else option) or 0.0
 
     def is_sparse(self, tensor: Tensor) -> bool:
         """Whether the gradient of the tensor is a set of rows."""

@@ -58,17 +58,17 @@ def _axis(mesh: MeshShape, preferred: str, otherwise: int) -> tuple[str, int]:
     return next((axis for axis in mesh.axes if axis[0] == preferred), mesh.axes[otherwise])
 
 
-def _one_axis(tensor: Tensor, axis: tuple[str, int], wanted: int) -> Sharding:
+def _one_axis(tensor: Tensor, axis: tuple[str, int], preferred_dim: int) -> Sharding:
     """Split the wanted dim over one axis, or the largest other dim that its size divides, or no dim."""
     name, size = axis
     others = sorted(range(len(tensor.shape)), key=lambda dim: -tensor.shape[dim])
-    for dim in (wanted, *others):
+    for dim in (preferred_dim, *others):
         if tensor.shape[dim] % size == 0:
             split = tuple(name if d == dim else None for d in range(len(tensor.shape)))
-            if dim == wanted:
+            if dim == preferred_dim:
                 return Sharding(split)
-            return Sharding(split, f"{_what(tensor, wanted, size)}: dim {dim} is split over {name} instead")
-    return Sharding((None,) * len(tensor.shape), f"{_what(tensor, wanted, size)}: every device holds it whole")
+            return Sharding(split, f"{_what(tensor, preferred_dim, size)}: dim {dim} is split over {name} instead")
+    return Sharding((None,) * len(tensor.shape), f"{_what(tensor, preferred_dim, size)}: every device holds it whole")
 
 
 def _what(tensor: Tensor, dim: int, size: int) -> str:
@@ -99,10 +99,10 @@ def _kerashub(tensor: Tensor, mesh: MeshShape) -> Sharding:
         return _replicated(tensor, mesh)
     batch, model = _axis(mesh, "batch", 0), _axis(mesh, "model", -1)
     turned = tensor.model_dim == 0 or any(part in _INTO_HEADS for part in tensor.name.split("/"))
-    wanted = (model, batch) if turned else (batch, model)
+    dim_axes = (model, batch) if turned else (batch, model)
     split: list[str | None] = []
     whole = []
-    for dim, (name, size) in enumerate(wanted):
+    for dim, (name, size) in enumerate(dim_axes):
         fits = tensor.shape[dim] % size == 0 and name not in split
         split.append(name if fits else None)
         if not fits and name not in split:
@@ -121,7 +121,7 @@ def _largest_axis(tensor: Tensor, mesh: MeshShape) -> Sharding:
     split: list[str | None] = [None] * len(tensor.shape)
     left_over = []
     for name, size in sorted(mesh.axes, key=lambda axis: -axis[1]):
-        free = [d for d, taken in enumerate(split) if taken is None and tensor.shape[d] % size == 0]
+        free = [d for d, axis_of_dim in enumerate(split) if axis_of_dim is None and tensor.shape[d] % size == 0]
         if free:
             split[max(free, key=lambda d: (tensor.shape[d], -d))] = name
         elif size > 1:

@@ -89,7 +89,7 @@ class Options:
     def words(self) -> list[str]:
         """Return the words of the command line for the options that differ from the defaults."""
         kind, limit = clip_of(self.clip) if self.clip is not None else ("value", None)
-        said = {
+        values = {
             f"--{CLIPS[kind].replace('_', '-')}": None if limit is None else f"{limit:g}",
             "--ema-momentum": self.ema,
             "--gradient-accumulation-steps": self.accumulate if self.accumulate > 1 else None,
@@ -101,7 +101,7 @@ class Options:
             "--in": self.where,
         }
         flags = {"--use-ema": self.ema is not None, "--lazy-rows": self.lazy_rows, "--in-situ": self.in_situ}
-        pairs = [[name, str(value)] for name, value in said.items() if value is not None]
+        pairs = [[name, str(value)] for name, value in values.items() if value is not None]
         return [*(word for pair in pairs for word in pair), *(name for name, on in flags.items() if on)]
 
 

@@ -50,8 +50,8 @@ def of_variables(name: str, source: str, variables: Iterable[tuple[str, Sequence
     return _named(name, source, (_tensor(entry, i, source) for i, entry in enumerate(entries)))
 
 
-def _named(name: str, source: str, found: Iterable[Tensor]) -> Shapes:
-    tensors = tuple(found)
+def _named(name: str, source: str, entries: Iterable[Tensor]) -> Shapes:
+    tensors = tuple(entries)
     if not tensors:
         raise OptionError(f"{source} must hold a JSON list of shapes with at least one in it")
     seen: set[str] = set()

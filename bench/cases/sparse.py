@@ -21,9 +21,9 @@ class Rows:
     def at(self, positions: np.ndarray) -> np.ndarray:
         """Return the table's elements at flat positions."""
         row, column = np.divmod(positions, self.shape[1])
-        found = self.touched(positions)
+        is_touched = self.touched(positions)
         place = np.minimum(np.searchsorted(self.indices, row), len(self.indices) - 1)
-        return np.where(found, self.values[place, column], np.float32(0.0))
+        return np.where(is_touched, self.values[place, column], np.float32(0.0))
 
     def touched(self, positions: np.ndarray) -> np.ndarray:
         """Whether each flat position is in one of these rows."""

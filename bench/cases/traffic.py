@@ -46,11 +46,11 @@ def touched_bytes(case: Case) -> int | None:
     """Return the least traffic if only the rows of sparse gradients are updated; None in a dense case."""
     if case.options.sparse_rows is None:
         return None
-    found = 0
+    total = 0
     for index, tensor in enumerate(case.tensors):
         part = case.touched_rows(index) / tensor.shape[0] if case.is_sparse(tensor) else 1.0
-        found += round(tensor_bytes(case, tensor) * part)
-    return found
+        total += round(tensor_bytes(case, tensor) * part)
+    return total
 
 
 def working_set(case: Case, on_mesh: bool) -> int:

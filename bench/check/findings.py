@@ -34,11 +34,11 @@ def stable(findings: Iterable[Finding]) -> bool:
 
 def document(findings: Iterable[Finding], of: str) -> dict[str, Any]:
     """Return the output of `dtopt bench check --json`; `of` is "run" or "machine"."""
-    found = tuple(findings)
+    results = tuple(findings)
     return {
         "kind": "dtopt bench check",
         "schema_version": SCHEMA_VERSION,
         "of": of,
-        "stable": stable(found),
-        "findings": plain(found),
+        "stable": stable(results),
+        "findings": plain(results),
     }

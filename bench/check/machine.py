@@ -59,8 +59,8 @@ def check(
     pieces = even_work(seconds, clock, work or _work)
     after = read(root)
     cpus = len(os.sched_getaffinity(0))
-    found = [*_load(load(), cpus), *_processes(before, after, cpus), *_throttling(before, after), *_frequency(root)]
-    return (*found, *_pieces(pieces))
+    results = [*_load(load(), cpus), *_processes(before, after, cpus), *_throttling(before, after), *_frequency(root)]
+    return (*results, *_pieces(pieces))
 
 
 def read(root: Path = Path("/")) -> Reading:
@@ -70,8 +70,8 @@ def read(root: Path = Path("/")) -> Reading:
         if _text(root / "proc/stat")
         else []
     )
-    own = os.getpid()
-    processes = dict(_processes_of(root, own))
+    self_pid = os.getpid()
+    processes = dict(_processes_of(root, self_pid))
     cores = (root / "sys/devices/system/cpu").glob("cpu*/thermal_throttle/core_throttle_count")
     throttled = sum(int(_text(path) or 0) for path in cores)
     group = dict(line.split()[:2] for line in _text(root / "sys/fs/cgroup/cpu.stat").splitlines() if " " in line)
@@ -83,11 +83,11 @@ def read(root: Path = Path("/")) -> Reading:
     )
 
 
-def _processes_of(root: Path, own: int) -> Iterator[tuple[int, tuple[str, int]]]:
+def _processes_of(root: Path, self_pid: int) -> Iterator[tuple[int, tuple[str, int]]]:
     for path in (root / "proc").glob("[0-9]*/stat"):
         name, _, rest = _text(path).partition(") ")
         words = rest.split()
-        if len(words) > 12 and int(path.parent.name) != own:
+        if len(words) > 12 and int(path.parent.name) != self_pid:
             yield int(path.parent.name), (name.partition("(")[2], int(words[11]) + int(words[12]))
 
 
@@ -96,13 +96,13 @@ def even_work(seconds: float, clock: Clock, work: Callable[[], object]) -> list[
     start = clock()
     work()
     repeats = max(1, int(seconds / PIECES / max(clock() - start, 1e-6)))
-    found = []
+    durations = []
     for _ in range(PIECES):
         start = clock()
         for _ in range(repeats):
             work()
-        found.append((clock() - start) / repeats)
-    return found
+        durations.append((clock() - start) / repeats)
+    return durations
 
 
 def _work() -> int:

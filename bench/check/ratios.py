@@ -40,12 +40,12 @@ def check(result: Result, kind: Kind) -> Iterator[Finding]:
     for rows in _cases(result.rows, [name for name in kind.reading.name if name != "peer"]):
         times = {row.peer: row.times() for row in rows if row.status == "ok"}
         for row, again in zip(rows, kind.update_ratios(rows), strict=True):
-            found = _by_baseline(again)
+            ratios = _by_baseline(again)
             for ratio in _by_baseline(row).values():
                 if ratio.baseline != row.peer and ratio.verdict != "unclear":
                     logs = stats.log_ratios(times[row.peer], times[ratio.baseline])
                     where = f"{row.workload} {row.optimizer}: {row.peer} against {ratio.baseline}"
-                    yield from of_verdict(ratio.verdict, found.get(ratio.baseline), logs, where, len(times) - 1)
+                    yield from of_verdict(ratio.verdict, ratios.get(ratio.baseline), logs, where, len(times) - 1)
         yield from _without_verdict(rows)
 
 

@@ -48,23 +48,25 @@ MORE_ON_DEVICE = 1.25
 def check(result: Result) -> tuple[Finding, ...]:
     """Return findings that question a run; empty for a quiet one."""
     kind = KINDS[result.kind]
-    found = [*_context(result), *ratios.check(result, kind)]
+    results = [*_context(result), *ratios.check(result, kind)]
     if kind.reading is not None and kind.reading.unit == "s":
         compared = kind.update_ratios is not None and sum(row.status == "ok" for row in result.rows) > 1
         for measurement in measurements(result).values():
-            found += [_within_a_run(finding) if compared else finding for finding in _row(measurement)]
+            results += [_within_a_run(finding) if compared else finding for finding in _row(measurement)]
     for row in result.rows:
         if row.status == "failed":
-            found.append(Finding("warning", "failed", _where(row), f"failed: {row.reason}"))
+            results.append(Finding("warning", "failed", _where(row), f"failed: {row.reason}"))
         if getattr(row, "device_seconds", None) and row.device_seconds > MORE_ON_DEVICE * row.median:
             text = (
                 f"{row.device_seconds * 1e3:.3g} ms by events of the GPU, {row.median * 1e3:.3g} ms by the wall clock"
             )
-            found.append(Finding("warning", "clocks", _where(row), text))
+            results.append(Finding("warning", "clocks", _where(row), text))
         warm = getattr(row, "warm_up", None)
         if warm is not None and not warm.steady:
-            found.append(Finding("warning", "warm-up", _where(row), f"not steady after {warm.steps} steps of warm-up"))
-    return tuple(found)
+            results.append(
+                Finding("warning", "warm-up", _where(row), f"not steady after {warm.steps} steps of warm-up")
+            )
+    return tuple(results)
 
 
 def _within_a_run(finding: Finding) -> Finding:
@@ -140,11 +142,11 @@ def two_modes(times: Sequence[float]) -> tuple[float, float] | None:
     """Return the means of two groups that are separate by Ashman's D (1994) and by a tenth, or None."""
     ordered = sorted(times)
     least = max(3, round(SMALLEST_GROUP * len(ordered)))
-    best, found = APART, None
+    best, modes = APART, None
     for cut in range(least, len(ordered) - least + 1):
         low, high = ordered[:cut], ordered[cut:]
         spread = sqrt((pstdev(low) ** 2 + pstdev(high) ** 2) / 2)
-        apart = fmean(high) - fmean(low)
-        if apart > best * spread and apart > UNSTEADY_IQR * median(ordered):
-            best, found = (apart / spread if spread else best), (fmean(low), fmean(high))
-    return found
+        distance = fmean(high) - fmean(low)
+        if distance > best * spread and distance > UNSTEADY_IQR * median(ordered):
+            best, modes = (distance / spread if spread else best), (fmean(low), fmean(high))
+    return modes

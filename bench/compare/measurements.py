@@ -65,7 +65,7 @@ def measurements(result: Result, apart_from: Collection[str] = ()) -> dict[Name,
         raise IncomparableError(
             f"a result of `dtopt bench {result.kind}` holds nothing measured that could be compared"
         )
-    found = {}
+    by_name = {}
     for row in result.rows:
         plain = tuple(pair for pair in _members(row, reading.name) if pair[0] not in apart_from)
         measured = reading.values(row) or {"": ()}
@@ -75,8 +75,8 @@ def measurements(result: Result, apart_from: Collection[str] = ()) -> dict[Name,
             roofs: Roofs = {}
             if result.roofs and values:
                 values, roofs = _beside_roofs(result, row)
-            found[name] = Measurement(name, values, reading.unit, row.status, row.reason, row.rerun, version, roofs)
-    return found
+            by_name[name] = Measurement(name, values, reading.unit, row.status, row.reason, row.rerun, version, roofs)
+    return by_name
 
 
 def _members(row: Any, names: Sequence[str]) -> Name:
@@ -90,12 +90,12 @@ def _beside_roofs(result: Result, row: Any) -> tuple[tuple[float, ...], Roofs]:
     """
     of_case = [roof for roof in result.roofs if _is_of(roof, row)]
     by_round = [{(s.group, s.round): s.seconds for s in roof.samples} for roof in of_case]
-    own = {(s.group, s.round): s.seconds for s in row.samples}
-    shared = [place for place in own if by_round and all(place in roof for roof in by_round)]
+    row_seconds = {(s.group, s.round): s.seconds for s in row.samples}
+    shared = [place for place in row_seconds if by_round and all(place in roof for roof in by_round)]
     if not shared:
-        return tuple(own.values()), {}
+        return tuple(row_seconds.values()), {}
     roofs = {roof.name: tuple(times[place] for place in shared) for roof, times in zip(of_case, by_round, strict=True)}
-    return tuple(own[place] for place in shared), roofs
+    return tuple(row_seconds[place] for place in shared), roofs
 
 
 def _is_of(roof: Roof, row: Any) -> bool:

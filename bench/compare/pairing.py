@@ -118,14 +118,14 @@ def _obstacles(first: Result, second: Result) -> list[str]:
     if first.kind != second.kind:
         return [f"kind is {first.kind!r} in one and {second.kind!r} in the other"]
     contexts = first.context, second.context
-    found = [_differs(name, *contexts) for name in MACHINE if all(context.get(name) for context in contexts)]
+    reasons = [_differs(name, *contexts) for name in MACHINE if all(context.get(name) for context in contexts)]
     ones, twos = measurements(first), measurements(second)
-    found += [
-        f"{label(name)} is another version: {_said(ones[name].version)}, then {_said(twos[name].version)}"
+    reasons += [
+        f"{label(name)} is another version: {_in_words(ones[name].version)}, then {_in_words(twos[name].version)}"
         for name in ones
         if name in twos and ones[name].version != twos[name].version
     ]
-    return [text for text in found if text]
+    return [text for text in reasons if text]
 
 
 def _differs(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
@@ -133,7 +133,7 @@ def _differs(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> 
     return "" if one == two else f"{name} is {one} in one and {two} in the other"
 
 
-def _said(name: Name) -> str:
+def _in_words(name: Name) -> str:
     return ", ".join(f"{member} {value}" for member, value in name)
 
 
@@ -153,8 +153,8 @@ def short(names: Sequence[Name]) -> list[str]:
     differ = [key for key, _ in names[0] if len({dict(name).get(key) for name in names}) > 1] if names else []
     if not differ:
         return [label(name, USUAL) for name in names]
-    found = [[(key, dict(name).get(key)) for key in differ] for name in names]
-    return [" ".join(str(v) if key in NAMED else f"{key}={v}" for key, v in name) for name in found]
+    parts = [[(key, dict(name).get(key)) for key in differ] for name in names]
+    return [" ".join(str(v) if key in NAMED else f"{key}={v}" for key, v in name) for name in parts]
 
 
 def common(names: Sequence[Name]) -> str:
@@ -195,9 +195,11 @@ def _no_ratio(one: Measurement, two: Measurement) -> str | None:
 def _ratio(one: Measurement, two: Measurement) -> Ratio:
     if one.unit != "steps":
         return statistics.ratio(one.series, two.series)
-    found = stats.estimate([b / a for a, b in _paired_steps(one, two)])
-    word = stats.verdict(found.low, found.high, stats.SAME)
-    return Ratio(found.median, found.low, found.high, found.median, None, False, found.rounds, word)
+    steps_ratio = stats.estimate([b / a for a, b in _paired_steps(one, two)])
+    word = stats.verdict(steps_ratio.low, steps_ratio.high, stats.SAME)
+    return Ratio(
+        steps_ratio.median, steps_ratio.low, steps_ratio.high, steps_ratio.median, None, False, steps_ratio.rounds, word
+    )
 
 
 def _paired_steps(one: Measurement, two: Measurement) -> list[tuple[float, float]]:
@@ -207,15 +209,15 @@ def _paired_steps(one: Measurement, two: Measurement) -> list[tuple[float, float
 
 
 def _notes(first: Result, second: Result) -> list[str]:
-    found = [_differs(name, first.context, second.context) for name in SETTINGS if name != "packages"]
+    notes = [_differs(name, first.context, second.context) for name in SETTINGS if name != "packages"]
     ones, twos = first.context.get("packages", {}), second.context.get("packages", {})
-    found += [_differs(name, ones, twos) for name in sorted({*ones, *twos})]
+    notes += [_differs(name, ones, twos) for name in sorted({*ones, *twos})]
     for which, result in (("first", first), ("second", second)):
         if result.context.get("busy"):
-            found.append(f"the machine was busy before the {which} run (load {result.context['load']:.1f})")
+            notes.append(f"the machine was busy before the {which} run (load {result.context['load']:.1f})")
         if result.interrupted:
-            found.append(f"the {which} run was interrupted")
-    return [text for text in found if text]
+            notes.append(f"the {which} run was interrupted")
+    return [text for text in notes if text]
 
 
 def threshold(text: str) -> float:

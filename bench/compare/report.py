@@ -107,8 +107,8 @@ def _remark(change: Change) -> str:
 
 def _common(comparison: Comparison) -> Iterator[str]:
     """Yield the members that are the same in all rows."""
-    if said := common([change.name for change in comparison.changes]):
-        yield f"Of each: {_plain(said)}."
+    if shared := common([change.name for change in comparison.changes]):
+        yield f"Of each: {_plain(shared)}."
 
 
 def _machine(comparison: Comparison) -> Iterator[str]:

@@ -20,7 +20,9 @@ HALF = 2
 """Bytes of the numbers in the formulas above."""
 
 
-def kept(model: Architecture, sequence: int, examples: int, split: int, checkpointing: str, itemsize: int) -> int:
+def stored_bytes(
+    model: Architecture, sequence: int, examples: int, split: int, checkpointing: str, itemsize: int
+) -> int:
     """Return the bytes on one device.
 
     Args:

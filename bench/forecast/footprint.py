@@ -103,22 +103,22 @@ def place(tensors: Sequence[Tensor], mesh: MeshShape, layout: str, placement: st
     if placement not in PLACEMENTS:
         raise UnknownNameError(f"no placement is called {placement!r}; there are: {', '.join(PLACEMENTS)}")
     axes = dict(mesh.axes)
-    found = []
+    placed = []
     for tensor in tensors:
         on_mesh = sharding(layout, tensor, mesh)
         specs = tuple(axis or UNSHARDED for axis in on_mesh.axes)
         further = tuple(zero1_specs(specs, axes, tensor.shape)) if placement != "like_variable" else specs
         gradient = further if placement in ("zero2", "zero3") else specs
         at_rest = further if placement == "zero3" else specs
-        kept = []
+        tensor_slots = []
         for slot in slots(training.optimizer, tensor):
             # As `optim.state.state` does it: a slot that lacks dims follows its variable under every placement.
             mine = further if slot.is_whole(tensor) else tuple(specs[d] for d in slot.dims)
-            kept.append((slot, mine))
-        wanted = ((AVERAGE, training.ema), (ACCUMULATED, training.accumulate), (MASTER, training.master_copies))
-        options = tuple((name, further) for name, asked in wanted if asked)
-        found.append(Placed(tensor, specs, tuple(kept), options, on_mesh.note, at_rest, gradient))
-    return found
+            tensor_slots.append((slot, mine))
+        extras = ((AVERAGE, training.ema), (ACCUMULATED, training.accumulate), (MASTER, training.master_copies))
+        options = tuple((name, further) for name, is_requested in extras if is_requested)
+        placed.append(Placed(tensor, specs, tuple(tensor_slots), options, on_mesh.note, at_rest, gradient))
+    return placed
 
 
 def local_elements(shape: Sequence[int], specs: Sequence[str], mesh: MeshShape) -> int:

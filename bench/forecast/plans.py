@@ -50,8 +50,8 @@ class Speeds:
 
         An axis of a mesh stays within nodes if it and all axes further in do.
         """
-        found = [self._of_axis(axis, mesh) for axis in axes]
-        return None if None in found else min(speed for speed in found if speed is not None)
+        speeds = [self._of_axis(axis, mesh) for axis in axes]
+        return None if None in speeds else min(speed for speed in speeds if speed is not None)
 
     def _of_axis(self, axis: str, mesh: MeshShape) -> float | None:
         if axis in self.links:
@@ -75,20 +75,20 @@ class Plan:
 
     Attributes:
       mesh, layout, placement: of parameters and slots.
-      held: bytes on each device.
+      footprint: bytes on each device.
       collectives: what a step exchanges.
       update_bytes: least memory traffic of the update on each device, every array read or written once.
       update_seconds, exchange_seconds, compute_seconds: at the known speeds, one after the other; None if a speed, or
         the amount of computation, is unknown.
       notes: tensors that could not follow the layout rule, and other arguments against the plan.
-      fits: whether `held` and everything else that needs memory stay within the limit; None without a limit.
+      fits: whether `footprint` and everything else that needs memory stay within the limit; None without a limit.
       possible: whether the batch can be divided over its data axes; batch: examples of a step, None if unknown.
     """
 
     mesh: MeshShape
     layout: str
     placement: str
-    held: Footprint
+    footprint: Footprint
     collectives: tuple[Collective, ...]
     update_bytes: int
     update_seconds: float | None
@@ -137,7 +137,7 @@ def plan(
     placed = place(workload.tensors, mesh, layout, placement, training)
     tables = [tensor for tensor in workload.tensors if tensor.table and not workload.architecture]
     passes = _passes(workload, mesh, layout, training)
-    held = replace(footprint(placed, mesh, training), activations=passes.kept if passes else None)
+    memory = replace(footprint(placed, mesh, training), activations=passes.activation_bytes if passes else None)
     exchanged = [_repeated(c, placement, passes) for c in collectives(placed, mesh, layout, training)]
     if passes and passes.reduced and passes.axes:
         exchanged.append(
@@ -154,14 +154,14 @@ def plan(
         mesh,
         layout,
         placement,
-        held,
+        memory,
         tuple(exchanged),
         moved,
         None if speeds.memory is None else moved * sharing / speeds.memory,
         sum(sent / speed for sent, speed in times if speed is not None) if known else None,
         computed,
         tuple(notes),
-        None if limit is None else held.total <= limit,
+        None if limit is None else memory.total <= limit,
         passes.possible if passes else True,
         passes.batch if passes else training.batch,
     )
@@ -169,20 +169,20 @@ def plan(
 
 def _repeated(one: Collective, placement: str, passes: _Passes | None) -> Collective:
     """Repeat what is exchanged for each micro-batch: gathered parameters, and gradients that are not kept whole."""
-    each = one.purpose == FORWARD or (one.purpose == GRADIENTS and placement in ("zero2", "zero3"))
-    return replace(one, payload=one.payload * passes.micro_batches) if passes and each else one
+    is_per_micro_batch = one.purpose == FORWARD or (one.purpose == GRADIENTS and placement in ("zero2", "zero3"))
+    return replace(one, payload=one.payload * passes.micro_batches) if passes and is_per_micro_batch else one
 
 
 @dataclass(frozen=True)
 class _Passes:
     """Forward and backward passes on one device.
 
-    Attributes: kept, activations in bytes; reduced, bytes that the axes reduce for them, in this many tensors (count);
+    Attributes: activation_bytes; reduced, bytes that the axes reduce for them, in this many tensors (count);
       split, devices of those axes; flops of the whole step; possible: whether the batch can be divided; batch: examples
       of a step; micro_batches that each device processes one after the other.
     """
 
-    kept: int
+    activation_bytes: int
     reduced: int
     count: int
     axes: tuple[str, ...]
@@ -204,18 +204,20 @@ def _passes(workload: Workload, mesh: MeshShape, layout: str, training: Training
     tensor = layout not in ("replicated", "fsdp")  # the others compute whole tensors everywhere
     split = prod(size for name, size in mesh.axes if name in axes) if tensor else 1
     sequence, batch = training.sequence or model.sequence, _batch(model, mesh, training)
-    each = max(1, -(-batch // replicas))
+    examples = max(1, -(-batch // replicas))
     itemsize, word = min(training.itemsize, 4), training.checkpointing
     return _Passes(
-        kept=activations.kept(model, sequence, min(each, training.micro_batch), split, word, itemsize),
-        reduced=activations.reduced(model, sequence, each, word, itemsize) if tensor else 0,
+        activation_bytes=activations.stored_bytes(
+            model, sequence, min(examples, training.micro_batch), split, word, itemsize
+        ),
+        reduced=activations.reduced(model, sequence, examples, word, itemsize) if tensor else 0,
         count=activations.REDUCTIONS[word] * model.layers,
         axes=axes if tensor else (),
         split=split,
         flops=activations.flops(workload.elements, batch * sequence, word) * (1 if tensor else prod_of(mesh, axes)),
         possible=batch % replicas == 0 and model.heads % split == 0,
         batch=batch,
-        micro_batches=-(-each // training.micro_batch),
+        micro_batches=-(-examples // training.micro_batch),
     )
 
 
@@ -224,8 +226,8 @@ def _batch(model: Architecture, mesh: MeshShape, training: Training) -> int:
 
     The default is the batch that the model was trained with, and at least a micro-batch of each device.
     """
-    each = max(training.micro_batch, -(-(model.batch or 1) // mesh.devices))
-    return training.batch or each * mesh.devices
+    examples = max(training.micro_batch, -(-(model.batch or 1) // mesh.devices))
+    return training.batch or examples * mesh.devices
 
 
 def prod_of(mesh: MeshShape, axes: Sequence[str]) -> int:
@@ -265,14 +267,14 @@ def plans(
     limit: int | None = None,
 ) -> list[Plan]:
     """Return every combination; equal ones of a mesh are listed once, under their first names."""
-    found: dict[tuple[object, ...], Plan] = {}
+    by_costs: dict[tuple[object, ...], Plan] = {}
     for mesh in meshes:
         for layout in layouts:
             for placement in placements:
-                made = plan(workload, mesh, layout, placement, training, speeds, limit)
-                same = (mesh, made.held.total, made.sent, made.update_bytes)
-                found.setdefault(same, made)
-    return list(found.values())
+                candidate = plan(workload, mesh, layout, placement, training, speeds, limit)
+                same = (mesh, candidate.footprint.total, candidate.sent, candidate.update_bytes)
+                by_costs.setdefault(same, candidate)
+    return list(by_costs.values())
 
 
 def meshes_of(devices: int) -> list[MeshShape]:
@@ -286,22 +288,22 @@ def _divisors(number: int) -> Iterator[int]:
     return (n for n in range(1, number + 1) if number % n == 0)
 
 
-def ranked(found: Sequence[Plan]) -> list[Plan]:
+def ranked(candidates: Sequence[Plan]) -> list[Plan]:
     """Rank plans: first those that are possible and fit.
 
     Of these the one with the shortest step comes first; if speeds are unknown, the one that sends least; then the
     simpler one, with less sharded. If the traffic of a split model's forward and backward passes is unknown, those that
     split least come first. Of plans that do not fit, or with no limit, the one that holds least comes first.
     """
-    return sorted(found, key=_rank)
+    return sorted(candidates, key=_rank)
 
 
 def _rank(one: Plan) -> tuple[float, ...]:
     simple = PLACEMENTS.index(one.placement) + one.split / 1e6
     if one.fits and one.possible:
         seconds = one.seconds
-        split = one.split if one.held.activations is None else 1
+        split = one.split if one.footprint.activations is None else 1
         # Times within a hundredth count as equal, and then the simpler plan is better.
         first = float(one.sent) if seconds is None else round(log(max(seconds, 1e-12)) * 100)
-        return (0.0, split, first, simple, one.held.total)
-    return (1.0 + (not one.possible), float(one.held.total), simple, 0.0)
+        return (0.0, split, first, simple, one.footprint.total)
+    return (1.0 + (not one.possible), float(one.footprint.total), simple, 0.0)

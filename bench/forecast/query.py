@@ -58,12 +58,12 @@ def answer(
         raise OptionError("--workload and --shapes exclude each other; give one")
     model = workloads.workload(workload or WORKLOAD) if shapes is None else shapes.workload
     preset = None if device is None else devices_by_name.device(device)
-    given = {"--device-type": device, "--memory": memory, "--other": other, "--bandwidth": bandwidth, "--roof": roof}
+    limits = {"--device-type": device, "--memory": memory, "--other": other, "--bandwidth": bandwidth, "--roof": roof}
     words = ["-w", model.name] if shapes is None else ["--shapes", shapes.source]
-    again = [*words, *(word for option, value in given.items() if value is not None for word in (option, str(value)))]
+    again = [*words, *(word for option, value in limits.items() if value is not None for word in (option, str(value)))]
     again += [word for text in link for word in ("--link", text)]
     algorithm(optimizer)
-    wanted = replace(training or Training(), optimizer=optimizer)
+    requirements = replace(training or Training(), optimizer=optimizer)
     limit = _limit(memory or (f"{preset.memory}" if preset else None), other)
     meshes = _meshes(mesh, devices)
     if bandwidth is not None and roof is not None:
@@ -71,10 +71,10 @@ def answer(
     measured = read_speed(roof) if roof is not None and read_speed is not None else None
     speeds = _speeds(bandwidth, link, measured, preset)
     chosen = tuple(placement) or (PLACEMENTS if devices is not None or preset else OF_OPTIM)
-    found = ranked(plans(model, meshes, _layouts(layout, devices is not None), chosen, wanted, speeds, limit))
-    best = found[0] if found[0].fits and found[0].possible else None
-    said = measured.text if measured is not None else ""
-    rows = [make_row(one, model, wanted, again, limit, one is best, device, said) for one in found]
+    ranking = ranked(plans(model, meshes, _layouts(layout, devices is not None), chosen, requirements, speeds, limit))
+    best = ranking[0] if ranking[0].fits and ranking[0].possible else None
+    speed_source = measured.text if measured is not None else ""
+    rows = [make_row(one, model, requirements, again, limit, one is best, device, speed_source) for one in ranking]
     return Result(_context(command), (), tuple(rows), kind="plan")
 
 
@@ -83,14 +83,14 @@ def _context(command: str) -> dict[str, object]:
     return {"command": command, "started": now, "packages": {k: v for k, v in versions().items() if k == "dtopt"}}
 
 
-def _layouts(wanted: Sequence[str], searching: bool) -> Sequence[str]:
+def _layouts(names: Sequence[str], searching: bool) -> Sequence[str]:
     """Return the requested layouts. By default these are all rules, or in a search over meshes the one whose forward
     pass is known.
     """
-    for name in wanted:
+    for name in names:
         if name not in RULES:
             raise UnknownNameError(f"no layout rule is called {name!r}; there are: {', '.join(RULES)}")
-    return wanted or (SEARCHED if searching else tuple(RULES))
+    return names or (SEARCHED if searching else tuple(RULES))
 
 
 def _meshes(mesh: Sequence[str], devices: int | None) -> list[MeshShape]:

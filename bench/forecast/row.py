@@ -101,9 +101,9 @@ class Row:
 
         Raises: ResultsError if the members contradict each other.
         """
-        held = self.parameter_bytes + self.gradient_bytes + sum(self.slot_bytes.values())
-        held += (self.activation_bytes or 0) + self.temporary_bytes
-        if held != self.device_bytes:
+        total = self.parameter_bytes + self.gradient_bytes + sum(self.slot_bytes.values())
+        total += (self.activation_bytes or 0) + self.temporary_bytes
+        if total != self.device_bytes:
             raise ResultsError(f"plan {self.mesh} {self.layout} {self.placement}: its bytes do not add up")
 
     @property
@@ -138,10 +138,10 @@ def make_row(
         placement=plan.placement,
         parameters=workload.elements,
         tensors=len(workload.tensors),
-        parameter_bytes=plan.held.parameters,
-        gradient_bytes=plan.held.gradients,
-        slot_bytes=dict(plan.held.slots),
-        device_bytes=plan.held.total,
+        parameter_bytes=plan.footprint.parameters,
+        gradient_bytes=plan.footprint.gradients,
+        slot_bytes=dict(plan.footprint.slots),
+        device_bytes=plan.footprint.total,
         exchanges=tuple(map(Exchange.of, plan.collectives)),
         sent_bytes=plan.sent,
         step_sent_bytes=plan.sent_in_step,
@@ -154,8 +154,8 @@ def make_row(
         fits=plan.fits,
         recommended=chosen,
         layout_notes=plan.notes,
-        activation_bytes=plan.held.activations,
-        temporary_bytes=plan.held.temporaries,
+        activation_bytes=plan.footprint.activations,
+        temporary_bytes=plan.footprint.temporaries,
         compute_seconds=plan.compute_seconds,
         master_copies=training.master_copies,
         batch=plan.batch,

@@ -48,11 +48,11 @@ def changes(values: Sequence[float]) -> list[Change]:
     places = sorted(_search(logs, 0, np.random.default_rng(0)))
     edges = [0, *(place for place, _ in places), len(logs)]
     levels = [float(np.median(logs[a:b])) for a, b in pairwise(edges)]
-    found = [
+    candidates = [
         Change(place, float(np.exp(after - before)), chance)
         for (place, chance), before, after in zip(places, levels, levels[1:], strict=False)
     ]
-    return [change for change in found if max(change.factor, 1 / change.factor) > 1 + SAME]
+    return [change for change in candidates if max(change.factor, 1 / change.factor) > 1 + SAME]
 
 
 def _search(logs: np.ndarray, start: int, random: np.random.Generator) -> list[tuple[int, float]]:

@@ -24,8 +24,8 @@ HEADINGS = ("row", "runs", "first", "last", "unit", "changes")
 
 def document(trends: Sequence[Trend]) -> dict[str, Any]:
     """Return the output of `dtopt bench history --json`."""
-    found = [{**plain(trend), "name": dict(trend.name)} for trend in trends]
-    return {"kind": "dtopt bench history", "schema_version": SCHEMA_VERSION, "trends": found}
+    records = [{**plain(trend), "name": dict(trend.name)} for trend in trends]
+    return {"kind": "dtopt bench history", "schema_version": SCHEMA_VERSION, "trends": records}
 
 
 def render(trends: Sequence[Trend]) -> list[RenderableType]:
@@ -36,10 +36,10 @@ def render(trends: Sequence[Trend]) -> list[RenderableType]:
     for line in _lines(trends):
         table.add_row(*map(escape, line[:-1]))
     shared = common([trend.name for trend in trends])
-    return [*([f"Of each: {escape(shared)}."] if shared else []), table, "", *map(escape, said(trends))]
+    return [*([f"Of each: {escape(shared)}."] if shared else []), table, "", *map(escape, sentences(trends))]
 
 
-def said(trends: Sequence[Trend]) -> Iterator[str]:
+def sentences(trends: Sequence[Trend]) -> Iterator[str]:
     """Yield the changes, one a line, and the unclear rows."""
     for trend, name in zip(trends, _names(trends), strict=True):
         for change in trend.changes:
@@ -74,7 +74,7 @@ def sections(trends: Sequence[Trend]) -> Iterator[Section]:
         curves = {name: [(p.run, p.value / t.points[0].value) for p in t.points] for t, name in of_it}
         figure = Lines("Time of each run over that of the first", curves, "run", "ratio to the first run")
         title = "Trend" if len(machines) == 1 else f"Trend on machine {number} of {len(machines)}"
-        answer, *rest = said(mine)
+        answer, *rest = sentences(mine)
         tables = (Table("Rows, oldest run to newest", HEADINGS, tuple(_lines(mine))), _runs(mine))
         yield Section(title, (f"Machine {machine}.", *rest), tables, (), (), answer, figure)
 

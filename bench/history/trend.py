@@ -83,8 +83,8 @@ def _trend(kind: str, machine: str, name: Name, lines: Sequence[tuple[int, str, 
 def _point(number: int, file: str, result: Result, row: Measurement, roofs: Iterable[str]) -> Point:
     units = [fmean(map(log, times)) for times in zip(*(row.roofs[name] for name in roofs), strict=True)]
     values = [a / exp(b) for a, b in zip(row.values, units, strict=True)] if units else list(row.values)
-    found = stats.interval(values)
-    low, high = found if found and all(map(isfinite, found)) else (None, None)
+    interval = stats.interval(values)
+    low, high = interval if interval and all(map(isfinite, interval)) else (None, None)
     return Point(number, file, commit(result), str(result.context.get("started", "")), median(values), low, high)
 
 

@@ -101,13 +101,13 @@ def _section(section: Section, anchor: str, name: str, figures: Sequence[str]) -
 
 
 def _context(name: str, result: Result) -> str:
-    lines = "\n".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in _said(result))
+    lines = "\n".join(f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in _context_items(result))
     warning = "<p><strong>Other programs were running, so the times in ms are too high.</strong></p>"
     busy = warning if result.context.get("busy") else ""
     return f'<section class="context">\n<h3>The run of {escape(name)}</h3>\n{busy}<dl>\n{lines}\n</dl>\n</section>'
 
 
-def _said(result: Result) -> Iterator[tuple[str, str]]:
+def _context_items(result: Result) -> Iterator[tuple[str, str]]:
     """Yield the context in words."""
     for key, value in result.context.items():
         if value not in (None, "", [], {}):
@@ -161,7 +161,7 @@ def markdown(results: Named) -> str:
         for section in KINDS[result.kind].sections(result):
             parts += _section_markdown(section, f"From `{name}`.")
         parts.append(
-            "\n".join([f"### The run of `{name}`", "", *(f"- {key}: {value}" for key, value in _said(result))])
+            "\n".join([f"### The run of `{name}`", "", *(f"- {key}: {value}" for key, value in _context_items(result))])
         )
     return "\n\n".join(parts) + "\n"
 
@@ -199,10 +199,10 @@ def csv_text(results: Named) -> str:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, Mapping):
-            found |= {f"{key}.{name}": item for name, item in value.items() if not isinstance(item, (list, Mapping))}
+            cells |= {f"{key}.{name}": item for name, item in value.items() if not isinstance(item, (list, Mapping))}
         elif not isinstance(value, list):
-            found[key] = value
-    return found
+            cells[key] = value
+    return cells

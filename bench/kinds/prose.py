@@ -65,10 +65,10 @@ def find(document: Any, path: str) -> Any:
             raise LookupError(f"no {step!r}")
         document = document[match[1]]
         if match[2]:
-            found = [item for item in document if str(item.get(match[2])) == match[3]]
-            if len(found) != 1:
-                raise LookupError(f"{len(found)} of {step!r}")
-            document = found[0]
+            matches = [item for item in document if str(item.get(match[2])) == match[3]]
+            if len(matches) != 1:
+                raise LookupError(f"{len(matches)} of {step!r}")
+            document = matches[0]
         elif match[4]:
             document = document[int(match[4])]
     return document
@@ -89,7 +89,9 @@ def _fits(shown: str, unit: str | None, value: Any) -> bool:
 def problems(page: Path) -> list[str]:
     """Return the problems of the numbers of a page; empty if there are no problems."""
     text = page.read_text(encoding="utf-8")
-    found = [] if filled(page) == text else ["a table differs from its results file: run `dtopt bench report --into`"]
+    messages = (
+        [] if filled(page) == text else ["a table differs from its results file: run `dtopt bench report --into`"]
+    )
     prose = TABLE.sub("", text)
     for match in CLAIM.finditer(prose):
         shown = match["number"] + (match["unit"] or "")
@@ -97,13 +99,13 @@ def problems(page: Path) -> list[str]:
             document = json.loads((folder_of(page) / match["file"]).read_text(encoding="utf-8"))
             value = find(document, match["path"].strip())
         except (OSError, ValueError, LookupError) as error:
-            found.append(f"{shown}: {match['file']} {match['path']}: {error}")
+            messages.append(f"{shown}: {match['file']} {match['path']}: {error}")
             continue
         if not _fits(match["number"], match["unit"], value):
-            found.append(f"{shown}: {match['file']} {match['path']} is {value!r}")
+            messages.append(f"{shown}: {match['file']} {match['path']} is {value!r}")
     unsourced = OWN_NUMBERS.sub("", CLAIM.sub("", prose))
-    found += [f"{number}: names no source" for number in re.findall(r"(?<![\w-])\d[\d.,]*", unsourced)]
-    return found
+    messages += [f"{number}: names no source" for number in re.findall(r"(?<![\w-])\d[\d.,]*", unsourced)]
+    return messages
 
 
 def fill(page: Path) -> None:

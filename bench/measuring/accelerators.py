@@ -59,7 +59,7 @@ def sentence(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) 
     return f"GPU: {', '.join(parts)}." if parts else None
 
 
-def free_memory(found: Sequence[dict[str, Any]]) -> int | None:
+def free_memory(gpus: Sequence[dict[str, Any]]) -> int | None:
     """Return the free bytes of the fullest GPU; None if unknown."""
-    known = [gpu["memory.free"] for gpu in found if gpu.get("memory.free") is not None]
+    known = [gpu["memory.free"] for gpu in gpus if gpu.get("memory.free") is not None]
     return min(known, default=None)

@@ -70,11 +70,11 @@ def single_steps(
     session: Steps, steps: int, clock: Clock = time.perf_counter, before: Callable[[], object] = lambda: None
 ) -> list[float]:
     """Return the seconds of each of some steps, waiting for every one; `before` runs before each and is not timed."""
-    found = []
+    durations = []
     for _ in range(steps):
         before()
-        found.append(sample(session, 1, clock))
-    return found
+        durations.append(sample(session, 1, clock))
+    return durations
 
 
 def warm_up(

@@ -42,23 +42,23 @@ _HOW_TO_GET = {
 }
 
 
-def find_device(wanted: str) -> str:
+def find_device(choice: str) -> str:
     """Return the device for "auto", "cpu", "gpu" or "tpu".
 
     Raises: OptionError; NoDeviceError, which shows how to get a missing one.
     """
     present = [name for name, files in _DEVICE_FILES.items() if any(Path(file).exists() for file in files)]
-    if wanted not in ("auto", "cpu", *_DEVICE_FILES):
-        raise OptionError(f"no device is called {wanted!r}; there are: auto, cpu, {', '.join(_DEVICE_FILES)}")
-    if wanted == "auto":
+    if choice not in ("auto", "cpu", *_DEVICE_FILES):
+        raise OptionError(f"no device is called {choice!r}; there are: auto, cpu, {', '.join(_DEVICE_FILES)}")
+    if choice == "auto":
         return "gpu" if "gpu" in present else "cpu"
-    if wanted != "cpu" and wanted not in present:
-        files = " and ".join(_DEVICE_FILES[wanted])
+    if choice != "cpu" and choice not in present:
+        files = " and ".join(_DEVICE_FILES[choice])
         raise NoDeviceError(
-            f"there is no {wanted.upper()} on this machine ({files} do not exist); {_HOW_TO_GET[wanted]},"
+            f"there is no {choice.upper()} on this machine ({files} do not exist); {_HOW_TO_GET[choice]},"
             " or measure here with --device cpu"
         )
-    return wanted
+    return choice
 
 
 class Log:

@@ -80,8 +80,8 @@ def _fork(server: Connection, **request: Any) -> int:
 
 
 def _ended(server: Connection, process: int) -> int | None:
-    found, status = os.waitpid(process, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if found else None
+    pid, status = os.waitpid(process, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if pid else None
 
 
 def serve() -> None:

@@ -18,10 +18,10 @@ PARENT, SESSION = 1, 3
 class Use:
     """Seconds of CPU time.
 
-    Attributes: own: of each session of processes; others: of everything else on the CPUs.
+    Attributes: of_sessions: of each session of processes; others: of everything else on the CPUs.
     """
 
-    own: Mapping[int, float]
+    of_sessions: Mapping[int, float]
     others: float
 
 
@@ -47,26 +47,28 @@ def between(before: Reading | None, after: Reading | None) -> Use | None:
     """Return the use between two readings, for the sessions that are in both."""
     if before is None or after is None:
         return None
-    own = {name: after.sessions[name] - before.sessions[name] for name in after.sessions if name in before.sessions}
-    rest = after.everyone - before.everyone - sum(own.values()) - (after.parent - before.parent)
-    return Use(own, max(0.0, rest))
+    session_seconds = {
+        name: after.sessions[name] - before.sessions[name] for name in after.sessions if name in before.sessions
+    }
+    rest = after.everyone - before.everyone - sum(session_seconds.values()) - (after.parent - before.parent)
+    return Use(session_seconds, max(0.0, rest))
 
 
-def taken(sessions: Collection[int], cpus: Sequence[int]) -> dict[int, str]:
+def find_violations(sessions: Collection[int], cpus: Sequence[int]) -> dict[int, str]:
     """Return the sessions with a thread that exceeds its CPUs or its priority, and the violation."""
-    found = {}
+    violations = {}
     for process, session, _ in _processes(sessions):
         for thread in map(int, _entries(Path("/proc", process, "task"))):
             try:
                 if not os.sched_getaffinity(thread) <= set(cpus):
-                    found[session] = "left the CPUs that it was given"
+                    violations[session] = "left the CPUs that it was given"
                 elif os.getpriority(os.PRIO_PROCESS, thread) < os.getpriority(os.PRIO_PROCESS, 0) or (
                     os.sched_getscheduler(thread) in (os.SCHED_FIFO, os.SCHED_RR)
                 ):
-                    found[session] = "took a higher priority than it was given"
+                    violations[session] = "took a higher priority than it was given"
             except OSError:  # ended meanwhile
                 continue
-    return found
+    return violations
 
 
 def members(session: int) -> list[int]:
@@ -85,10 +87,10 @@ def _processes(sessions: Collection[int]) -> Iterator[tuple[str, int, list[str]]
     """Yield process, session and numbers of all processes that belong to these sessions, directly or through an
     ancestor."""
     stats = {name: stat for name in _entries(Path("/proc")) if len(stat := _stat(name)) > SESSION}
-    wanted = {str(session) for session in sessions}
+    session_ids = {str(session) for session in sessions}
     for name, stat in stats.items():
         at: str | None = name
-        while at in stats and stats[at][SESSION] not in wanted:
+        while at in stats and stats[at][SESSION] not in session_ids:
             at = stats[at][PARENT]
         if at in stats:
             yield name, int(stats[at][SESSION]), stat
@@ -103,18 +105,18 @@ def _stat(process: str) -> list[str]:
 
 
 def _busy(cpus: Sequence[int]) -> float:
-    wanted = {f"cpu{number}" for number in cpus}
+    cpu_names = {f"cpu{number}" for number in cpus}
     total = 0
     for line in Path("/proc/stat").read_text().splitlines():
         name, *ticks = line.split()
-        if name in wanted:  # user nice system idle iowait irq softirq steal
+        if name in cpu_names:  # user nice system idle iowait irq softirq steal
             numbers = [int(tick) for tick in ticks[:8]]
             total += sum(numbers) - sum(numbers[3:5])
     return total * TICK
 
 
 def _of_sessions(sessions: Collection[int]) -> dict[int, float]:
-    found = dict.fromkeys(sessions, 0)
+    ticks_of = dict.fromkeys(sessions, 0)
     for _, session, stat in _processes(sessions):
-        found[session] += sum(int(ticks) for ticks in stat[11:15])  # its own and those of children that have ended
-    return {session: ticks * TICK for session, ticks in found.items()}
+        ticks_of[session] += sum(int(ticks) for ticks in stat[11:15])  # its own and those of children that have ended
+    return {session: ticks * TICK for session, ticks in ticks_of.items()}

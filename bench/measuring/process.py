@@ -39,12 +39,12 @@ def allowed_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def threads_of(wanted: int | None) -> int:
+def threads_of(count: int | None) -> int:
     """Return the threads of each peer: those wanted, or one for each CPU that may be used. Raises: OptionError."""
     allowed = len(allowed_cpus())
-    if wanted is not None and wanted > allowed:
-        raise OptionError(f"{wanted} threads are asked for, and this process may use {allowed} CPUs")
-    return wanted or allowed
+    if count is not None and count > allowed:
+        raise OptionError(f"{count} threads are asked for, and this process may use {allowed} CPUs")
+    return count or allowed
 
 
 def worker_environment(threads: int) -> dict[str, str]:

@@ -65,8 +65,8 @@ class Rounds:
         if self._pace.rounds is not None:
             return self._pace.rounds
         left = self._pace.seconds - (self._clock() - self._start)
-        each = self._each()
-        return max(self._least, self.done + int(left / each) if each else self._least)
+        round_seconds = self._round_seconds()
+        return max(self._least, self.done + int(left / round_seconds) if round_seconds else self._least)
 
     def leaves(self, seconds: float, processes: int) -> bool:
         """Whether enough time is left for rounds after another `seconds` before them, with `processes` started."""
@@ -81,9 +81,9 @@ class Rounds:
             return self.done < self._pace.rounds
         if self.done < self._least:
             return True
-        if self.done >= MOST_ROUNDS or self._clock() - self._start + self._each() > self._pace.seconds:
+        if self.done >= MOST_ROUNDS or self._clock() - self._start + self._round_seconds() > self._pace.seconds:
             return False
         return width() > NARROW
 
-    def _each(self) -> float:
+    def _round_seconds(self) -> float:
         return (self._clock() - self._first) / self.done if self._first is not None and self.done else 0.0

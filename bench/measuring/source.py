@@ -18,12 +18,12 @@ def describe() -> dict[str, str]:
     if spec is None or spec.origin is None:
         return {}
     package = Path(spec.origin).resolve().parent
-    found = {"kernel": kernel(package)}
+    state = {"kernel": kernel(package)}
     commit = _git(package, "rev-parse", "--short=10", "HEAD")
     tracked = _git(package, "ls-files", "__init__.py")
     if commit and tracked:
-        found["commit"] = commit + ("+" if _git(package, "status", "--porcelain", ".") else "")
-    return found
+        state["commit"] = commit + ("+" if _git(package, "status", "--porcelain", ".") else "")
+    return state
 
 
 def kernel(package: Path) -> str:

@@ -78,10 +78,10 @@ def edge(count: int, comparisons: int = 1) -> int | None:
     from scipy.stats import binom
 
     miss = (1 - CONFIDENCE) / comparisons / 2
-    found = int(binom.ppf(miss, count, 0.5)) if count else 0
-    while found >= 0 and binom.cdf(found, count, 0.5) > miss:
-        found -= 1
-    return found if found >= 0 else None
+    index = int(binom.ppf(miss, count, 0.5)) if count else 0
+    while index >= 0 and binom.cdf(index, count, 0.5) > miss:
+        index -= 1
+    return index if index >= 0 else None
 
 
 def interval(values: Sequence[float], comparisons: int = 1, phases: float = 0.0) -> tuple[float, float] | None:
@@ -107,14 +107,14 @@ def phases(values: Sequence[float]) -> float:
     """
     middle = median(values)
     sides = [(value > middle) - (value < middle) for value in values]
-    found = sum(a * b for a, b in pairwise(sides)) / len(values)
-    return min(sin(found * pi / 2), 0.9) if found > 2 / sqrt(len(values)) else 0.0  # as of normal values
+    correlation = sum(a * b for a, b in pairwise(sides)) / len(values)
+    return min(sin(correlation * pi / 2), 0.9) if correlation > 2 / sqrt(len(values)) else 0.0  # as of normal values
 
 
 def estimate(values: Sequence[float], comparisons: int = 1) -> Estimate:
     """Return median and interval of one or more values."""
-    found = interval(values, comparisons)
-    low, high = (None if isinf(x) else x for x in found) if found else (None, None)
+    edges = interval(values, comparisons)
+    low, high = (None if isinf(x) else x for x in edges) if edges else (None, None)
     return Estimate(median(values), low, high, len(values))
 
 
@@ -176,10 +176,10 @@ def paired_ratio(
     processes = len({process for _, _, process in logs})
     values = list(logs.values())
     more = spread.half_width(processes, comparisons) if spread is not None else 0.0
-    middle, found = median(values), interval(values, comparisons, phases(values))
-    if found is None:
+    middle, edges = median(values), interval(values, comparisons, phases(values))
+    if edges is None:
         return Ratio(baseline, exp(middle), None, None, len(values), "unclear", processes)
-    low, high = exp(min(found[0], middle - more)), exp(max(found[1], middle + more))
+    low, high = exp(min(edges[0], middle - more)), exp(max(edges[1], middle + more))
     return Ratio(baseline, exp(middle), low, high, len(values), verdict(low, high), processes)
 
 

@@ -29,10 +29,10 @@ def environment(folder: Path) -> dict[str, str]:
 
     Byte code is cached even if this process has caching disabled.
     """
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-    return {**kept, **quiet, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    return {**inherited, **quiet, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
 
 
 def run(command: Sequence[str], env: Mapping[str, str], folder: Path, timeout: float) -> tuple[float, int]:
@@ -40,9 +40,9 @@ def run(command: Sequence[str], env: Mapping[str, str], folder: Path, timeout: f
 
     Raises: CommandError if it fails or takes longer than `timeout` seconds.
     """
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
+    with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=dict(env), cwd=folder)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=dict(env), cwd=folder)
         ender = threading.Timer(timeout, process.kill)
         ender.start()
         try:
@@ -53,8 +53,8 @@ def run(command: Sequence[str], env: Mapping[str, str], folder: Path, timeout: f
         if status == -signal.SIGKILL and seconds >= timeout:
             raise CommandError(f"`{_shown(command)}` took longer than {timeout:.0f} s")
         if status != 0:
-            said.seek(0)
-            words = [line.strip() for line in said.read().splitlines() if line.strip()]
+            stderr.seek(0)
+            words = [line.strip() for line in stderr.read().splitlines() if line.strip()]
             raise CommandError(
                 f"`{_shown(command)}` ended with {status}: {words[-1][-TAIL:] if words else 'no message'}"
             )

@@ -151,13 +151,13 @@ def make_keras(path: Path, rows: int) -> None:
 
     weights = path.with_suffix(".weights.h5")
     with h5py.File(weights, "w") as file:
-        own = file.create_group("optimizer/vars")
-        own["0"], own["1"] = np.int64(ITERATIONS), np.float32(0.001)
+        variables_group = file.create_group("optimizer/vars")
+        variables_group["0"], variables_group["1"] = np.int64(ITERATIONS), np.float32(0.001)
         for slot, variable, values in tensors(rows):
             layer, part = variable.split("/")
             if slot:
                 number = 2 + 2 * (2 * int(layer[6:]) + (part == "bias")) + (slot == "v")
-                own[str(number)] = values
+                variables_group[str(number)] = values
             else:
                 group = "dense" if layer == "dense_0" else layer
                 file.require_group(f"layers/{group}/vars")["0" if part == "kernel" else "1"] = values

@@ -26,9 +26,9 @@ a half times the time of the migration; `inspect` in a second; memory of this ma
 
 def render(result: Result) -> list[RenderableType]:
     """Return what to print on a rich console, from top to bottom."""
-    found = of_migration.table(result)
-    shown = terminal.table(found.headings, found.is_text)
-    for line in found.rows:
+    contents = of_migration.table(result)
+    shown = terminal.table(contents.headings, contents.is_text)
+    for line in contents.rows:
         shown.add_row(*(cell.replace("[", "\\[") for cell in line))
     parts: list[RenderableType] = [shown, ""]
     judged = [row for row in result.rows if row.status == "ok" and row.tensor_bytes >= LEAST_JUDGED]

@@ -72,8 +72,8 @@ def run(
     try:
         for number, one in enumerate(measured):
             with tempfile.TemporaryDirectory(dir=folder, prefix="dtopt-bench-") as place:
-                told = _teller(progress, one.input.name, number * (rounds + 1), len(measured) * (rounds + 1))
-                _measure(one, list(migrate), Path(place), size, rounds, timeout, told)
+                report_round = _teller(progress, one.input.name, number * (rounds + 1), len(measured) * (rounds + 1))
+                _measure(one, list(migrate), Path(place), size, rounds, timeout, report_round)
     except KeyboardInterrupt:
         interrupted = True
     rows = tuple(_row(one, size, rounds) for one in measured)
@@ -105,11 +105,17 @@ def _teller(progress: Callable[[str, int, int], None], name: str, before: int, p
 
 
 def _measure(
-    one: _Measured, migrate: list[str], place: Path, size: int, rounds: int, timeout: float, told: Callable[[int], None]
+    one: _Measured,
+    migrate: list[str],
+    place: Path,
+    size: int,
+    rounds: int,
+    timeout: float,
+    report_round: Callable[[int], None],
 ) -> None:
     source, dest, copy = place / one.input.file, place / "out", place / "copy"
     env, rows = commands.environment(place), rows_for(size)
-    told(0)
+    report_round(0)
     try:
         # In its own process: peak memory of a child starts at that of its parent, which making an input would raise.
         maker = [sys.executable, "-m", "bench.migration.inputs", one.input.name, str(source), str(rows)]
@@ -120,7 +126,7 @@ def _measure(
         commands.run([sys.executable, "-c", "import tensorflow"], env, place, timeout)  # compile the byte code
         commands.run(words["inspect"], env, place, timeout)
         for number in range(rounds):
-            told(number + 1)
+            report_round(number + 1)
             _round(one, words, files, dest, copy, lambda command: commands.run(command, env, place, timeout))
     except CommandError as error:
         one.reason = str(error)
@@ -163,8 +169,8 @@ def _round(
     for name in words:
         sample(name, name)
     shutil.rmtree(dest)
-    for name, taken in seconds.items():
-        one.seconds[name].append(taken)
+    for name, duration in seconds.items():
+        one.seconds[name].append(duration)
 
 
 def _row(one: _Measured, size: int, rounds: int) -> Row:
@@ -194,5 +200,5 @@ def _command(one: _Measured, name: str) -> Command:
 
 def _of_copy(copies: Sequence[float], migrations: Sequence[float]) -> OfCopy:
     ratios = [copy / migration for copy, migration in zip(copies, migrations, strict=True)]
-    found = stats.estimate(ratios)
-    return OfCopy(found.median, found.low, found.high, found.rounds)
+    ratio = stats.estimate(ratios)
+    return OfCopy(ratio.median, ratio.low, ratio.high, ratio.rounds)

@@ -231,5 +231,5 @@ def _for_a_page(text: str, number: int, words: str) -> str:
     width = float(box[0].split()[2]) if box else 0.0
     least = f'style="min-width:{width * 11 / SMALL_TEXT:.0f}px"'
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    said = f'role="img" aria-label="{escape(words, quote=True)}"'
-    return f"<svg {box[0] if box else ''} {least} {said} {names}>{rest.rstrip()}"
+    role = f'role="img" aria-label="{escape(words, quote=True)}"'
+    return f"<svg {box[0] if box else ''} {least} {role} {names}>{rest.rstrip()}"

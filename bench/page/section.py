@@ -83,8 +83,8 @@ def alternative(figure: Figure) -> str:
         return f"{figure.title}. Curves of {figure.y} over {figure.x}: {', '.join(figure.series)}."
     if isinstance(figure, Ratios):
         parts = zip(figure.labels, figure.values, figure.verdicts, strict=True)
-        said = "; ".join(f"{label} {speed(value[0])} ({word})" for label, value, word in parts)
-        return f"{figure.title}, compared with {figure.baseline}: {said}."
+        text = "; ".join(f"{label} {speed(value[0])} ({word})" for label, value, word in parts)
+        return f"{figure.title}, compared with {figure.baseline}: {text}."
     name = next(iter(figure.series))
     values = zip(figure.labels, figure.series[name], strict=True)
     shown = "; ".join(f"{label} {plain_number(value)}" for label, value in values if value is not None)

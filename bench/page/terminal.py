@@ -26,12 +26,12 @@ def table(
       whole: how many columns from the left, such as names that users copy, are never broken.
       rather: columns, such as intervals, that are broken last.
     """
-    found = _kind()(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    grid = _kind()(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for number, heading in enumerate(headings):
         left = is_text(number) if is_text else not number or not heading
-        found.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=number < whole)
-    found.rather = rather
-    return found
+        grid.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=number < whole)
+    grid.rather = rather
+    return grid
 
 
 @cache
@@ -55,11 +55,11 @@ def _kind() -> Any:
                 self.columns[number].no_wrap = no_wrap
             least = [_longest(column, column.no_wrap) for column in self.columns]
             left = most - sum(least) - (len(least) - 1)
-            wanted = [_longest(column, whole=True) - width for column, width in zip(self.columns, least, strict=True)]
-            for more, number in sorted(zip(wanted, range(len(least)), strict=True)):
-                given = more if more <= left else 0
-                self.columns[number].width = least[number] + given if left >= 0 else None
-                left -= given
+            missing = [_longest(column, whole=True) - width for column, width in zip(self.columns, least, strict=True)]
+            for more, number in sorted(zip(missing, range(len(least)), strict=True)):
+                addition = more if more <= left else 0
+                self.columns[number].width = least[number] + addition if left >= 0 else None
+                left -= addition
             return left >= 0
 
     return Whole

@@ -14,7 +14,7 @@ PEERS: tuple[Peer, ...] = tuple(peer for file in _FILES for peer in file.PEERS)
 
 def find(names: tuple[str, ...]) -> tuple[Peer, ...]:
     """The peers of these names, in the order of PEERS. A name that is no peer may be the start of several
-    (`torch`); `all` is everyone; `module:NAME` is somebody's own.
+    (`torch`); `all` is everyone; `module:NAME` is a custom one.
 
     Raises: UnknownNameError.
     """

@@ -64,18 +64,18 @@ class Abilities:
 
 def lacking(case: Case, has: Abilities) -> str | None:
     """Return the first requirement of a case that a peer lacks, as the reason in its row, or None."""
-    options, found = case.options, case.algorithm
+    options, algorithm = case.options, case.algorithm
     missing = [module for module in has.modules if not installed(module)]
     if missing:
         return f"{' and '.join(missing)} not installed: pip install {has.install}"
     if case.device not in has.devices:
         return f"runs on {' and '.join(has.devices)} only"
-    if found.name not in has.algorithms:
-        return f"has no {found.class_name} that can be compared"
-    for argument, value in has.only.get(found.name, {}).items():
-        if found.hyperparameters[argument] != value:
+    if algorithm.name not in has.algorithms:
+        return f"has no {algorithm.class_name} that can be compared"
+    for argument, value in has.only.get(algorithm.name, {}).items():
+        if algorithm.hyperparameters[argument] != value:
             word = shown(value)
-            return f"has {argument}={word} only: compare with -o {found.name}:{argument}={word}"
+            return f"has {argument}={word} only: compare with -o {algorithm.name}:{argument}={word}"
     if options.clip is not None and clip_of(options.clip)[0] not in has.clips:
         return f"clips by {' and '.join(has.clips) or 'nothing'} only" if has.clips else "clips no gradients"
     if options.ema is not None and not has.ema:

@@ -55,11 +55,11 @@ def session(
     import jax
     import numpy as np
 
-    held = {"parameters": start, "state": state}
+    current = {"parameters": start, "state": state}
     jitted = jax.jit(update, donate_argnums=(0, 1))
 
     def apply(gradients: list[Any]) -> None:
-        held["parameters"], held["state"] = jitted(held["parameters"], held["state"], gradients)
+        current["parameters"], current["state"] = jitted(current["parameters"], current["state"], gradients)
 
     def read(values: list[Any], index: int) -> np.ndarray:
         return np.asarray(values[index]).astype(np.float32)
@@ -67,24 +67,24 @@ def session(
     return Session(
         place=lambda index, array: put(case, array),
         apply=apply,
-        wait=lambda: jax.block_until_ready(held),
-        read=lambda index: read(held["parameters"], index),
-        read_average=(lambda index: read(averages(held["state"]), index)) if averages else None,
-        compute=_compute(case, held),
+        wait=lambda: jax.block_until_ready(current),
+        read=lambda index: read(current["parameters"], index),
+        read_average=(lambda index: read(averages(current["state"]), index)) if averages else None,
+        compute=_compute(case, current),
         device_memory=_memory(case),
         no_events="" if case.device == "cpu" else "JAX gives no handle of its stream",
     )
 
 
-def _compute(case: Case, held: dict[str, Any]) -> Callable[[], list[Any]] | None:
+def _compute(case: Case, current: dict[str, Any]) -> Callable[[], list[Any]] | None:
     if not case.options.in_situ:
         return None
     import jax
     import jax.numpy as jnp
 
     batches = [None if array is None else put(case, array) for array in in_situ.inputs(case)]
-    gradients = jax.jit(jax.grad(lambda values, given: in_situ.loss(values, given, lambda x: jnp.mean(x * x))))
-    return lambda: gradients(held["parameters"], batches)
+    gradients = jax.jit(jax.grad(lambda values, inputs: in_situ.loss(values, inputs, lambda x: jnp.mean(x * x))))
+    return lambda: gradients(current["parameters"], batches)
 
 
 def _memory(case: Case) -> Callable[[], int | None] | None:

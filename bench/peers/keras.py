@@ -53,11 +53,11 @@ def fit_session(case: Case, keras: Any, optimizer: Any) -> Session:
 
     if case.options.ema is not None or case.options.dtype != "float32":
         raise UnsupportedError("under fit only float32 without a moving average is compared: fit ends by averaging")
-    given: list[Any] = [None] * len(case.tensors)
+    gradients_: list[Any] = [None] * len(case.tensors)
 
     def weigh(weights: list[Any]) -> Any:
         total = tf.constant(0.0)
-        for weight, gradient in zip(weights, given, strict=True):
+        for weight, gradient in zip(weights, gradients_, strict=True):
             value = getattr(weight, "_value", weight)  # Keras 3 wraps TensorFlow's
             rows = isinstance(gradient, tuple)
             part = tf.gather(value, gradient[0]) * gradient[1] if rows else value * gradient
@@ -65,18 +65,18 @@ def fit_session(case: Case, keras: Any, optimizer: Any) -> Session:
         return total
 
     model = _model(case, keras, weigh)
-    weights = model.layers[-1].own
+    weights = model.layers[-1].case_weights
     model.compile(optimizer=optimizer, loss=lambda truth, value: tf.reduce_mean(value), jit_compile=False)
     data = tf.data.Dataset.from_tensors((tf.zeros((1, 1)), tf.zeros((1, 1)))).repeat()
 
     def hand(index: int, gradient: np.ndarray | Rows) -> None:
         rows = not hasattr(gradient, "dtype")
         parts = (gradient.indices, gradient.values) if rows else (gradient,)  # type: ignore[union-attr]
-        if given[index] is None:
-            made = tuple(tf.Variable(part, trainable=False) for part in parts)
-            given[index] = made if rows else made[0]
+        if gradients_[index] is None:
+            variables = tuple(tf.Variable(part, trainable=False) for part in parts)
+            gradients_[index] = variables if rows else variables[0]
         else:
-            for variable, part in zip(given[index] if rows else (given[index],), parts, strict=True):
+            for variable, part in zip(gradients_[index] if rows else (gradients_[index],), parts, strict=True):
                 variable.assign(part)
 
     def many(steps: int) -> None:
@@ -101,21 +101,21 @@ def _model(case: Case, keras: Any, weigh: Callable[[list[Any]], Any]) -> Any:
 
     class Tensors(keras.layers.Layer):
         def build(self, shape: Any) -> None:
-            self.own = [
+            self.case_weights = [
                 self.add_weight(name=tensor.name.replace("/", "_"), shape=tensor.shape, initializer="zeros")
                 for tensor in case.tensors
             ]
             super().build(shape)
 
         def call(self, inputs: Any) -> Any:
-            return inputs + tf.reshape(weigh(self.own), (1, 1))
+            return inputs + tf.reshape(weigh(self.case_weights), (1, 1))
 
         def compute_output_shape(self, shape: Any) -> Any:
             return shape
 
     layer = Tensors()
     layer.build((1, 1))
-    for index, weight in enumerate(layer.own):
+    for index, weight in enumerate(layer.case_weights):
         weight.assign(parameter(case, index))
 
     class Model(keras.Model):

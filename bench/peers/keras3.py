@@ -71,8 +71,8 @@ def on_jax(case: Case, make: Callable[[Any], Any]) -> Session:
     optimizer = make(keras3)
     optimizer.build(variables)
     names = [variable.path for variable in optimizer.variables]
-    wanted = [average.path for average in keras.averages(optimizer)] if case.options.ema is not None else []
-    places = [names.index(path) for path in wanted]
+    paths = [average.path for average in keras.averages(optimizer)] if case.options.ema is not None else []
+    places = [names.index(path) for path in paths]
 
     def update(parameters: Any, state: Any, gradients: Any) -> Any:
         return optimizer.stateless_apply(state, gradients, parameters)

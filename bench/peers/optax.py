@@ -51,8 +51,8 @@ def _sgd(optax: Any, h: Any) -> Any:
 
 def _rmsprop(optax: Any, h: Any) -> Any:
     scale = optax.scale_by_stddev if h["centered"] else optax.scale_by_rms
-    found = scale(decay=h["rho"], eps=h["epsilon"], eps_in_sqrt=h["epsilon_inside"])
-    return optax.chain(found, optax.trace(decay=h["momentum"])) if h["momentum"] else found
+    scaling = scale(decay=h["rho"], eps=h["epsilon"], eps_in_sqrt=h["epsilon_inside"])
+    return optax.chain(scaling, optax.trace(decay=h["momentum"])) if h["momentum"] else scaling
 
 
 def _lars(optax: Any, h: Any) -> Any:

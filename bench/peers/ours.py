@@ -58,8 +58,10 @@ def _on_mesh(case: Case, *, executor: str, kernel: str = "off", placement: str |
     tf = tensorflow.start(case)
     mesh = tensorflow.make_mesh(case)
     traced = (case.options.where or ("function" if executor == "portable" else "eager")) == "function"
-    asked = "auto" if traced and executor == "local" else executor  # the local executor steps outside of functions
-    optimizer = _optimizer(case, placement, mesh=mesh, executor=asked)
+    executor_option = (
+        "auto" if traced and executor == "local" else executor
+    )  # the local executor steps outside of functions
+    optimizer = _optimizer(case, placement, mesh=mesh, executor=executor_option)
 
     def make_apply(variables: list[Any]) -> Any:
         optimizer.build(variables)
@@ -94,9 +96,9 @@ def _plain(case: Case, **options: Any) -> Session:
     def apply(gradients: list, variables: list) -> None:
         optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
 
-    found = _averages(case, optimizer)
+    read_averages = _averages(case, optimizer)
     called = tf.function(apply) if way == "function" else apply
-    averages = (lambda: found(variables)) if found else None
+    averages = (lambda: read_averages(variables)) if read_averages else None
     session = tensorflow.whole_session(case, called, variables, averages)
     if case.device == "gpu" and not options.get("jit_compile"):
         session.remark = "TensorFlow's ops" if optimizer.executor_report().why_not_native else KERNEL

@@ -47,27 +47,27 @@ def peer(text: str) -> Peer:
 
 def _find(text: str) -> Any:
     module, _, name = text.partition(":")
-    found: Any = importlib.import_module(module)
+    target: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def _optimizer(text: str) -> Any:
     import optim
     from optim.rule import Rule
 
-    found = _find(text)
-    if isinstance(found, type) and issubclass(found, Rule):
-        return optim.Optimizer(rule=found())
-    return found() if callable(found) else found
+    target = _find(text)
+    if isinstance(target, type) and issubclass(target, Rule):
+        return optim.Optimizer(rule=target())
+    return target() if callable(target) else target
 
 
 def _prepare(case: Case, text: str) -> Session:
     tf = tensorflow.start(case)
-    found = _find(text)
-    if isinstance(found, Peer):
-        return found.prepare(case)
+    target = _find(text)
+    if isinstance(target, Peer):
+        return target.prepare(case)
     optimizer = _optimizer(text)
     variables = tensorflow.whole_variables(case)
     if hasattr(optimizer, "build"):

@@ -61,7 +61,7 @@ class Session:
     events: Events | None = None
     no_events: str = ""
     gradients: list[Any] = field(default_factory=list)
-    made: int = 0
+    steps_made: int = 0
     """Steps made so far."""
 
     def set_gradients(self, arrays: Iterable[np.ndarray | Rows]) -> None:
@@ -80,7 +80,7 @@ class Session:
 
     def run(self, steps: int) -> None:
         """Make `steps` steps; may return before the work is done."""
-        self.made += steps
+        self.steps_made += steps
         if self.many is not None:
             self.many(steps)
             return
@@ -119,14 +119,14 @@ class Conventions:
 class Home:
     """Where a worker finds `optim`.
 
-    Attributes: label, for the peer's name; folder, first on its path; python: another interpreter, or None; asked: the
+    Attributes: label, for the peer's name; folder, first on its path; python: another interpreter, or None; source: the
       value of `--against`.
     """
 
     label: str
     folder: str
     python: str | None = None
-    asked: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ def _compute(case: Case, variables: list[Any], batch: Callable[[np.ndarray], Any
 
     if not case.options.in_situ:
         return None
-    given = [None if array is None else batch(array) for array in in_situ.inputs(case)]
+    inputs = [None if array is None else batch(array) for array in in_situ.inputs(case)]
 
     sources = [getattr(variable, "_value", variable) for variable in variables]  # Keras 3 wraps TensorFlow's
 
@@ -228,7 +228,7 @@ def _compute(case: Case, variables: list[Any], batch: Callable[[np.ndarray], Any
             loss = in_situ.loss(sources, batches, lambda x: tf.reduce_mean(tf.square(x)))
         return tape.gradient(loss, sources)
 
-    return lambda: gradients(given)
+    return lambda: gradients(inputs)
 
 
 def shards(case: Case, index: int) -> list[tuple[slice, ...]]:
@@ -238,17 +238,17 @@ def shards(case: Case, index: int) -> list[tuple[slice, ...]]:
     tensor, layout = case.tensors[index], case.shardings[index]
     names = [name for name, _ in case.mesh.axes]
     sizes = [size for _, size in case.mesh.axes]
-    found = []
+    pieces = []
     for coordinates in np.ndindex(*sizes):
         at = {name: (place, size) for name, place, size in zip(names, coordinates, sizes, strict=True)}
         cuts = [at[axis] if axis else (0, 1) for axis in layout.axes]
-        found.append(
+        pieces.append(
             tuple(
                 slice(total * place // parts, total * (place + 1) // parts)
                 for total, (place, parts) in zip(tensor.shape, cuts, strict=True)
             )
         )
-    return found
+    return pieces
 
 
 def assemble(case: Case, index: int, parts: list[np.ndarray]) -> np.ndarray:

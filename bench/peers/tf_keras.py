@@ -97,9 +97,9 @@ _LEGACY = Abilities(
 
 def _peer(name: str, summary: str, prepare: Callable[..., Session], has: Abilities, **options: Any) -> Peer:
     on_mesh = prepare is _on_mesh
-    given = partial(prepare, way=has.ways[0], **options)
+    prepare_session = partial(prepare, way=has.ways[0], **options)
     note = "" if on_mesh else "no mesh"
-    return Peer(name, summary, __name__, has, given, packages=_MODULES, on_mesh=on_mesh, note=note)
+    return Peer(name, summary, __name__, has, prepare_session, packages=_MODULES, on_mesh=on_mesh, note=note)
 
 
 PEERS = (

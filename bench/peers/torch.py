@@ -236,9 +236,17 @@ _HAS = Abilities(
 
 def _peer(name: str, summary: str, has: Abilities, conventions: Conventions | None = None, **options: Any) -> Peer:
     prepare = partial(_session, **options)
-    told = conventions or Conventions(paper_epsilon=True)
+    peer_conventions = conventions or Conventions(paper_epsilon=True)
     return Peer(
-        name, summary, __name__, has, prepare, packages=("torch",), conventions=told, note="no mesh", waits="openmp"
+        name,
+        summary,
+        __name__,
+        has,
+        prepare,
+        packages=("torch",),
+        conventions=peer_conventions,
+        note="no mesh",
+        waits="openmp",
     )
 
 

@@ -83,10 +83,12 @@ def check_samples(samples: tuple[Sample, ...], where: str) -> None:
             raise ResultsError(f"{where}: a sample of {sample.steps} steps and {sample.seconds} s is impossible")
 
 
-def check_summary(what: str, said: float | None, found: float, where: str) -> None:
+def check_summary(what: str, stored: float | None, computed: float, where: str) -> None:
     """Raise ResultsError for a number that its own samples contradict."""
-    if said is not None and not math.isclose(said, found, rel_tol=1e-6, abs_tol=1e-12):
-        raise ResultsError(f"{where}: its {what} is {said:.6g}, but its samples give {found:.6g}: the file was changed")
+    if stored is not None and not math.isclose(stored, computed, rel_tol=1e-6, abs_tol=1e-12):
+        raise ResultsError(
+            f"{where}: its {what} is {stored:.6g}, but its samples give {computed:.6g}: the file was changed"
+        )
 
 
 def plain(value: Any) -> Any:

@@ -34,11 +34,11 @@ def names() -> list[str]:
 
 def files(name: Path) -> list[Path]:
     """Return the results of `@NAME`, oldest first. Raises: ResultsError for a name without results."""
-    found = sorted(_folder(name).glob("*.json"))
-    if not found:
-        known = ", ".join(MARK + each for each in names()) or f"no names in {home()}"
+    paths = sorted(_folder(name).glob("*.json"))
+    if not paths:
+        known = ", ".join(MARK + name_ for name_ in names()) or f"no names in {home()}"
         raise ResultsError(f"no result is stored as {name} (stored names: {known}). To store one, use --output {name}")
-    return found
+    return paths
 
 
 def newest(name: Path) -> Path:
@@ -52,7 +52,7 @@ def newest(name: Path) -> Path:
 
 def require_writable(name: Path) -> None:
     """Raise ResultsError if no result can be stored as `@NAME`."""
-    if not os.access(_made(name), os.W_OK):
+    if not os.access(_create_folder(name), os.W_OK):
         raise ResultsError(f"cannot write {_folder(name)}: you may not write there")
 
 
@@ -64,15 +64,15 @@ def place(name: Path, context: Mapping[str, Any]) -> Path:
     """
     began = re.sub(r"[-:]|\+.*", "", str(context.get("started", "")))
     version = context.get("source", {}).get("commit") or context.get("packages", {}).get("dtopt") or "unknown"
-    found = _made(name) / f"{began}-{version}.json"
+    path = _create_folder(name) / f"{began}-{version}.json"
     number = 1
-    while found.exists():
+    while path.exists():
         number += 1
-        found = found.with_name(f"{began}.{number}-{version}.json")
-    return found
+        path = path.with_name(f"{began}.{number}-{version}.json")
+    return path
 
 
-def _made(name: Path) -> Path:
+def _create_folder(name: Path) -> Path:
     folder = _folder(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)

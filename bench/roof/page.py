@@ -24,5 +24,5 @@ def sections(result: Result) -> Iterator[Section]:
     speeds = tuple(row.bytes_per_second / 1e9 for row in result.rows)
     figures = (Bars(title, labels, {"speed": speeds}, "GB/s, best sample"),) if labels else ()
     table = Table(title, headings, lines)
-    said = (f"{report.device(result.context['gpu'])}.",) if "gpu" in result.context else ()
-    yield Section("Memory bandwidth limit", said, (table,), figures, tuple(row.rerun for row in result.rows))
+    text = (f"{report.device(result.context['gpu'])}.",) if "gpu" in result.context else ()
+    yield Section("Memory bandwidth limit", text, (table,), figures, tuple(row.rerun for row in result.rows))

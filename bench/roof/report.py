@@ -30,7 +30,7 @@ def _table(result: Result) -> RenderableType:
 def _cells(row: Row, with_events: bool) -> tuple[str, ...]:
     size = f"{row.working_set / 1e6:,.1f} MB"
     seconds = (row.median, *((row.device_seconds,) if with_events else ()))
-    speeds = ("-" if each is None else f"{row.bytes_per_step / each / 1e9:.1f}" for each in seconds)
+    speeds = ("-" if divisor is None else f"{row.bytes_per_step / divisor / 1e9:.1f}" for divisor in seconds)
     return row.pattern, str(row.threads), size, row.regime, f"{row.bytes_per_second / 1e9:.1f}", *speeds
 
 

@@ -80,7 +80,7 @@ def run(
     most = threads_of(threads)
     log = environment.Log(command, most, device)
     measured: list[_Measured] = []
-    interrupted, found = False, {}
+    interrupted, facts = False, {}
     try:
         for one in _on_gpu() if device == "gpu" else _on_cpu(most):
             warm = clock.warm_up(one.session, WARM_UP_SECONDS, least_seconds=clock.LEAST_WARM_UP.get(device, 0.0))
@@ -90,9 +90,9 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     if device == "gpu":
-        found = {"gpu": asdict(gpus.gpu()[1])}
+        facts = {"gpu": asdict(gpus.gpu()[1])}
     complete = [one for one in measured if one.samples]
-    context = log.context(rounds=rounds, order_seed=seed, **found)
+    context = log.context(rounds=rounds, order_seed=seed, **facts)
     largest = max((one.elements for one in complete), default=0)
     roofs = tuple(
         _roof(one) for one in complete if one.elements == largest and (one.device == "gpu" or one.threads == most)

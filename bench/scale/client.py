@@ -42,7 +42,7 @@ class Client:
         mesh = start(self._setup, self._several)
         self._session = Session(self._setup, mesh)
         self._session.synchronise()
-        return {"seconds": time.perf_counter() - begun, "held": self._session.held()}
+        return {"seconds": time.perf_counter() - begun, "reported_bytes": self._session.reported_bytes()}
 
     def check(self) -> dict[str, Any]:
         """Return the error of the reduced gradients, and how far every parameter moves in the first steps."""

@@ -17,8 +17,8 @@ def sent_by_a_client(exchanged: Sequence[Collective], mesh: MeshShape, clients: 
     total = 0
     for one in exchanged:
         if one.in_step:
-            each = one.sent_on_cpu if on_cpu else one.sent
-            total += each * _edges_out(mesh, one.axes, clients)
+            bytes_sent = one.sent_on_cpu if on_cpu else one.sent
+            total += bytes_sent * _edges_out(mesh, one.axes, clients)
     return total
 
 

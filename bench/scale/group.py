@@ -40,25 +40,25 @@ class Clients:
 
     Attributes:
       count: DTensor clients of the whole mesh.
-      own: the one client of this machine if others are on other machines; None if all are here.
+      local_client: the one client of this machine if others are on other machines; None if all are here.
     """
 
     count: int
-    own: int | None = None
+    local_client: int | None = None
 
     @property
     def prints(self) -> bool:
         """Whether this machine reports the result."""
-        return self.own in (None, 0)
+        return self.local_client in (None, 0)
 
 
-def find_clients(wanted: int | None, environment: Mapping[str, str]) -> Clients:
+def find_clients(count: int | None, environment: Mapping[str, str]) -> Clients:
     """Return the `--clients N` of this machine, or those that DTensor's environment variables name. Raises:
     OptionError."""
     jobs = [job for job in environment.get(JOBS, "").split(",") if job.strip()]
     if not jobs:
-        return Clients(wanted or 1)
-    if wanted is not None:
+        return Clients(count or 1)
+    if count is not None:
         raise OptionError(f"--clients starts clients on this machine, but {JOBS} names some already; unset one of them")
     text = environment.get(CLIENT_ID, "")
     if not text.isdigit() or int(text) >= len(jobs):
@@ -71,7 +71,7 @@ def free_ports(count: int) -> list[int]:
 
     The kernel could give a port of that range to any process before the clients listen on it.
     """
-    found: list[int] = []
+    ports: list[int] = []
     candidates = random.sample(range(FIRST_PORT, _first_handed_out()), TRIED_PORTS)
     for port in candidates:
         with socket.socket() as one:
@@ -79,9 +79,9 @@ def free_ports(count: int) -> list[int]:
                 one.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        found.append(port)
-        if len(found) == count:
-            return found
+        ports.append(port)
+        if len(ports) == count:
+            return ports
     raise OptionError(f"no {count} ports are free between {FIRST_PORT} and {_first_handed_out()}")
 
 
@@ -96,7 +96,7 @@ def _first_handed_out() -> int:
 def environments(clients: Clients, threads: int) -> list[dict[str, str]]:
     """Return the environment of each client of this machine."""
     base = worker_environment(threads)
-    if clients.own is not None:
+    if clients.local_client is not None:
         return [base]
     plain = {name: value for name, value in base.items() if name not in (JOBS, CLIENT_ID, NUM_CLIENTS, JOB_NAME)}
     if clients.count == 1:
@@ -115,15 +115,15 @@ class Group:
     processes."""
 
     def __init__(self, setup: Setup, clients: Clients, launch: Launch = start_client) -> None:
-        self._first = clients.own or 0
+        self._first = clients.local_client or 0
         self._children: list[Child] = []
-        self._asked = "start"
-        several = clients.count > 1 or clients.own is not None
+        self._request = "start"
+        several = clients.count > 1 or clients.local_client is not None
         cpus = allowed_cpus()
         try:
             for number, environment in enumerate(environments(clients, setup.threads)):
                 mine = [cpus[(number * setup.threads + i) % len(cpus)] for i in range(setup.threads)]
-                hello = {"setup": setup.to_message(), "several": several, "alone": clients.own is not None}
+                hello = {"setup": setup.to_message(), "several": several, "alone": clients.local_client is not None}
                 self._children.append(launch(setup, number, {**hello, "cpus": sorted(set(mine))}, environment))
         except BaseException:
             self.stop()
@@ -135,7 +135,7 @@ class Group:
 
     def ask(self, do: str, timeout: float, **arguments: Any) -> list[dict[str, Any]]:
         """Send every client the same request at the same time; return the answers in the order of the clients."""
-        self._asked = do
+        self._request = do
         for number, child in enumerate(self._children):
             try:
                 child.request(do, **arguments)
@@ -153,21 +153,21 @@ class Group:
         self.stop()
 
     def _answers(self, timeout: float) -> list[dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
+        answers: dict[int, dict[str, Any]] = {}
         until = time.monotonic() + timeout
-        while len(found) < len(self._children):
-            waiting = {child.pipe: i for i, child in enumerate(self._children) if i not in found}
+        while len(answers) < len(self._children):
+            waiting = {child.pipe: i for i, child in enumerate(self._children) if i not in answers}
             ready = wait(list(waiting), max(0.0, until - time.monotonic()))
             if not ready:
                 silent = ", ".join(str(self._first + number) for number in waiting.values())
                 self.stop()
-                raise HungError(f"no answer within {timeout:g} s from client {silent} while asked to {self._asked}")
+                raise HungError(f"no answer within {timeout:g} s from client {silent} while asked to {self._request}")
             for number in sorted(waiting[pipe] for pipe in ready):  # type: ignore[index]
                 try:
-                    found[number] = self._children[number].answer(0)
+                    answers[number] = self._children[number].answer(0)
                 except WorkerError as error:
                     raise self._ended(number, error) from None
-        return [found[number] for number in range(len(self._children))]
+        return [answers[number] for number in range(len(self._children))]
 
     def _ended(self, number: int, error: WorkerError) -> WorkerError:
         """End all clients, and return the error with the client's number.

@@ -13,7 +13,7 @@ def make(training: Training, placement: str, mesh: Any = None) -> Any:
     OptionError."""
     import optim
 
-    found = algorithm(training.optimizer)
+    algorithm_ = algorithm(training.optimizer)
     options: dict[str, Any] = {"slot_placement": placement, "mesh": mesh}
     if training.clip != "none":
         options[training.clip] = 1.0
@@ -21,4 +21,4 @@ def make(training: Training, placement: str, mesh: Any = None) -> Any:
         options["use_ema"] = True
     if training.accumulate:
         options["gradient_accumulation_steps"] = 2
-    return getattr(optim, found.class_name)(**found.hyperparameters, **options)
+    return getattr(optim, algorithm_.class_name)(**algorithm_.hyperparameters, **options)

@@ -75,15 +75,15 @@ def answer(
     except KeyboardInterrupt:
         interrupted = True
         measurement.interrupt()
-    context = log.context(rounds=rounds, order_seed=seed, interleaved=measurement.interleaved, client=here.own)
+    context = log.context(rounds=rounds, order_seed=seed, interleaved=measurement.interleaved, client=here.local_client)
     rows = _rows(measurement.entries, here, rounds)
     hung = any(entry.hung for entry in measurement.entries)
     return Result(context, (), rows, interrupted, kind="scale"), hung, here.prints
 
 
-def _threads(wanted: int | None, clients: Clients) -> int:
+def _threads(requested: int | None, clients: Clients) -> int:
     """Return the threads of each client."""
-    return max(1, threads_of(wanted) // (clients.count if clients.own is None else 1))
+    return max(1, threads_of(requested) // (clients.count if clients.local_client is None else 1))
 
 
 def _setups(
@@ -155,8 +155,8 @@ def efficiency(row: Row, first: Row, comparisons: int = 1) -> Efficiency | None:
         return None
     ideal = first.devices / row.devices if row.scaling == "strong" else 1.0
     values = [ideal * base[number] / times[number] for number in shared]
-    found = stats.estimate(values, comparisons)
-    return Efficiency(first.mesh, found.median, found.low, found.high, found.rounds)
+    ratio = stats.estimate(values, comparisons)
+    return Efficiency(first.mesh, ratio.median, ratio.low, ratio.high, ratio.rounds)
 
 
 def _row(entry: Entry, clients: Clients, rounds: int) -> Row:
@@ -180,19 +180,19 @@ def _row(entry: Entry, clients: Clients, rounds: int) -> Row:
         copies=setup.copies,
         parameters=setup.model.elements,
         tensors=len(setup.tensors),
-        device_bytes=planned.held.total,
-        parameter_bytes=planned.held.parameters,
-        slot_bytes=planned.held.slot_bytes,
+        device_bytes=planned.footprint.total,
+        parameter_bytes=planned.footprint.parameters,
+        slot_bytes=planned.footprint.slot_bytes,
         device_sent_bytes=sum(c.sent_on_cpu if on_cpu else c.sent for c in planned.collectives if c.in_step),
         predicted_sent_bytes=sent_by_a_client(planned.collectives, setup.mesh, setup.clients, on_cpu=on_cpu),
         status=entry.status if done or entry.status != "ok" else "failed",
         reason=entry.reason if done or entry.status != "ok" else "it gave no sample",
         rerun=_rerun(setup, clients, rounds),
-        reported_parameter_bytes=entry.held.get("parameters"),
-        reported_slot_bytes=entry.held.get("slots"),
+        reported_parameter_bytes=entry.reported_bytes.get("parameters"),
+        reported_slot_bytes=entry.reported_bytes.get("slots"),
         measured_sent_bytes=median(entry.sent) if entry.sent else None,
         samples=tuple(entry.samples),
-        client_seconds=tuple(entry.client_seconds) if clients.own is None else (),
+        client_seconds=tuple(entry.client_seconds) if clients.local_client is None else (),
         median=median(seconds) if done else None,
         mad=stats.median_absolute_deviation(seconds) if done else None,
         gradient_error=entry.gradient_error,
@@ -206,7 +206,7 @@ def _rerun(setup: Setup, clients: Clients, rounds: int) -> str:
     words = ["dtopt", "bench", "scale", "-w", setup.workload, "-o", setup.optimizer, "--mesh", str(setup.mesh)]
     words += ["--layout", setup.layout, "--slot-placement", setup.placement, "--scaling", setup.scaling]
     words += ["--device", setup.device, "--rounds", str(rounds)]
-    words += ["--clients", str(setup.clients)] if clients.own is None and setup.clients > 1 else []
+    words += ["--clients", str(setup.clients)] if clients.local_client is None and setup.clients > 1 else []
     words += [f"--{setup.clip.replace('_', '-')}", "1"] if setup.clip != "none" else []
     words += ["--use-ema"] if setup.ema else []
     return shlex.join(words)

@@ -45,7 +45,7 @@ class Entry:
     samples: list[Sample] = field(default_factory=list)
     client_seconds: list[tuple[float, ...]] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
-    held: dict[str, int] = field(default_factory=dict)
+    reported_bytes: dict[str, int] = field(default_factory=dict)
     gradient_error: float | None = None
     movement_error: float | None = None
     movements: list[float] = field(default_factory=list)
@@ -68,8 +68,8 @@ def make_entry(setup: Setup) -> Entry:
 
 def needed(entry: Entry) -> int:
     """Return roughly the bytes of a mesh's processes on this machine: state, gradients twice, temporaries."""
-    held = entry.plan.held
-    return entry.setup.clients * RUNTIME + entry.setup.mesh.devices * (held.total + 3 * held.gradients)
+    memory = entry.plan.footprint
+    return entry.setup.clients * RUNTIME + entry.setup.mesh.devices * (memory.total + 3 * memory.gradients)
 
 
 class Measurement:
@@ -85,7 +85,7 @@ class Measurement:
         launch: Launch = start_client,
     ) -> None:
         self.entries = list(entries)
-        self.interleaved = clients.own is None
+        self.interleaved = clients.local_client is None
         self._clients = clients
         self._rounds = rounds
         self._timeout = timeout
@@ -122,7 +122,7 @@ class Measurement:
 
     def _on_this_host(self, entry: Entry) -> bool:
         """Whether all arrays of a mesh are in this machine's main memory."""
-        return self._clients.own is None and entry.setup.device == "cpu"
+        return self._clients.local_client is None and entry.setup.device == "cpu"
 
     def _run_together(self, number: int, alive: Sequence[Entry], tell: Callable[[str], None]) -> None:
         for entry in alive:
@@ -157,7 +157,9 @@ class Measurement:
         entry.group.started(self._timeout)
         answers = entry.group.ask("prepare", self._timeout)
         entry.prepare_seconds = max(answer["seconds"] for answer in answers)
-        entry.held = {key: max(answer["held"][key] for answer in answers) for key in answers[0]["held"]}
+        entry.reported_bytes = {
+            key: max(answer["reported_bytes"][key] for answer in answers) for key in answers[0]["reported_bytes"]
+        }
         entry.status = "ok"
 
     def _make_ready(self, entry: Entry) -> None:

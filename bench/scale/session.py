@@ -130,8 +130,8 @@ class Session:
     def _range_error(self, gradient: Any) -> float:
         from tensorflow.experimental import dtensor
 
-        found = [part.numpy() for part in dtensor.unpack(gradient)]
-        return max(float(max(abs(p.max() - GRADIENT), abs(p.min() - GRADIENT))) / GRADIENT for p in found)
+        parts = [part.numpy() for part in dtensor.unpack(gradient)]
+        return max(float(max(abs(p.max() - GRADIENT), abs(p.min() - GRADIENT))) / GRADIENT for p in parts)
 
     def movements(self) -> list[float]:
         """Return how far every parameter has moved; NaN if this client's devices disagree."""
@@ -155,7 +155,7 @@ class Session:
         largest = tf.reduce_max(packed)
         return float(dtensor.unpack(largest)[0].numpy())
 
-    def held(self) -> dict[str, int]:
+    def reported_bytes(self) -> dict[str, int]:
         """Return the bytes that the optimizer reports on one device, the largest."""
         report = self.optimizer.memory_report()
         return {"parameters": max(report.variables.values()), "slots": max(report.slot_bytes.values(), default=0)}

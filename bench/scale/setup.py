@@ -71,11 +71,11 @@ class Setup:
     @cached_property
     def model(self) -> Workload:
         """Return the tensors on this mesh."""
-        found = Workload(self.workload, "", self.shapes) if self.shapes else workload(self.workload)
+        workload_ = Workload(self.workload, "", self.shapes) if self.shapes else workload(self.workload)
         if self.copies == 1:
-            return found
-        tensors = [replace(t, name=f"copy{i}/{t.name}") for i in range(self.copies) for t in found.tensors]
-        return Workload(found.name, found.summary, tuple(tensors))
+            return workload_
+        tensors = [replace(t, name=f"copy{i}/{t.name}") for i in range(self.copies) for t in workload_.tensors]
+        return Workload(workload_.name, workload_.summary, tuple(tensors))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

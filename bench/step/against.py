@@ -38,7 +38,7 @@ def home(text: str) -> Iterator[Home]:
     """
     with tempfile.TemporaryDirectory(prefix="dtopt-against-") as name:
         place = Path(name)
-        yield replace(_find(text, place), asked=text)
+        yield replace(_find(text, place), source=text)
 
 
 def _find(text: str, place: Path) -> Home:
@@ -61,14 +61,14 @@ def _ours() -> Path:
 
 
 def _commit(folder: Path) -> str | None:
-    found = _git("rev-parse", "--short=10", "HEAD", folder=folder)
-    return found.stdout.decode().strip() if found.returncode == 0 else None
+    result = _git("rev-parse", "--short=10", "HEAD", folder=folder)
+    return result.stdout.decode().strip() if result.returncode == 0 else None
 
 
 def _of_commit(text: str, place: Path) -> Home:
     root = _ours().parent
-    found = _git("rev-parse", "--verify", "--quiet", "--short=10", f"{text}^{{commit}}", folder=root)
-    if found.returncode:
+    result = _git("rev-parse", "--verify", "--quiet", "--short=10", f"{text}^{{commit}}", folder=root)
+    if result.returncode:
         raise OptionError(
             f"--against {text}: not a folder, a version such as 0.2.0, or a commit of the checkout {root};"
             " name one of these"
@@ -78,7 +78,7 @@ def _of_commit(text: str, place: Path) -> Home:
         raise OptionError(f"--against {text}: that commit contains no package optim")
     with zipfile.ZipFile(io.BytesIO(archive.stdout)) as files:
         files.extractall(place)
-    return Home(found.stdout.decode().strip(), str(place))
+    return Home(result.stdout.decode().strip(), str(place))
 
 
 def _release(version: str, place: Path) -> Home:

@@ -86,7 +86,7 @@ def check(case: Case, session: Session, conventions: Conventions) -> Agreement:
                 give_gradients(case, session, which)
                 placed = which
             session.call()
-    session.made = STEPS
+    session.steps_made = STEPS
     return compare(case, see(case, session), conventions)
 
 
@@ -94,7 +94,7 @@ def finish(case: Case, session: Session) -> None:
     """Make the last steps, with gradient 0 again."""
     session.synchronise()
     give_gradients(case, session, 0)
-    session.run(giving.last_steps(session.made))
+    session.run(giving.last_steps(session.steps_made))
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ def see(case: Case, session: Session, place: float = 0.0, turns: int = 0) -> See
     from bench.step import reference
 
     session.synchronise()
-    found = {}
-    for index in reference.able(case, session.made):
+    values = {}
+    for index in reference.able(case, session.steps_made):
         at = reference.positions(case, index, place)
         average = session.read_average(index) if session.read_average and case.options.ema is not None else None
-        found[index] = (_chosen(case, index, session.read(index), at), _chosen(case, index, average, at))
-    return Seen(giving.mixes(case.options.accumulate, session.made, turns), place, found)
+        values[index] = (_chosen(case, index, session.read(index), at), _chosen(case, index, average, at))
+    return Seen(giving.mixes(case.options.accumulate, session.steps_made, turns), place, values)
 
 
 def _chosen(case: Case, index: int, values: np.ndarray | None, at: np.ndarray) -> np.ndarray | None:
@@ -138,13 +138,13 @@ def compare(case: Case, seen: Seen, conventions: Conventions) -> Agreement:
     errors: list[tuple[float, str]] = []
     compared = 0
     steps = len(seen.mixes)
-    for index, wanted in reference.expected(case, list(seen.values), seen.mixes, conventions, seen.place):
+    for index, expectation in reference.expected(case, list(seen.values), seen.mixes, conventions, seen.place):
         value, average = seen.values[index]
-        error = _difference(case, value, wanted.end, wanted, steps)
-        if wanted.average is not None:
-            error = max(error, _difference(case, average, wanted.average, wanted, steps))
+        error = _difference(case, value, expectation.end, expectation, steps)
+        if expectation.average is not None:
+            error = max(error, _difference(case, average, expectation.average, expectation, steps))
         errors.append((error, case.tensors[index].name))
-        compared += int(wanted.judged.sum())
+        compared += int(expectation.judged.sum())
     error, worst = max(errors, default=(0.0, ""))
     left = len(case.tensors) - len(seen.values)
     return Agreement(steps, compared, error if isfinite(error) else None, worst, tolerance(case), left)
@@ -164,16 +164,16 @@ def moves(case: Case, session: Session) -> Agreement:
     finite = all(np.all(np.isfinite(start)) for start in before)
     worst = case.tensors[still[0]].name if still else ""
     error = None if not finite else 1.0 if still else 0.0
-    return Agreement(session.made, case.elements, error, worst, 0.0)
+    return Agreement(session.steps_made, case.elements, error, worst, 0.0)
 
 
-def _difference(case: Case, here: np.ndarray | None, end: np.ndarray, wanted: Expected, steps: int) -> float:
+def _difference(case: Case, here: np.ndarray | None, end: np.ndarray, expectation: Expected, steps: int) -> float:
     """Return the largest error; infinite for a wrong shape and for NaN, so that these rank highest."""
     import numpy as np
 
     if here is None:
         return float("inf")
-    stored = ROUNDINGS * steps * UNITS[case.options.dtype] * np.maximum(np.abs(end), np.abs(wanted.start))
+    stored = ROUNDINGS * steps * UNITS[case.options.dtype] * np.maximum(np.abs(end), np.abs(expectation.start))
     off = np.maximum(0.0, np.abs(here - end) - stored)
-    error = float(np.max(np.where(wanted.judged, off, 0.0)) / np.max(np.abs(end - wanted.start)))
+    error = float(np.max(np.where(expectation.judged, off, 0.0)) / np.max(np.abs(end - expectation.start)))
     return error if error == error else float("inf")

@@ -183,9 +183,9 @@ class Contest:
         groups."""
         runtime = self._settings.runtime
         for processes in range(self.processes, 1, -1):
-            found = groups(self._able(), first, self.case, available_memory // processes, runtime)
-            if len(found) == 1:
-                return found, processes
+            peer_groups = groups(self._able(), first, self.case, available_memory // processes, runtime)
+            if len(peer_groups) == 1:
+                return peer_groups, processes
         return groups(self._able(), first, self.case, available_memory, runtime), 1
 
     def interrupt(self) -> None:
@@ -224,8 +224,8 @@ class Contest:
         if base is None or not base.workers or not others:
             return 0.0
         spread = stats.between([stats.log_ratios(c.times(), base.times()) for c in others])
-        found = [stats.paired_ratio(c.times(), "", base.times(), self._comparisons(), spread) for c in others]
-        return max(stats.width(ratio) for ratio in found)
+        ratios = [stats.paired_ratio(c.times(), "", base.times(), self._comparisons(), spread) for c in others]
+        return max(stats.width(ratio) for ratio in ratios)
 
     @staticmethod
     def _try(contestant: Contestant, act: Callable[[Contestant], None]) -> None:
@@ -284,22 +284,22 @@ class Contest:
                     return
             warm = self._ask(worker, "warm", most_seconds=self._settings.warm_up_seconds)
             contestant.steps_per_sample = max(warm.pop("steps_per_sample"), contestant.steps_per_sample)
-            found = WarmUp(**warm)
-            if contestant.warm_up is None or not found.steady:
-                contestant.warm_up = found
+            warm_up = WarmUp(**warm)
+            if contestant.warm_up is None or not warm_up.steady:
+                contestant.warm_up = warm_up
 
-    def _agree(self, contestant: Contestant, found: Agreement) -> None:
+    def _agree(self, contestant: Contestant, agreement: Agreement) -> None:
         """Keep the largest error of a contestant's checks, and judge it."""
-        if contestant.peer.own_algorithm and found.tolerance:
+        if contestant.peer.own_algorithm and agreement.tolerance:
             return  # no reference: it must only move at the end
-        kept = contestant.agreement
-        if kept is None or found.steps > kept.steps or (found.error or 0.0) > (kept.error or 0.0):
-            contestant.agreement = found
-        if not found.elements:
+        worst = contestant.agreement
+        if worst is None or agreement.steps > worst.steps or (agreement.error or 0.0) > (worst.error or 0.0):
+            contestant.agreement = agreement
+        if not agreement.elements:
             contestant.out("skipped", "every tensor is too large to check whether it computes the right thing")
-        elif not found.agrees:
-            contestant.agreement = found
-            contestant.out("failed", suspicion.of_agreement(found))
+        elif not agreement.agrees:
+            contestant.agreement = agreement
+            contestant.out("failed", suspicion.of_agreement(agreement))
 
     def _ask(self, worker: Worker, do: str, **arguments: Any) -> dict[str, Any]:
         worker.request(do, **arguments)
@@ -318,35 +318,35 @@ class Contest:
             self._try(contestant, partial(self._sample, place=place, process=process))
             walls[position] = time.monotonic() - start
         use, wall = load.between(before, load.read(sessions, self._cpus)), time.monotonic() - began
-        took = load.taken(sessions, self._cpus)
+        took = load.find_violations(sessions, self._cpus)
         for position, contestant in enumerate(order):
             mine = [pid for worker in contestant.workers if (pid := getattr(worker, "pid", None))]
             contestant.took = contestant.took or next((took[pid] for pid in mine if pid in took), None)
             if use and mine:
-                own, sample = sum(use.own[pid] for pid in mine), contestant.samples[-1]
-                contestant.samples[-1] = replace(sample, cpus=own / walls[position], others=use.others / wall)
-                contestant.spent.append((own, sample.steps * sample.seconds + 2 * (sample.latency or 0.0)))
+                peer_seconds, sample = sum(use.of_sessions[pid] for pid in mine), contestant.samples[-1]
+                contestant.samples[-1] = replace(sample, cpus=peer_seconds / walls[position], others=use.others / wall)
+                contestant.spent.append((peer_seconds, sample.steps * sample.seconds + 2 * (sample.latency or 0.0)))
 
     def _sample(self, contestant: Contestant, place: tuple[int, int, int], process: int) -> None:
         steps, began = contestant.steps_per_sample, time.monotonic()
-        taken = self._ask(contestant.workers[process], "sample", steps=steps)
-        if "told" in taken:
-            contestant.clocks.append((time.monotonic() - began, taken["told"]))
-        resident, late = taken["resident_bytes"], taken.get("late")
+        answer = self._ask(contestant.workers[process], "sample", steps=steps)
+        if "told" in answer:
+            contestant.clocks.append((time.monotonic() - began, answer["told"]))
+        resident, late = answer["resident_bytes"], answer.get("late")
         contestant.samples.append(
             Sample(
                 *place,
                 steps,
-                taken["seconds"],
-                taken["latency"],
+                answer["seconds"],
+                answer["latency"],
                 resident_bytes=resident,
                 process=process,
                 late=late,
-                host=taken.get("host"),
-                device_seconds=taken.get("device_seconds"),
+                host=answer.get("host"),
+                device_seconds=answer.get("device_seconds"),
             )
         )
-        contestant.peak_bytes, contestant.device_peak_bytes = taken["peak_bytes"], taken["device_peak_bytes"]
+        contestant.peak_bytes, contestant.device_peak_bytes = answer["peak_bytes"], answer["device_peak_bytes"]
 
     def _judge(self, judged: Sequence[Contestant]) -> None:
         """Check after the last round that the peers did the work that was timed. All run at once: nothing is timed any
@@ -379,14 +379,14 @@ class Contest:
     def _hear(self, contestant: Contestant) -> None:
         timed = sum(sample.steps * sample.seconds for sample in contestant.samples)
         for worker in contestant.workers:
-            found = worker.answer(self._settings.timeout)
-            self._agree(contestant, Agreement(**found["agreement"]))
-            contestant.spins.append(found.get("spins", 0.0))
-            first, second = found["reads"]
+            answer = worker.answer(self._settings.timeout)
+            self._agree(contestant, Agreement(**answer["agreement"]))
+            contestant.spins.append(answer.get("spins", 0.0))
+            first, second = answer["reads"]
             reason = suspicion.of_reading(first, second, timed / len(contestant.workers or [worker]))
-            reason = reason or suspicion.of_new_gradients(*found["given"])
-            if found["changed"]:
-                reason = f"it changed {found['changed']}, which judges it"
+            reason = reason or suspicion.of_new_gradients(*answer["given"])
+            if answer["changed"]:
+                reason = f"it changed {answer['changed']}, which judges it"
             if reason:
                 contestant.out("failed", reason)
             if contestant.status != "ok":

@@ -52,14 +52,14 @@ def calls(accumulate: int) -> tuple[tuple[int, ...], ...]:
     return ((0,) * accumulate, (0,) * (accumulate - 1) + (1,), (1,) * accumulate)
 
 
-def mixes(accumulate: int, made: int, turns: int = 0) -> list[Mix]:
-    """Return the gradients of `made` steps.
+def mixes(accumulate: int, steps: int, turns: int = 0) -> list[Mix]:
+    """Return the gradients of `steps` steps.
 
     These are those of `calls`, then gradient 1 alone, the turns, and in the last of LAST gradient 0 again. A peer must
     not use what it remembers of gradient 1 for it.
     """
     first = [(step.count(0) / accumulate, step.count(1) / accumulate) for step in calls(accumulate)]
-    later = made - len(first)
+    later = steps - len(first)
     last = -(-later // LAST)
     scales = [1.0, *(scale(turn) for turn in range(turns))]
     replaced = [1.0] * (later - last - STEPS_OF_A_TURN * turns)
@@ -68,9 +68,9 @@ def mixes(accumulate: int, made: int, turns: int = 0) -> list[Mix]:
     return [Mix(a, b, b) for a, b in first] + [Mix(0.0, 1.0, c) for c in replaced] + [Mix(1.0, 0.0, 0.0)] * last
 
 
-def last_steps(made: int) -> int:
+def last_steps(steps: int) -> int:
     """Return how many steps with gradient 0 follow the steps already made."""
-    return max(1, -(-(made - len(calls(1))) // (LAST - 1)))
+    return max(1, -(-(steps - len(calls(1))) // (LAST - 1)))
 
 
 def scale(turn: int) -> float:
@@ -80,12 +80,12 @@ def scale(turn: int) -> float:
 
 def replaced_tensors(case: Case) -> frozenset[int]:
     """Return the tensors that get new gradients: as many as fit into MOST_REPLACED, in order."""
-    found, left = set(), MOST_REPLACED
+    indices, left = set(), MOST_REPLACED
     for index, tensor in enumerate(case.tensors):
         if tensor.elements <= left:
-            found.add(index)
+            indices.add(index)
             left -= tensor.elements
-    return frozenset(found)
+    return frozenset(indices)
 
 
 def scaled(known: np.ndarray | Rows, turn: int) -> np.ndarray | Rows:

@@ -28,12 +28,12 @@ class Judges:
     def __init__(self) -> None:
         loaded = [module for name, module in sys.modules.items() if name.partition(".")[0] in (OWN, "__main__")]
         self._modules = (*LIBRARIES, clock, agreement, giving, reference, *loaded)
-        self._kept = dict(_functions(self._modules))
+        self._originals = dict(_functions(self._modules))
 
     def changed(self) -> str | None:
         """Return the name of a function that changed."""
         now = dict(_functions(self._modules))
-        return next((name for name, function in self._kept.items() if now.get(name) != function), None)
+        return next((name for name, function in self._originals.items() if now.get(name) != function), None)
 
 
 def _functions(modules: tuple[ModuleType, ...]) -> Iterator[tuple[str, Any]]:

@@ -48,16 +48,16 @@ def groups(
 ) -> list[list[Peer]]:
     """Split peers that are not `too_large` into groups that fit; the baseline is in each."""
     room = _room(case, available) - need(baseline, case, runtime)
-    found: list[list[Peer]] = [[baseline]]
+    peer_groups: list[list[Peer]] = [[baseline]]
     used = 0
     for peer in (peer for peer in peers if peer is not baseline):
         size = need(peer, case, runtime)
         if used + size > room:
-            found.append([baseline])
+            peer_groups.append([baseline])
             used = 0
-        found[-1].append(peer)
+        peer_groups[-1].append(peer)
         used += size
-    return found
+    return peer_groups
 
 
 def _room(case: Case, available: int) -> int:

@@ -50,11 +50,11 @@ def table(rows: Sequence[Row]) -> Table:
 
 def _text(rows: Sequence[Row], result: Result) -> Iterator[str]:
     row = rows[0]
-    said = report.options(row)
+    settings = report.options(row)
     yield (
         f"{summary(row.workload) or row.workload}: {row.parameters:,} {row.dtype} parameters in {row.tensors:,}"
         f" tensors; mesh {row.mesh}, layout {row.layout}, {row.device}, {row.threads} threads per peer."
-        + (f" With {', '.join(said)}." if said else "")
+        + (f" With {', '.join(settings)}." if settings else "")
     )
     roofs = [roof for roof in result.roofs if (roof.workload, roof.optimizer) == (row.workload, row.optimizer)]
     if roofs:

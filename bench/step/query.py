@@ -113,37 +113,37 @@ def make_plan(
     cases = tuple(Case(workload=name, optimizer=text, **shared) for name in names for text in texts)
     if profile and len(cases) > 1:
         raise OptionError(f"--profile traces one case, and these are {len(cases)}; name one workload and one optimizer")
-    found, base = _versions(against, peer) if against else _peers(peer, quick, baseline)
-    pace = Pace(rounds, budget or (QUICK_BUDGET if quick else BUDGET + PER_PEER * max(0, len(found) - A_FEW)))
-    again = ["--against", against.asked] if against else ["--baseline", baseline]
+    peers_, base = _versions(against, peer) if against else _peers(peer, quick, baseline)
+    pace = Pace(rounds, budget or (QUICK_BUDGET if quick else BUDGET + PER_PEER * max(0, len(peers_) - A_FEW)))
+    again = ["--against", against.source] if against else ["--baseline", baseline]
     again += ["--rounds", str(rounds)] if rounds else ["--budget", f"{pace.budget:g}"]
     again += ["--processes", str(processes or 1)] if processes or quick else []
     many = processes or (1 if quick else None)
-    path, forked = profile and profile.absolute(), _share_an_import(found, cases[0])
+    path, forked = profile and profile.absolute(), _share_an_import(peers_, cases[0])
     settings = Settings(pace, many, WARM_UP_SECONDS, timeout, path, forked)
-    return Plan(cases, found, base, settings, seed, command, tuple(again))
+    return Plan(cases, peers_, base, settings, seed, command, tuple(again))
 
 
-def _peers(wanted: Sequence[str], quick: bool, baseline: str) -> tuple[tuple[Peer, ...], str]:
+def _peers(names: Sequence[str], quick: bool, baseline: str) -> tuple[tuple[Peer, ...], str]:
     """Return the peers to measure, and the name of the baseline."""
-    found = peers.find(tuple(wanted) or (QUICK_PEERS if quick else DEFAULT_PEERS))
-    return found, peers.find((baseline,))[0].name
+    selection = peers.find(tuple(names) or (QUICK_PEERS if quick else DEFAULT_PEERS))
+    return selection, peers.find((baseline,))[0].name
 
 
-def _share_an_import(found: Sequence[Peer], case: Case) -> bool:
+def _share_an_import(selection: Sequence[Peer], case: Case) -> bool:
     """Whether the peers are versions that can be forked from one process with TensorFlow.
 
     Interpreters of two environments would need two processes, and the addresses of their code would look like a
     difference between the versions. The memory of other peers would not be comparable with that of peers without
     TensorFlow.
     """
-    homes = [peer.home for peer in found if peer.home]
-    alike = all("tensorflow" in peer.has.modules for peer in found) and not any(home.python for home in homes)
+    homes = [peer.home for peer in selection if peer.home]
+    alike = all("tensorflow" in peer.has.modules for peer in selection) and not any(home.python for home in homes)
     return bool(homes) and alike and case.device == "cpu"
 
 
-def _versions(other: Home, wanted: Sequence[str]) -> tuple[tuple[Peer, ...], str]:
+def _versions(other: Home, names: Sequence[str]) -> tuple[tuple[Peer, ...], str]:
     """Return each peer in both versions; the first of the other version is the baseline."""
-    chosen = peers.find(tuple(wanted) or AGAINST_PEERS)
-    found = tuple(version for one in chosen for version in (one, one.at(other)))
-    return found, found[1].name
+    chosen = peers.find(tuple(names) or AGAINST_PEERS)
+    versions = tuple(version for one in chosen for version in (one, one.at(other)))
+    return versions, versions[1].name

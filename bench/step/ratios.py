@@ -29,21 +29,21 @@ def with_ratios(rows: Sequence[Row], baseline: str) -> tuple[Row, ...]:
         return tuple(rows)
     others = [row for row in measured if row is not base]
     spread = _between(others, base)
-    found = [_with_ratio(row, base, len(others), spread) if row.status == "ok" else row for row in rows]
-    return tuple(_with_beside(row, found, len(others), spread) for row in found)
+    rated = [_with_ratio(row, base, len(others), spread) if row.status == "ok" else row for row in rows]
+    return tuple(_with_beside(row, rated, len(others), spread) for row in rated)
 
 
 def update_ratios(rows: Sequence[Row]) -> tuple[Row, ...]:
     """Return the same rows with ratios computed from their samples by the current code."""
-    said = next((row.ratio.baseline for row in rows if row.ratio), None)
-    return with_ratios(rows, said) if said else tuple(rows)
+    baseline = next((row.ratio.baseline for row in rows if row.ratio), None)
+    return with_ratios(rows, baseline) if baseline else tuple(rows)
 
 
 def _between(others: Sequence[Row], base: Row) -> stats.Between | None:
     """Return the variation between processes. It is unknown if each peer had one process, and ignored on
     accelerators."""
-    found = stats.between([stats.log_ratios(row.times(), base.times()) for row in others])
-    return stats.ONE_PROCESS if found is None and base.device == "cpu" else found
+    spread = stats.between([stats.log_ratios(row.times(), base.times()) for row in others])
+    return stats.ONE_PROCESS if spread is None and base.device == "cpu" else spread
 
 
 def _with_ratio(row: Row, base: Row, comparisons: int, spread: stats.Between | None) -> Row:
@@ -96,10 +96,10 @@ def _unsupported(ratio: stats.Ratio, one: Row, two: Row) -> str | None:
         return None
     claimed = log((ratio.high if ratio.verdict == "faster" else ratio.low) or 1.0)
     mine, theirs = ([sample for sample in row.samples if sample.place in places] for row in (one, two))
-    found = {"all rounds together take": fsum(s.seconds for s in mine) / fsum(s.seconds for s in theirs)}
+    ratios = {"all rounds together take": fsum(s.seconds for s in mine) / fsum(s.seconds for s in theirs)}
     if all(sample.latency for sample in (*mine, *theirs)):
-        found["steps that are waited for take"] = _median_latency(mine) / _median_latency(theirs)
-    for what, other in found.items():
+        ratios["steps that are waited for take"] = _median_latency(mine) / _median_latency(theirs)
+    for what, other in ratios.items():
         if log(other) / claimed < SUPPORT:
             return f"{what} {other:.3g} of the time of {two.peer}, and the usual round of {one.peer} {ratio.median:.3g}"
     return None

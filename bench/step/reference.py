@@ -74,12 +74,12 @@ def able(case: Case, steps: int) -> list[int]:
     sizes = [tensor.elements for tensor in case.tensors]
     if not is_whole(case):
         return list(range(len(sizes)))
-    found, left = [], MOST_WHOLE
+    indices, left = [], MOST_WHOLE
     for index in sorted(range(len(sizes)), key=sizes.__getitem__):
         left -= sizes[index] * max(0, steps - len(giving.calls(1)))
         if sizes[index] <= case.algorithm.largest_checked and left >= 0:
-            found.append(index)
-    return sorted(found)
+            indices.append(index)
+    return sorted(indices)
 
 
 def positions(case: Case, index: int, place: float = 0.0) -> np.ndarray:
@@ -91,10 +91,10 @@ def positions(case: Case, index: int, place: float = 0.0) -> np.ndarray:
     size = case.tensors[index].elements
     if is_whole(case):
         return np.arange(size)
-    apart = -(-size // MOST_ELEMENTS) | 1
-    spread = np.arange(int(place * min(apart, size)), size, apart)
-    given = [gradient(case, index, which) for which in (0, 1)]
-    touched = [rows.positions(MOST_ELEMENTS // 4) for rows in given if isinstance(rows, Rows)]
+    stride = -(-size // MOST_ELEMENTS) | 1
+    spread = np.arange(int(place * min(stride, size)), size, stride)
+    gradients = [gradient(case, index, which) for which in (0, 1)]
+    touched = [rows.positions(MOST_ELEMENTS // 4) for rows in gradients if isinstance(rows, Rows)]
     return np.unique(np.concatenate([spread, *touched])) if touched else spread
 
 
@@ -106,12 +106,12 @@ def clip_factors(case: Case, mixes: Iterable[Mix]) -> dict[Mix, list[float]]:
     kind, limit = clip_of(case.options.clip)
     replaced_tensors = giving.replaced_tensors(case)
     norms = [_norms(case, index, distinct, index in replaced_tensors) for index in range(len(case.tensors))]
-    found = {}
+    factors = {}
     for place, mix in enumerate(distinct):
         squares = [norm[place] ** 2 for norm in norms]
         joint = [sqrt(sum(squares))] * len(norms) if kind == "global_norm" else [sqrt(square) for square in squares]
-        found[mix] = [limit / norm if norm > limit else 1.0 for norm in joint]
-    return found
+        factors[mix] = [limit / norm if norm > limit else 1.0 for norm in joint]
+    return factors
 
 
 def _norms(case: Case, index: int, mixes: Sequence[Mix], is_replaced: bool) -> list[float]:
@@ -156,12 +156,13 @@ def _batch(
     paper: bool,
 ) -> Iterator[tuple[int, Expected]]:
     """Compute tensors with their chosen elements concatenated, or a single tensor in its own shape."""
-    given = [[gradient(case, index, which) for which in (0, 1)] for index in batch]
+    gradients = [[gradient(case, index, which) for which in (0, 1)] for index in batch]
     start = _joined([_chosen(case, parameter(case, i), at) for i, at in zip(batch, places, strict=True)])
     values = [
-        _joined([_chosen(case, both[which], at) for both, at in zip(given, places, strict=True)]) for which in (0, 1)
+        _joined([_chosen(case, both[which], at) for both, at in zip(gradients, places, strict=True)])
+        for which in (0, 1)
     ]
-    touched = [_touched(case, both, at) for both, at in zip(given, places, strict=True)]
+    touched = [_touched(case, both, at) for both, at in zip(gradients, places, strict=True)]
     hit = [_joined([one[which] for one in touched if one]) for which in (0, 1)] if case.options.lazy_rows else None
     sizes = [len(at) for at in places]
     replaced_tensors = giving.replaced_tensors(case)
@@ -233,8 +234,8 @@ class _Work:
             if options.clip is not None and options.clip.startswith("value"):
                 limit = clip_of(options.clip)[1]
                 mean = np.clip(mean, -limit, limit)
-            given = hyper | scalars | _epsilon(case, step + 1, self.paper) | decay
-            c = rule.coefficients(XP, given, float(step + 1))
+            values = hyper | scalars | _epsilon(case, step + 1, self.paper) | decay
+            c = rule.coefficients(XP, values, float(step + 1))
             scalars = {name: float(c[name]) for name in scalars}
             rate = 0.0 if decay else c.get("decay_rate", hyper["learning_rate"])
             decayed = value * (1.0 - case.weight_decay * rate)
@@ -245,15 +246,15 @@ class _Work:
                 hit = (self.touched[0] & (mix.first > 0)) | (self.touched[1] & (mix.second > 0))
                 value = np.where(hit, decayed + change, value)
                 slots = {name: np.where(hit, new[name], slots[name]) for name in slots}
-            kept = options.ema or 0.0
-            average = kept * average + (1.0 - kept) * value
+            momentum = options.ema or 0.0
+            average = momentum * average + (1.0 - momentum) * value
             if step == 0 and self.conventions.average_of_first_step:
                 average = value
         return value, average
 
 
 def _new_slots(case: Case, index: int, value: np.ndarray) -> dict[str, np.ndarray]:
-    found = {}
+    slots = {}
     tensor = case.tensors[index]
     dims_of = case.algorithm.slots_of(tensor)
     for slot in case.algorithm.rule.slots:
@@ -261,8 +262,8 @@ def _new_slots(case: Case, index: int, value: np.ndarray) -> dict[str, np.ndarra
         if dims is not None:
             shape = tuple(tensor.shape[dim] for dim in dims) if is_whole(case) else value.shape
             initial = value if slot.initial == AS_VARIABLE else slot.initial
-            found[slot.name] = np.array(np.broadcast_to(initial, shape), np.float64)
-    return found
+            slots[slot.name] = np.array(np.broadcast_to(initial, shape), np.float64)
+    return slots
 
 
 def _epsilon(case: Case, step: int, paper: bool) -> dict[str, float]:

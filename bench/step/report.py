@@ -71,8 +71,8 @@ def _head(rows: Sequence[Row]) -> Iterator[RenderableType]:
         f"{row.parameters:,} {row.dtype} parameters in {row.tensors:,} tensors; mesh {row.mesh}, layout"
         f" {row.layout}, {row.device}; {row.threads} threads per peer"
     )
-    if said := options(row):
-        yield f"With {', '.join(said)}."
+    if settings := options(row):
+        yield f"With {', '.join(settings)}."
     notes = next((row.layout_notes for row in rows if row.layout_notes), ())
     yield from notes[:SHOWN_LAYOUT_NOTES]
     if len(notes) > SHOWN_LAYOUT_NOTES:
@@ -81,7 +81,7 @@ def _head(rows: Sequence[Row]) -> Iterator[RenderableType]:
 
 def options(row: Row) -> list[str]:
     """Describe in words what the step does in addition to the optimizer's rule; empty for defaults."""
-    said = {
+    values = {
         "gradients clipped to {}": row.clip,
         "a moving average of momentum {}": row.ema,
         "{} gradients to a step": row.accumulate if row.accumulate > 1 else None,
@@ -92,7 +92,7 @@ def options(row: Row) -> list[str]:
         "the cache cleared before each step": True if row.cache == "cold" else None,
         "a small forward and backward pass": True if row.in_situ else None,
     }
-    return [text.format(value) for text, value in said.items() if value is not None]
+    return [text.format(value) for text, value in values.items() if value is not None]
 
 
 def _table(rows: Sequence[Row]) -> RenderableType:
@@ -244,15 +244,15 @@ def best_roof(row: Row, roofs: Sequence[Roof]) -> str:
 
 
 def _agreement(rows: Sequence[Row]) -> Iterator[RenderableType]:
-    found = [(row.peer, row.agreement) for row in _measured(rows) if row.agreement]
-    own = [peer for peer, agreement in found if not agreement.tolerance]  # `agreement.moves` allows no error
-    errors = [(a.error, a) for _, a in found if a.tolerance and a.error is not None]
-    if own:
-        yield f"Not compared, for lack of a reference: {', '.join(own)}. Steps move every tensor."
+    compared = [(row.peer, row.agreement) for row in _measured(rows) if row.agreement]
+    custom = [peer for peer, agreement in compared if not agreement.tolerance]  # `agreement.moves` allows no error
+    errors = [(a.error, a) for _, a in compared if a.tolerance and a.error is not None]
+    if custom:
+        yield f"Not compared, for lack of a reference: {', '.join(custom)}. Steps move every tensor."
     if errors:
         error, worst = max(errors, key=lambda pair: pair[0])
-        whole = len(errors) + len(own) == len(_measured(rows))
-        who = "the compared peers" if not whole else "all other peers" if own else "all peers"
+        whole = len(errors) + len(custom) == len(_measured(rows))
+        who = "the compared peers" if not whole else "all other peers" if custom else "all peers"
         within = f"within {error:.0e} of the movement" if error else "to the last rounding"
         yield (
             f"Agreement: {who} match the float64 reference {within}"

@@ -28,14 +28,14 @@ first.
 def make_roofs(contest: Contest) -> tuple[Roof, ...]:
     """Return the memory bandwidth limits that have a sample."""
     case = contest.case
-    found = []
+    limits = []
     for contestant, (peer, per_element) in zip(contest.roofs, roofs(case), strict=True):
         if contestant.samples:
             moved = per_element * roof_elements(case)
             best = moved / min(sample.seconds for sample in contestant.samples)
             samples = tuple(contestant.samples)
-            found.append(Roof(case.workload, case.algorithm.text, peer.name, moved, best, samples))
-    return tuple(found)
+            limits.append(Roof(case.workload, case.algorithm.text, peer.name, moved, best, samples))
+    return tuple(limits)
 
 
 def make_rows(contest: Contest, baseline: str, roofs: tuple[Roof, ...], again: Sequence[str]) -> tuple[Row, ...]:

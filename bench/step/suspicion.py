@@ -73,12 +73,12 @@ def of_clock(spent: Sequence[tuple[float, float]], threads: int) -> str | None:
     Args:
       spent: for each sample the CPU time of the peer's processes and the time of its steps that it reports, in seconds.
     """
-    found = [(cpu, said) for cpu, said in spent if cpu > MORE_THAN_SAID * threads * said + UNTIMED]
-    if 2 * len(found) <= len(spent):
+    excesses = [(cpu, reported) for cpu, reported in spent if cpu > MORE_THAN_SAID * threads * reported + UNTIMED]
+    if 2 * len(excesses) <= len(spent):
         return None
-    cpu, said = (median(column) for column in zip(*found, strict=True))
+    cpu, reported = (median(column) for column in zip(*excesses, strict=True))
     return (
-        f"its processes used {cpu:.2f} s of CPU time, but it reports {said:.3f} s for its samples:"
+        f"its processes used {cpu:.2f} s of CPU time, but it reports {reported:.3f} s for its samples:"
         " it works outside the timed steps, or its clock is wrong"
     )
 
@@ -89,11 +89,13 @@ def of_wall(clocks: Sequence[tuple[float, float]]) -> str | None:
     Args:
       clocks: seconds of each sample by the clock of another process, and by the peer's own.
     """
-    found = [(seen, said) for seen, said in clocks if seen > MORE_THAN_TOLD * said + ANSWERED]
-    if 2 * len(found) <= len(clocks):
+    excesses = [(seen, reported) for seen, reported in clocks if seen > MORE_THAN_TOLD * reported + ANSWERED]
+    if 2 * len(excesses) <= len(clocks):
         return None
-    seen, said = (median(column) for column in zip(*found, strict=True))
-    return f"its samples took {seen:.3f} s, but {said:.3f} s by its own clock: the clock is wrong, or it works untimed"
+    seen, reported = (median(column) for column in zip(*excesses, strict=True))
+    return (
+        f"its samples took {seen:.3f} s, but {reported:.3f} s by its own clock: the clock is wrong, or it works untimed"
+    )
 
 
 def of_reading(first: float, second: float, timed: float) -> str | None:

@@ -49,7 +49,7 @@ class Worker:
     def __init__(self, case: Case, peer: Peer, judges: Judges) -> None:
         self.case = case
         self._judges = judges
-        self._asked = 0
+        self._expected_steps = 0
         self.peer = peer
         self.session: Session | None = None
         sizes = [tensor.elements for tensor in case.tensors]
@@ -76,14 +76,14 @@ class Worker:
         session = self._prepared()
         agreement.give_gradients(self.case, session, 0)
         first_step = clock.sample(session, 1)
-        found = agreement.check(self.case, session, self.peer.conventions)
-        self._asked = agreement.STEPS
-        return {"first_step_seconds": first_step, "agreement": dataclasses.asdict(found)}
+        result = agreement.check(self.case, session, self.peer.conventions)
+        self._expected_steps = agreement.STEPS
+        return {"first_step_seconds": first_step, "agreement": dataclasses.asdict(result)}
 
     def warm(self, most_seconds: float) -> dict[str, Any]:
         least = clock.LEAST_WARM_UP.get(self.case.device, 0.0)
         warm = clock.warm_up(self._prepared(), most_seconds, least_seconds=least)
-        self._asked += warm.steps
+        self._expected_steps += warm.steps
         return {**dataclasses.asdict(warm), "steps_per_sample": clock.steps_per_sample(warm.step_seconds)}
 
     def sample(self, steps: int) -> dict[str, Any]:
@@ -102,8 +102,8 @@ class Worker:
         else:
             singles = clock.single_steps(alone, SINGLE_STEPS)
             seconds, latency = clock.sample(session, steps), singles[-1]
-            self._asked += SINGLE_STEPS
-        self._asked += steps
+            self._expected_steps += SINGLE_STEPS
+        self._expected_steps += steps
         late, looked = self._late()
         on_device, timed = self._on_device(steps, alone.seconds)
         return {
@@ -126,9 +126,9 @@ class Worker:
             return None, 0.0
         steps = events.steps_at_once(most, host_seconds)
         start = time.perf_counter()
-        found = events.sample(session, steps, session.events, host_seconds)
-        self._asked += steps
-        return found, time.perf_counter() - start
+        seconds = events.sample(session, steps, session.events, host_seconds)
+        self._expected_steps += steps
+        return seconds, time.perf_counter() - start
 
     def _late(self) -> tuple[float, float]:
         """Return the seconds until the last element of a step is visible, beyond those of a second look; and the
@@ -150,24 +150,24 @@ class Worker:
         """Compare after all steps made and the last ones; `place` chooses the elements, see `reference.positions`."""
         session = self._prepared()
         spins = self._spins()
-        given = self._replace_gradients()
+        times = self._replace_gradients()
         reads = self._reads(), self._reads()
         if not self.peer.own_algorithm:
-            self._asked += giving.last_steps(self._asked)
+            self._expected_steps += giving.last_steps(self._expected_steps)
             agreement.finish(self.case, session)
         changed = self._changed(session)
         seen = None if self.peer.own_algorithm else agreement.see(self.case, session, place, giving.TURNS)
         changed = self._judges.changed() or changed  # to compare, nothing of the peer's runs any more
         if seen is None:
-            found = agreement.moves(self.case, session)
+            result = agreement.moves(self.case, session)
         else:
-            found = agreement.compare(self.case, seen, self.peer.conventions)
+            result = agreement.compare(self.case, seen, self.peer.conventions)
         return {
-            "agreement": dataclasses.asdict(found),
+            "agreement": dataclasses.asdict(result),
             "reads": reads,
             "changed": changed,
             "spins": spins,
-            "given": given,
+            "given": times,
         }
 
     def _spins(self) -> float:
@@ -176,14 +176,14 @@ class Worker:
         Threads that wait for the next step may spin before they sleep. The result is the maximum after a few steps: on
         a busy machine some threads spin earlier.
         """
-        found = []
+        durations = []
         for _ in range(IDLES):
             clock.sample(self._prepared(), 1)
-            self._asked += 1
+            self._expected_steps += 1
             start = time.process_time()
             time.sleep(IDLE)
-            found.append(time.process_time() - start)
-        return max(found)
+            durations.append(time.process_time() - start)
+        return max(durations)
 
     def _replace_gradients(self) -> tuple[list[float], list[float]]:
         """Return the seconds of steps with known gradients, and of the steps between them, with other numbers in new
@@ -195,18 +195,18 @@ class Worker:
         """
         session = self._prepared()
         known = {index: gradient(self.case, index, 1) for index in sorted(giving.replaced_tensors(self.case))}
-        kept: list[Any] = []
-        found: tuple[list[float], list[float]] = ([], [])
+        arrays: list[Any] = []
+        times: tuple[list[float], list[float]] = ([], [])
         for turn in range(giving.TURNS):
             replaced = {index: session.place(index, giving.scaled(array, turn)) for index, array in known.items()}
             clock.sample(session, 1)
-            found[0].append(clock.sample(session, 1))
+            times[0].append(clock.sample(session, 1))
             for index, array in replaced.items():
-                kept.append(session.gradients[index])
+                arrays.append(session.gradients[index])
                 session.give(index, array)
-            found[1].append(clock.sample(session, 1))
-            self._asked += giving.STEPS_OF_A_TURN
-        return found
+            times[1].append(clock.sample(session, 1))
+            self._expected_steps += giving.STEPS_OF_A_TURN
+        return times
 
     def _reads(self) -> float:
         """Return the seconds to read every parameter.
@@ -222,8 +222,8 @@ class Worker:
 
     def _changed(self, session: Session) -> str | None:
         """Name the part of a session outside the peer that has changed."""
-        if session.made != self._asked:
-            return f"the number of its steps ({session.made} of {self._asked})"
+        if session.steps_made != self._expected_steps:
+            return f"the number of its steps ({session.steps_made} of {self._expected_steps})"
         if type(session) is not Session:
             return "Session"
         methods = (name for name in vars(session) if callable(getattr(Session, name, None)))

@@ -89,8 +89,8 @@ class Chars:
         back = (off @ out.T) * (1.0 - np.square(hidden))
         in_table = np.zeros_like(table)
         np.add.at(in_table, x, (back @ kernel.T).reshape(BATCH, CONTEXT, WIDTH))
-        found = (in_table, inputs.T @ back, back.sum(axis=0), hidden.T @ off, off.sum(axis=0))
-        return [slope.astype(np.float32) for slope in found]
+        slopes = (in_table, inputs.T @ back, back.sum(axis=0), hidden.T @ off, off.sum(axis=0))
+        return [slope.astype(np.float32) for slope in slopes]
 
     def loss(self, parameters: list[np.ndarray]) -> float:
         """Return the loss in bits per character."""

@@ -65,20 +65,24 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
     curves = {f"{_name(row)} {row.learning_rate:g}": _curve(row) for row in best}
     if any(curves.values()):
         yield Lines(
-            "Learning curves, best learning rates, median of the seeds", _kept(curves), "steps", "loss", log_y=True
+            "Learning curves, best learning rates, median of the seeds",
+            _with_points(curves),
+            "steps",
+            "loss",
+            log_y=True,
         )
     if len({row.learning_rate for row in rows}) > 1:
         names = dict.fromkeys(map(_name, rows))
-        found = {
+        by_rate = {
             name: [(row.learning_rate, row.median_steps) for row in rows if _name(row) == name and row.median_steps]
             for name in names
         }
-        if any(found.values()):
+        if any(by_rate.values()):
             title = "Sensitivity to the learning rate (rates that miss the target are left out)"
-            yield Lines(title, _kept(found), "learning rate", "steps to target", log_x=True, log_y=True)
+            yield Lines(title, _with_points(by_rate), "learning rate", "steps to target", log_x=True, log_y=True)
 
 
-def _kept(series: dict[str, list[tuple[float, float]]]) -> dict[str, Sequence[tuple[float, float]]]:
+def _with_points(series: dict[str, list[tuple[float, float]]]) -> dict[str, Sequence[tuple[float, float]]]:
     return {name: points for name, points in series.items() if points}
 
 

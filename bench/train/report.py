@@ -42,10 +42,10 @@ def render(result: Result) -> list[RenderableType]:
 def _table(rows: Sequence[Row], with_meshes: bool) -> RenderableType:
     from rich.text import Text
 
-    found = of_training.table(rows)
-    kept = [i for i, heading in enumerate(found.headings) if heading != "mesh" or with_meshes]
-    headings = [SHORT.get(found.headings[i], found.headings[i]) for i in kept]
-    table = terminal.table(headings, lambda column: found.is_text(kept[column]), whole=2)
-    for row, cells in zip(rows, found.rows, strict=True):
-        table.add_row(*(Text(cells[i]) for i in kept), style="bold" if row.best else None)
+    contents = of_training.table(rows)
+    columns = [i for i, heading in enumerate(contents.headings) if heading != "mesh" or with_meshes]
+    headings = [SHORT.get(contents.headings[i], contents.headings[i]) for i in columns]
+    table = terminal.table(headings, lambda column: contents.is_text(columns[column]), whole=2)
+    for row, cells in zip(rows, contents.rows, strict=True):
+        table.add_row(*(Text(cells[i]) for i in columns), style="bold" if row.best else None)
     return table

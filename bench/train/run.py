@@ -124,7 +124,7 @@ def run(
 
 
 def _cells(problems: Sequence[str], optimizers: Sequence[str], rates: Sequence[float]) -> list[_Cell]:
-    found = []
+    cells = []
     for name in problems:
         for text in optimizers:
             known = algorithm(text)
@@ -132,20 +132,20 @@ def _cells(problems: Sequence[str], optimizers: Sequence[str], rates: Sequence[f
                 raise OptionError(f"{text}: give learning rates with --learning-rate")
             default = known.hyperparameters["learning_rate"]
             grid = rates or [float(f"{default * part:.3g}") for part in GRID]
-            found += [_Cell(problem(name), known.text, rate) for rate in grid]
-    return found
+            cells += [_Cell(problem(name), known.text, rate) for rate in grid]
+    return cells
 
 
 def _places(names: Sequence[str], mesh: Sequence[str], layout: str, device: str, threads: int | None) -> list[_Place]:
     if layout not in layouts.RULES:
         raise UnknownNameError(f"no layout rule is called {layout!r}; there are: {', '.join(layouts.RULES)}")
     meshes = [layouts.parse_mesh(text) for text in mesh]
-    found = []
+    places = []
     for one in peers.find(tuple(names)):
         for shape in meshes if one.on_mesh else [layouts.parse_mesh("1")]:
             case = TrainingCase("teacher", "adam", shape, layout, device=device, threads=threads_of(threads))
-            found.append(_Place(one, case))
-    return found
+            places.append(_Place(one, case))
+    return places
 
 
 def _run(
@@ -195,8 +195,8 @@ def _train(place: _Place, cell: _Cell, seed: int, timeout: float) -> None:
     assert place.worker is not None
     place.worker.request("train", name=cell.problem.name, optimizer=cell.text, seed=seed)
     members = place.worker.answer(timeout)
-    found = read(Run, {**members, "curve": list(members["curve"])}, "the answer of a worker")
-    place.runs.setdefault(cell.key, []).append(found)
+    result = read(Run, {**members, "curve": list(members["curve"])}, "the answer of a worker")
+    place.runs.setdefault(cell.key, []).append(result)
 
 
 def _row(place: _Place, cell: _Cell, seeds: int) -> Row:
@@ -206,7 +206,7 @@ def _row(place: _Place, cell: _Cell, seeds: int) -> Row:
     case = place.case
     steps = [inf if run.steps is None else float(run.steps) for run in runs]
     seconds = [inf if run.seconds is None else run.seconds for run in runs]
-    found = stats.estimate(steps) if steps else None
+    estimate = stats.estimate(steps) if steps else None
     row = Row(
         problem=cell.problem.name,
         optimizer=cell.optimizer,
@@ -225,9 +225,9 @@ def _row(place: _Place, cell: _Cell, seeds: int) -> Row:
         source=cell.problem.source(),
         runs=runs,
         reached=sum(run.steps is not None for run in runs),
-        median_steps=_finite(found.median) if found else None,
-        low_steps=found.low if found else None,
-        high_steps=found.high if found else None,
+        median_steps=_finite(estimate.median) if estimate else None,
+        low_steps=estimate.low if estimate else None,
+        high_steps=estimate.high if estimate else None,
         median_seconds=_finite(median(seconds)) if seconds else None,
         versions=place.versions,
     )
@@ -243,7 +243,7 @@ def _with_best(rows: Sequence[Row]) -> list[Row]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.problem, row.optimizer, row.peer, row.mesh), []).append(row)
-    best = {id(min(found, key=_rank)) for found in groups.values()}
+    best = {id(min(rows_, key=_rank)) for rows_ in groups.values()}
     return [replace(row, best=id(row) in best and row.status == "ok") for row in rows]
 
 
@@ -255,13 +255,13 @@ def _rank(row: Row) -> tuple[float, float, float]:
 def _with_ratios(rows: Sequence[Row]) -> list[Row]:
     """Add the ratio of the steps to those of the first peer and mesh that ran the same."""
     first: dict[tuple[Any, ...], Row] = {}
-    found = []
+    rated = []
     for row in rows:
         key = (row.problem, row.optimizer, row.learning_rate)
         base = first.setdefault(key, row) if row.status == "ok" else None
         ratio = stats.paired_ratio(_steps(row), f"{base.peer} {base.mesh}", _steps(base)) if base else None
-        found.append(replace(row, ratio=ratio))
-    return found
+        rated.append(replace(row, ratio=ratio))
+    return rated
 
 
 def _steps(row: Row) -> dict[stats.Place, float]:

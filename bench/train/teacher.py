@@ -50,12 +50,12 @@ class Teacher:
         hidden = np.tanh(x @ kernel + bias)
         off = 2.0 * (hidden @ out + last - self._taught(x)) / (BATCH * OUTPUTS)
         back = (off @ out.T) * (1.0 - np.square(hidden))
-        found = (x.T @ back, back.sum(axis=0), hidden.T @ off, off.sum(axis=0))
-        return [slope.astype(np.float32) for slope in found]
+        slopes = (x.T @ back, back.sum(axis=0), hidden.T @ off, off.sum(axis=0))
+        return [slope.astype(np.float32) for slope in slopes]
 
     def loss(self, parameters: list[np.ndarray]) -> float:
         import numpy as np
 
         kernel, bias, out, last = parameters
-        said = np.tanh(self._x @ kernel + bias) @ out + last
-        return float(np.mean(np.square(said - self._taught(self._x))))
+        prediction = np.tanh(self._x @ kernel + bias) @ out + last
+        return float(np.mean(np.square(prediction - self._taught(self._x))))

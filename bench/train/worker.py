@@ -48,14 +48,14 @@ class Trainer:
 
     def train(self, name: str, optimizer: str, seed: int) -> dict[str, Any]:
         """Make one run. Returns: the members of a Run."""
-        found = problem(name)
-        task = self._tasks.setdefault(name, found.make())
+        definition = problem(name)
+        task = self._tasks.setdefault(name, definition.make())
         session = self.peer.prepare(replace(self.case, workload=name, optimizer=optimizer, seed=seed))
         session.synchronise()
-        return dataclasses.asdict(train(session, found, task, seed))
+        return dataclasses.asdict(train(session, definition, task, seed))
 
 
-def train(session: Session, found: Problem, task: Task, seed: int) -> Run:
+def train(session: Session, definition: Problem, task: Task, seed: int) -> Run:
     """Make steps until an evaluation finds the target reached, the loss diverged, or the budget is spent.
 
     The clock measures gradients and steps, each waited for. It does not measure evaluations, nor the transfer of
@@ -64,14 +64,14 @@ def train(session: Session, found: Problem, task: Task, seed: int) -> Run:
     clock = time.perf_counter
     stepping = computing = looking = first = 0.0
     curve: list[Point] = []
-    for step in range(found.budget + 1):
-        parameters = [session.read(i) for i in range(len(found.tensors))]
-        if step % found.look_every == 0:
+    for step in range(definition.budget + 1):
+        parameters = [session.read(i) for i in range(len(definition.tensors))]
+        if step % definition.look_every == 0:
             start = clock()
             loss = task.loss(parameters)
             looking += clock() - start
             curve.append(Point(step, loss, stepping + computing))
-            if loss <= found.target or _diverged(curve) or step == found.budget:
+            if loss <= definition.target or _diverged(curve) or step == definition.budget:
                 break
         start = clock()
         gradients = task.gradients(parameters, seed, step)
@@ -84,7 +84,7 @@ def train(session: Session, found: Problem, task: Task, seed: int) -> Run:
         stepping += clock() - start
         first = first or stepping
     last = curve[-1]
-    reached = last.value <= found.target
+    reached = last.value <= definition.target
     steps, seconds = (last.step, last.seconds) if reached else (None, None)
     return Run(seed, steps, seconds, tuple(curve), _diverged(curve), stepping, computing, looking, first)
 

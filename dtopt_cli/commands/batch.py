@@ -74,7 +74,7 @@ def batch(
 
     Exits with 0 if all are done, 1 if --strict refused some, 3 if some failed. After Ctrl-C, continue with --resume.
     """
-    shard_of, given = _part(shard), hints.arguments()
+    shard_of, arguments = _part(shard), hints.arguments()
     options = [
         *(("--order", order) if order else ()),
         *(("--strict",) if strict else ()),
@@ -105,7 +105,7 @@ def batch(
                 overwrite=overwrite,
                 progress=progress,
                 **part.arguments(),
-                **given,
+                **arguments,
             )
     except BatchInterrupted as interrupted:
         _print(_answered(interrupted.report, options), as_json, quiet, by_reason)
@@ -134,10 +134,10 @@ def _item_answered(item: BatchItem, options: Sequence[str]) -> BatchItem:
 def _part(shard: str | None) -> tuple[int, int] | None:
     if shard is None:
         return None
-    found = re.fullmatch(r"(\d+)/(\d+)", shard)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d+)/(\d+)", shard)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise typer.BadParameter(f"{shard!r} is not I/N, such as 1/4 to 4/4", param_hint="--shard")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _print(report: BatchReport, as_json: bool, quiet: bool, by_reason: bool) -> None:

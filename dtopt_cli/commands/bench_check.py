@@ -36,13 +36,13 @@ def check(
     from bench.check import findings, machine
     from bench.check import run as of_run
 
-    found = machine.check(seconds) if run is None else of_run.check(kinds.load(run))
-    stable = findings.stable(found)
+    results = machine.check(seconds) if run is None else of_run.check(kinds.load(run))
+    stable = findings.stable(results)
     if json:
-        output.print_json(findings.document(found, "machine" if run is None else "run"))
+        output.print_json(findings.document(results, "machine" if run is None else "run"))
     else:
         console = output.results()
-        for finding in sorted(found, key=lambda finding: findings.SEVERITIES.index(finding.severity)):
+        for finding in sorted(results, key=lambda finding: findings.SEVERITIES.index(finding.severity)):
             console.print(_line(finding))
         console.print(_answer("machine" if run is None else "run", stable))
     raise typer.Exit(Exit.OK if stable else Exit.TOO_NOISY)

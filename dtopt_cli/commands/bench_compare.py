@@ -52,11 +52,11 @@ def compare(
     from bench.compare import pairing, report
 
     limit = None if fail_above is None else pairing.threshold(fail_above)
-    found = pairing.compare(kinds.load(first), kinds.load(second), fail_above=limit, force=force)
+    comparison = pairing.compare(kinds.load(first), kinds.load(second), fail_above=limit, force=force)
     if json:
-        output.print_json(report.document(found))
+        output.print_json(report.document(comparison))
     elif markdown:
-        sys.stdout.write(report.markdown(found))
+        sys.stdout.write(report.markdown(comparison))
     else:
-        measuring.show(report.render(found), piped_width=160)
-    raise typer.Exit(EXIT_CODES[found.outcome])
+        measuring.show(report.render(comparison), piped_width=160)
+    raise typer.Exit(EXIT_CODES[comparison.outcome])

@@ -19,7 +19,7 @@ def history(
         typer.Argument(
             metavar="[@NAME|RUN.json]...",
             help="All results of a name, or some files.",
-            autocompletion=options.complete(options.kept),
+            autocompletion=options.complete(options.stored_names),
         ),
     ] = None,
     file: Annotated[
@@ -44,26 +44,26 @@ def history(
     if not runs:
         _list(json)
         return
-    files = [each for run in runs for each in (store.files(run) if store.is_name(run) else (run,))]
-    found = trend.trends([(each.name, kinds.load(each)) for each in files])
+    files = [path for run in runs for path in (store.files(run) if store.is_name(run) else (run,))]
+    trends = trend.trends([(path.name, kinds.load(path)) for path in files])
     if file is not None:
-        document.write(page.html_of("trend", list(report.sections(found))), file)
+        document.write(page.html_of("trend", list(report.sections(trends))), file)
         output.messages().print(f"wrote {file}", markup=False)
     if json:
-        output.print_json(report.document(found))
+        output.print_json(report.document(trends))
     elif markdown:
-        sys.stdout.write(page.markdown_of("trend", list(report.sections(found))))
+        sys.stdout.write(page.markdown_of("trend", list(report.sections(trends))))
     elif file is None:
-        measuring.show(report.render(found))
+        measuring.show(report.render(trends))
 
 
 def _list(json: bool) -> None:
     from bench.results import store
 
-    found = {name: len(store.files(Path(f"@{name}"))) for name in store.names()}
+    counts = {name: len(store.files(Path(f"@{name}"))) for name in store.names()}
     if json:
-        output.print_json(found)
-    for name, count in found.items() if not json else ():
+        output.print_json(counts)
+    for name, count in counts.items() if not json else ():
         output.results().print(f"@{name}: {count} results", markup=False)
-    if not found and not json:
+    if not counts and not json:
         output.results().print(f"Nothing is kept in {store.home()}: keep a result with --output @NAME", markup=False)

@@ -20,9 +20,9 @@ KINDS = {
 """What can be listed, and its heading."""
 
 
-def list_and_leave(wanted: bool) -> None:
+def list_and_leave(is_set: bool) -> None:
     """For `--list`."""
-    if wanted:
+    if is_set:
         list_names()
         raise typer.Exit
 
@@ -54,9 +54,9 @@ def _known() -> Iterator[tuple[str, str, str]]:
     from bench.train import problems
 
     for name in workloads.NAMES:
-        found = workloads.workload(name)
-        tensors = "1 tensor" if len(found.tensors) == 1 else f"{len(found.tensors):,} tensors"
-        yield "workloads", name, f"{found.summary}: {found.elements:,} elements in {tensors}."
+        workload = workloads.workload(name)
+        tensors = "1 tensor" if len(workload.tensors) == 1 else f"{len(workload.tensors):,} tensors"
+        yield "workloads", name, f"{workload.summary}: {workload.elements:,} elements in {tensors}."
     for problem in problems.PROBLEMS:
         yield "problems", problem.name, f"{problem.summary}."
     for algorithm in algorithms.ALGORITHMS:
@@ -72,10 +72,10 @@ def env(json: Json = False) -> None:
     """Show the machine and package versions that would be stored with a result."""
     from bench.measuring import environment, process
 
-    found = environment.describe(len(process.allowed_cpus()))
+    description = environment.describe(len(process.allowed_cpus()))
     if json:
-        output.print_json(found)
+        output.print_json(description)
         return
-    for name, value in found.items():
+    for name, value in description.items():
         shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         output.hang(output.results(), f"{name:24}", str(shown))

@@ -45,7 +45,7 @@ def migrate(
 
     measuring.require_writable(file)
     with measuring.progress() as progress:
-        found = run.run(
+        result = run.run(
             MIGRATE,
             formats=tuple(format or ()),
             size=parse_bytes(size),
@@ -55,5 +55,5 @@ def migrate(
             command=measuring.command(),
             progress=progress,
         )
-    measuring.give(found, lambda: report.render(found), json=json, file=file, piped_width=160)
-    raise typer.Exit(measuring.exit_code(found))
+    measuring.give(result, lambda: report.render(result), json=json, file=file, piped_width=160)
+    raise typer.Exit(measuring.exit_code(result))

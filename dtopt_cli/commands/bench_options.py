@@ -58,7 +58,7 @@ def problems() -> Iterable[str]:
     return NAMES
 
 
-def kept() -> Iterable[str]:
+def stored_names() -> Iterable[str]:
     from bench.results import store
 
     return [f"@{name}" for name in store.names()]
@@ -266,10 +266,10 @@ class Gradients:
     @property
     def clip(self) -> str:
         """The option that the user set, or "none". Two of them are a usage error."""
-        given = [name for name in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, name) is not None]
-        if len(given) > 1:
+        limits = [name for name in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, name) is not None]
+        if len(limits) > 1:
             raise typer.BadParameter("give one of them", param_hint="--clipnorm, --clipvalue and --global-clipnorm")
-        return given[0] if given else "none"
+        return limits[0] if limits else "none"
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ def shapes(text: str | None) -> Shapes | None:
     """What `--shapes` names: a JSON list, `module:function`, or any checkpoint that `migrate` reads."""
     from pathlib import Path
 
-    from bench.cases import shapes as found
+    from bench.cases import shapes as shapes_module
 
     if text is None:
         return None
@@ -337,9 +337,9 @@ def shapes(text: str | None) -> Shapes | None:
     if path.suffix == ".json" or (
         not path.exists() and ":" not in text and not list(path.parent.glob(path.name + "*"))
     ):
-        return found.read(path)
+        return shapes_module.read(path)
     if ":" in text and not path.exists():
-        return found.of_variables(text, text, _variables_of(text))
+        return shapes_module.of_variables(text, text, _variables_of(text))
     import migrate
     from optim.errors import UnsupportedError
 
@@ -348,7 +348,7 @@ def shapes(text: str | None) -> Shapes | None:
     except UnsupportedError as error:
         raise UnsupportedError(f"{error}; for --shapes, module:function that returns variables does as well") from error
     pairs = [(variable.name, tuple(variable.shape)) for variable in state.variables if variable.trainable is not False]
-    return found.of_variables(path.name, text, pairs)
+    return shapes_module.of_variables(path.name, text, pairs)
 
 
 def _variables_of(text: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -359,11 +359,11 @@ def _variables_of(text: str) -> list[tuple[str, tuple[int, ...]]]:
     sys.path.append("")
     module, _, name = text.partition(":")
     try:
-        made = getattr(importlib.import_module(module), name)()
+        variables = getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError) as error:
         raise typer.BadParameter(f"{text}: {error}", param_hint="--shapes") from error
     pairs = []
-    for number, one in enumerate(made):
+    for number, one in enumerate(variables):
         shape = getattr(one, "shape", one)
         label = getattr(one, "path", None) or getattr(one, "name", None) or f"tensor{number}"
         pairs.append((str(label), tuple(int(size) for size in shape)))

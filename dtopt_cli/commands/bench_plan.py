@@ -142,7 +142,7 @@ def plan(
     training = Training(
         optimizer, ema=gradients.use_ema, accumulate=accumulation > 1, clip=gradients.clip, **vars(trained)
     )
-    found = query.answer(
+    result = query.answer(
         workload=workload,
         shapes=options.shapes(shapes),
         optimizer=optimizer,
@@ -160,6 +160,6 @@ def plan(
         read_speed=lambda path: measured.read(kinds.load(path), str(path)),
         command=measuring.command(),
     )
-    measuring.give(found, lambda: report.render(found.rows), json=json, file=file)
-    if found.rows[0].limit_bytes is not None and not any(row.recommended for row in found.rows):
+    measuring.give(result, lambda: report.render(result.rows), json=json, file=file)
+    if result.rows[0].limit_bytes is not None and not any(row.recommended for row in result.rows):
         raise typer.Exit(Exit.NO)

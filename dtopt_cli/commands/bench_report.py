@@ -70,8 +70,8 @@ def _fill(page: Path, check: bool) -> None:
 
     if not check:
         prose.fill(page)
-    found = prose.problems(page)
-    for problem in found:
+    problems = prose.problems(page)
+    for problem in problems:
         output.messages().print(f"{page}: {problem}", markup=False)
-    if found:
+    if problems:
         raise typer.Exit(Exit.NO)

@@ -34,7 +34,7 @@ def roof(
 
     measuring.require_writable(file)
     with measuring.progress() as progress:
-        found = roof_run.run(
+        result = roof_run.run(
             threads,
             rounds,
             seed,
@@ -42,8 +42,8 @@ def roof(
             progress=progress,
             device=device,
         )
-    measuring.give(found, lambda: roof_report.render(found), json=json, file=file)
-    if found.interrupted:
+    measuring.give(result, lambda: roof_report.render(result), json=json, file=file)
+    if result.interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
-    if not found.rows:
+    if not result.rows:
         raise typer.Exit(Exit.NOTHING_RAN)

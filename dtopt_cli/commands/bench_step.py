@@ -61,7 +61,7 @@ def step(
     measuring.require_writable(file)
     measuring.require_writable(timing.profile)
     with home(against) if against else nullcontext() as other:
-        wanted = query.make_plan(
+        plan = query.make_plan(
             workload=options.split(workload),
             shapes=options.shapes(shapes),
             optimizer=options.split(optimizer),
@@ -77,7 +77,7 @@ def step(
             command=measuring.command(),
         )
         with measuring.progress() as progress:
-            result = run.run(wanted, progress=progress)
+            result = run.run(plan, progress=progress)
     measuring.give(result, lambda: report.render(result, reruns=verbose), json=json, file=file)
     if not (json or workload or shapes or optimizer or peer):
         _print_more()

@@ -41,7 +41,7 @@ def train(
 
     measuring.require_writable(file)
     with measuring.progress() as progress:
-        found = run.run(
+        result = run.run(
             problems=tuple(problem or ()),
             optimizers=tuple(optimizer or ()),
             learning_rates=tuple(learning_rate or ()),
@@ -55,5 +55,5 @@ def train(
             command=measuring.command(),
             progress=progress,
         )
-    measuring.give(found, lambda: report.render(found), json=json, file=file, piped_width=160)
-    raise typer.Exit(measuring.exit_code(found))
+    measuring.give(result, lambda: report.render(result), json=json, file=file, piped_width=160)
+    raise typer.Exit(measuring.exit_code(result))

@@ -63,7 +63,7 @@ def checkpoint(
 
     SOURCE is never modified; DEST is written completely or not at all.
     """
-    given = hints.arguments()
+    arguments = hints.arguments()
     from migrate import migrate_checkpoint
 
     progress = _byte_bar("writing", quiet=quiet, as_json=as_json)
@@ -78,7 +78,7 @@ def checkpoint(
             overwrite=overwrite,
             progress=progress,
             **part.arguments(),
-            **given,
+            **arguments,
         )
     finally:
         if progress is not None:
@@ -106,17 +106,17 @@ def inspect(
     """Show what SOURCE is, how it was recognised, every slot, and what would be lost."""
     from migrate import inspect as look
 
-    given = hints.arguments()
+    arguments = hints.arguments()
     try:
-        found = answered(look(source, stats=stats, **given))
+        inspection = answered(look(source, stats=stats, **arguments))
     except DtoptError as error:
         if error.exit_code != Exit.USAGE:
-            _print_contents(source, given, stats, as_json, error)
+            _print_contents(source, arguments, stats, as_json, error)
         raise
     if as_json:
-        output.print_json(found.to_dict())
+        output.print_json(inspection.to_dict())
     else:
-        printing.inspection(found, explain)
+        printing.inspection(inspection, explain)
 
 
 @app.command()
@@ -134,14 +134,14 @@ def verify(
 
     Exits with 1 if they differ.
     """
-    given = hints.arguments()
+    arguments = hints.arguments()
     from migrate import verify as compare
 
     progress = _byte_bar("comparing", as_json=as_json)
     needless = os.path.isfile(dest)  # a list needs no step, and Keras takes one in a process of its own
     with nullcontext() if needless else importing.tensorflow_meanwhile():  # while arrays are compared
         try:
-            result = compare(source, dest, order=order, progress=progress, **part.arguments(), **given)
+            result = compare(source, dest, order=order, progress=progress, **part.arguments(), **arguments)
         finally:
             if progress is not None:
                 progress.close()
@@ -161,20 +161,20 @@ def _byte_bar(label: str, *, quiet: bool = False, as_json: bool = False) -> Bar 
     return None if quiet or as_json or not sys.stderr.isatty() else Bar(label, in_bytes=True)
 
 
-def _print_contents(source: str, given: dict[str, Any], stats: bool, as_json: bool, error: DtoptError) -> None:
+def _print_contents(source: str, arguments: dict[str, Any], stats: bool, as_json: bool, error: DtoptError) -> None:
     """The content of a source that is incomplete, or contradicts the user's input."""
     from migrate import contents
 
-    known = {name: given[name] for name in ("format", "generation", "optimizer_path")}
+    known = {name: arguments[name] for name in ("format", "generation", "optimizer_path")}
     try:
-        found = contents(source, stats=stats, **known)
+        result = contents(source, stats=stats, **known)
     except DtoptError:
         return
-    if found is None:
+    if result is None:
         return
     if as_json:
         confirm, choices = answers_to(error)
         commands = {"confirm_command": confirm, "choice_commands": choices}
-        output.print_json({**found.to_dict(), "refused": error.text, **commands})
+        output.print_json({**result.to_dict(), "refused": error.text, **commands})
     else:
-        printing.contents(found)
+        printing.contents(result)

@@ -25,34 +25,34 @@ LEAST = 12
 GAP = "  "
 
 
-def report(made: Report, hints: Sequence[str], explain: bool) -> None:
+def report(result: Report, hints: Sequence[str], explain: bool) -> None:
     import optim
 
     console = output.results()
-    console.print(output.line(made.source), markup=False)
-    done = "migrated to {}" if made.written else "would be migrated to {} (dry run, nothing written)"
-    output.hang(console, "  ", done.format(made.dest))
-    ours = made.optimizer in optim.__all__
-    called = f"optim.{made.optimizer}" if ours else f"{made.optimizer}, whose rule is yours,"
-    taken = f"{called} from generation {made.generation}, {made.iterations} steps taken"
-    output.hang(console, "  ", f"{taken}; {made.slots} slots, {made.variables} variables, {_size(made.bytes)}")
-    ways = {how: sum(w == how for w in made.matched.values()) for how in dict.fromkeys(made.matched.values())}
+    console.print(output.line(result.source), markup=False)
+    done = "migrated to {}" if result.written else "would be migrated to {} (dry run, nothing written)"
+    output.hang(console, "  ", done.format(result.dest))
+    ours = result.optimizer in optim.__all__
+    called = f"optim.{result.optimizer}" if ours else f"{result.optimizer}, whose rule is yours,"
+    progress = f"{called} from generation {result.generation}, {result.iterations} steps taken"
+    output.hang(console, "  ", f"{progress}; {result.slots} slots, {result.variables} variables, {_size(result.bytes)}")
+    ways = {how: sum(w == how for w in result.matched.values()) for how in dict.fromkeys(result.matched.values())}
     if ways:
         output.hang(console, "  slots matched by ", ", ".join(f"{how} ({count})" for how, count in ways.items()))
-    _fidelity(made.fidelity, made.reasons)
-    _origins(made.origins, made.iterations, explain)
-    for what, names in (("fresh", made.fresh), ("grown", made.grown), ("dropped", made.dropped)):
+    _fidelity(result.fidelity, result.reasons)
+    _origins(result.origins, result.iterations, explain)
+    for what, names in (("fresh", result.fresh), ("grown", result.grown), ("dropped", result.dropped)):
         if names:
             output.hang(console, f"  {what}: ", _listed(names))
-    if made.unmapped:
-        output.hang(console, "  copied without interpretation: ", _listed(made.unmapped))
-    _warnings(made.warnings)
-    if made.written:
-        paths = f"{output.typed(made.source)} {output.typed(made.dest)}"
+    if result.unmapped:
+        output.hang(console, "  copied without interpretation: ", _listed(result.unmapped))
+    _warnings(result.warnings)
+    if result.written:
+        paths = f"{output.typed(result.source)} {output.typed(result.dest)}"
         words = "".join(f" {output.typed_word(word)}" for word in hints)
         console.print("  to check it:")
         console.print(f"    dtopt migrate verify {paths}{words}", markup=False, soft_wrap=True)
-    _answers(made)
+    _answers(result)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -71,15 +71,15 @@ def _fidelity(fidelity: str, reasons: tuple[str, ...]) -> None:
         output.hang(console, "    - ", reason)
 
 
-def _answers(made: Report | Inspection) -> None:
+def _answers(result: Report | Inspection) -> None:
     """What to type next, each command whole and on a separate line."""
     console = output.results()
-    if made.confirm_command:
+    if result.confirm_command:
         console.print("  to confirm, if it is right:", markup=False)
-        console.print(f"    {made.confirm_command}", markup=False, soft_wrap=True)
-    if made.choice_commands:
+        console.print(f"    {result.confirm_command}", markup=False, soft_wrap=True)
+    if result.choice_commands:
         console.print("  to answer, one of:", markup=False)
-    for command in made.choice_commands:
+    for command in result.choice_commands:
         console.print(f"    {command}", markup=False, soft_wrap=True)
 
 
@@ -93,9 +93,9 @@ def _origins(origins: tuple[Origin, ...], steps: int, explain: bool) -> None:
     output.hang(console, "  values from: ", "; ".join(f"{kind} ({count})" for kind, count in counts.items()))
     for origin in origins if explain else (o for o in origins if o.kind == "set" and o.where):
         mark = " " if origin.certain else "?"
-        told = origin.doubt or origin.where
+        text = origin.doubt or origin.where
         value = "" if origin.value is None else f" = {_shown(origin.value, steps)}"
-        output.hang(console, f"  {mark} {origin.kind:<13} ", f"{origin.subject}{value}" + (f": {told}" if told else ""))
+        output.hang(console, f"  {mark} {origin.kind:<13} ", f"{origin.subject}{value}" + (f": {text}" if text else ""))
 
 
 def _warnings(warnings: tuple[str, ...]) -> None:
@@ -103,54 +103,54 @@ def _warnings(warnings: tuple[str, ...]) -> None:
         output.hang(output.messages(), "  note: ", warning)
 
 
-def _origin_of_file(found: Inspection | Contents) -> None:
+def _origin_of_file(source: Inspection | Contents) -> None:
     from rich.markup import escape
 
     console = output.results()
-    console.print(f"[bold]{escape(output.line(found.source))}[/bold]")
-    console.print(f"  format      {found.format}\n  generation  {found.generation}")
-    for reason in found.evidence:
+    console.print(f"[bold]{escape(output.line(source.source))}[/bold]")
+    console.print(f"  format      {source.format}\n  generation  {source.generation}")
+    for reason in source.evidence:
         output.hang(console, "              - ", reason)
-    if len(found.optimizers) > 1:
-        output.hang(console, "  optimizers  ", f"{', '.join(found.optimizers)} (--optimizer chooses)")
-    if found.versions:
-        told = (k if v == "yes" else f"{k} {v}" for k, v in found.versions.items())
-        output.hang(console, "  written by  ", ", ".join(told))
+    if len(source.optimizers) > 1:
+        output.hang(console, "  optimizers  ", f"{', '.join(source.optimizers)} (--optimizer chooses)")
+    if source.versions:
+        versions = (k if v == "yes" else f"{k} {v}" for k, v in source.versions.items())
+        output.hang(console, "  written by  ", ", ".join(versions))
 
 
-def inspection(found: Inspection, explain: bool) -> None:
+def inspection(result: Inspection, explain: bool) -> None:
     console = output.results()
-    _origin_of_file(found)
-    taken = f"{found.optimizer}, {found.iterations} steps taken ({found.iterations_source})"
-    output.hang(console, "  optimizer   ", taken)
-    stored = (found.stored_config or {}).get("config", {})
-    output.hang(console, "  as stored   ", _pairs(stored, found.iterations) or "nothing")
-    output.hang(console, "  in optim    ", _pairs(found.hyperparameters, found.iterations))
-    if found.slots:
-        _rows(found.slots)
-    elif found.unmade:
-        output.hang(console, "  slots       ", f"not created yet: the first step creates {', '.join(found.unmade)}")
+    _origin_of_file(result)
+    progress = f"{result.optimizer}, {result.iterations} steps taken ({result.iterations_source})"
+    output.hang(console, "  optimizer   ", progress)
+    stored = (result.stored_config or {}).get("config", {})
+    output.hang(console, "  as stored   ", _pairs(stored, result.iterations) or "nothing")
+    output.hang(console, "  in optim    ", _pairs(result.hyperparameters, result.iterations))
+    if result.slots:
+        _rows(result.slots)
+    elif result.unmade:
+        output.hang(console, "  slots       ", f"not created yet: the first step creates {', '.join(result.unmade)}")
     else:
         console.print("  slots       this optimizer needs no slots with these options")
-    _unmapped(found.unmapped)
-    _fidelity(found.fidelity, found.reasons)
-    _origins(found.origins, found.iterations, explain)
-    _warnings(found.warnings)
-    _answers(found)
+    _unmapped(result.unmapped)
+    _fidelity(result.fidelity, result.reasons)
+    _origins(result.origins, result.iterations, explain)
+    _warnings(result.warnings)
+    _answers(result)
 
 
-def contents(found: Contents) -> None:
+def contents(result: Contents) -> None:
     """The content of a source that is incomplete, or contradicts the user's input."""
     console = output.results()
-    _origin_of_file(found)
-    config = (found.stored_config or {}).get("config", {})
-    name = (found.stored_config or {}).get("class_name")
-    fitting = f" (its slots fit {', '.join(found.classes)})" if found.classes else ""
+    _origin_of_file(result)
+    config = (result.stored_config or {}).get("config", {})
+    name = (result.stored_config or {}).get("class_name")
+    fitting = f" (its slots fit {', '.join(result.classes)})" if result.classes else ""
     console.print(f"  optimizer   {name or f'unknown{fitting}'}", markup=False)
-    output.hang(console, "  as stored   ", _pairs({**config, **found.scalars}, 0) or "no number")
-    _rows((*found.variables, *found.slots))
-    _unmapped(found.unmapped)
-    _warnings(found.warnings)
+    output.hang(console, "  as stored   ", _pairs({**config, **result.scalars}, 0) or "no number")
+    _rows((*result.variables, *result.slots))
+    _unmapped(result.unmapped)
+    _warnings(result.warnings)
 
 
 def _rows(rows: tuple[SlotRow, ...]) -> None:
@@ -163,8 +163,8 @@ def _rows(rows: tuple[SlotRow, ...]) -> None:
 
 def _unmapped(unmapped: Mapping[str, tuple[int, ...]]) -> None:
     if unmapped:
-        told = [f"{n} {list(s)}" for n, s in unmapped.items()]
-        output.hang(output.results(), "  unmapped    ", _listed(told))
+        items = [f"{n} {list(s)}" for n, s in unmapped.items()]
+        output.hang(output.results(), "  unmapped    ", _listed(items))
 
 
 def _table(rows: tuple[SlotRow, ...], width: int | None) -> Iterator[str]:
@@ -197,10 +197,10 @@ def _cells(row: SlotRow) -> tuple[str, ...]:
 
 
 def _numbers(row: SlotRow) -> tuple[str, ...]:
-    found = row.stats
-    if found is None:
+    stats = row.stats
+    if stats is None:
         return ("",) * len(STATISTICS)
-    return f"{found.norm:.3g}", f"{found.min:.2g}", f"{found.max:.2g}", "yes" if found.finite else "NO"
+    return f"{stats.norm:.3g}", f"{stats.min:.2g}", f"{stats.max:.2g}", "yes" if stats.finite else "NO"
 
 
 def verification(result: Verification) -> None:

@@ -143,7 +143,7 @@ def _half_of_the_steps(case: Case) -> Session:
         if calls[0] <= 3 or calls[0] % 2:
             work(gradients)
         else:
-            session.made -= 1
+            session.steps_made -= 1
 
     session.apply = apply
     return session
@@ -154,7 +154,7 @@ def _runs_itself(case: Case) -> Session:
     session = fake_peers._session(case)
 
     def run(steps: int) -> None:
-        session.made += steps
+        session.steps_made += steps
 
     session.run = run  # type: ignore[method-assign]
     return session
@@ -282,7 +282,7 @@ def _judge_changed_while_reading(case: Case) -> Session:
     def late(index: int) -> Any:
         from bench.step import agreement
 
-        if session.made > 3:
+        if session.steps_made > 3:
             agreement._difference = lambda *arguments: 0.0
         return read(index)
 

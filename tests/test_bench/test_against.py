@@ -89,7 +89,7 @@ def test_the_other_version_is_the_baseline_of_its_twin(tmp_path: Path) -> None:
 
 
 def test_a_row_is_measured_again_beside_the_same_version(tmp_path: Path) -> None:
-    other = peers.peer.Home("before", str(tmp_path), asked="v0.1")
+    other = peers.peer.Home("before", str(tmp_path), source="v0.1")
     plan = make_plan(peer=("optim-local",), against=other)
     command = rerun_command(plan.cases[0], plan.peers[1].name, plan.again)
     assert "-p optim-local --" in command

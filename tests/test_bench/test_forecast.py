@@ -168,7 +168,7 @@ def best(devices: int, name: str, model: str | Workload = "llama-7b", training: 
     found = ranked(plans(chosen, meshes_of(devices), ("megatron",), PLACEMENTS, training, speeds, known.memory))
     assert found[0].fits
     assert found[0].possible
-    assert all(p.held.total <= known.memory for p in found if p.fits)
+    assert all(p.footprint.total <= known.memory for p in found if p.fits)
     return found[0]
 
 
@@ -178,8 +178,8 @@ def test_llama_on_eight_devices_is_data_parallel_with_its_slots_sharded() -> Non
     found = best(8, "a100-80gb")
     assert (str(found.mesh), found.placement) == ("batch=8,model=1", "zero1")
     n = 6_738_415_616
-    assert found.held.parameters == found.held.gradients == 2 * n
-    assert found.held.slot_bytes == 12 * n // 8
+    assert found.footprint.parameters == found.footprint.gradients == 2 * n
+    assert found.footprint.slot_bytes == 12 * n // 8
 
 
 def test_without_a_batch_every_mesh_has_the_one_it_was_trained_with() -> None:
@@ -267,8 +267,8 @@ def test_gpt3_on_1024_devices_is_split_within_a_node() -> None:
     training = Training("adam", "float16", master_copies=True, batch=1536, checkpointing="full")
     found = best(1024, "a100-80gb", _gpt(96, 12288, 96), training)
     assert (str(found.mesh), found.placement) == ("batch=128,model=8", "zero2")
-    assert found.held.parameters == pytest.approx(2 * 174.6e9 / 8, rel=0.01)
-    assert found.held.slot_bytes == pytest.approx(12 * 174.6e9 / 1024, rel=0.01)
+    assert found.footprint.parameters == pytest.approx(2 * 174.6e9 / 8, rel=0.01)
+    assert found.footprint.slot_bytes == pytest.approx(12 * 174.6e9 / 1024, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["resnet50", "dlrm-small"])
@@ -289,7 +289,7 @@ def test_stages_of_zero_by_hand() -> None:
     parameters by 4; the third sends half as much again (Rajbhandari et al. 2020, section 7)."""
     model = Workload("one", "", (Tensor("w", (64, 64)),))
     found = [plan(model, parse_mesh("4x1"), "megatron", stage, Training()) for stage in PLACEMENTS]
-    assert [(p.held.parameters, p.held.gradients, p.held.slot_bytes) for p in found] == [
+    assert [(p.footprint.parameters, p.footprint.gradients, p.footprint.slot_bytes) for p in found] == [
         (16384, 16384, 32768),
         (16384, 16384, 8192),
         (16384, 4096, 8192),
@@ -304,8 +304,8 @@ def test_activations_by_hand() -> None:
     """Korthikanti et al. 2022, equation 3, for s=2, b=1, h=4, a=1, one layer: 8 · (10 + 24/2) bytes over two devices,
     and 5·a·s²·b/2 more where the attention is kept."""
     model = Architecture(1, 4, 1, 2, 0)
-    assert activations.kept(model, 2, 1, 2, "selective", 2) == 8 * 22
-    assert activations.kept(model, 2, 1, 2, "none", 2) == 8 * 22 + 10
+    assert activations.stored_bytes(model, 2, 1, 2, "selective", 2) == 8 * 22
+    assert activations.stored_bytes(model, 2, 1, 2, "none", 2) == 8 * 22 + 10
     assert activations.reduced(model, 2, 3, "selective", 2) == 4 * 2 * 3 * 4 * 2
     assert activations.reduced(model, 2, 3, "full", 2) == 6 * 2 * 3 * 4 * 2
 

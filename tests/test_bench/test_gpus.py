@@ -105,9 +105,9 @@ def test_the_roof_copies_on_the_device_and_waits(gpu: tuple[Stream, Facts]) -> N
 
 def test_a_worker_times_steps_by_events_and_counts_them(gpu: tuple[Stream, Facts]) -> None:
     worker = Worker.__new__(Worker)
-    worker.session, worker._asked = device.session(gpu[0], 1024), 0
+    worker.session, worker._expected_steps = device.session(gpu[0], 1024), 0
     found, seconds = worker._on_device(100, 1e-3)
-    assert (found, worker._asked, worker.session.made) == (pytest.approx(0.5e-3), 20, 20)
+    assert (found, worker._expected_steps, worker.session.steps_made) == (pytest.approx(0.5e-3), 20, 20)
     assert seconds > 0
     worker.session.events = None
     assert worker._on_device(100, 1e-3) == (None, 0.0)

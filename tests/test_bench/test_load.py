@@ -23,9 +23,9 @@ KINDER = """
 import os, subprocess
 from bench.measuring import load
 child = subprocess.Popen(["sleep", "60"], start_new_session=True)
-before = load.taken([child.pid], os.sched_getaffinity(0))
+before = load.find_violations([child.pid], os.sched_getaffinity(0))
 os.nice(1)
-print(before, load.taken([child.pid], os.sched_getaffinity(0))[child.pid])
+print(before, load.find_violations([child.pid], os.sched_getaffinity(0))[child.pid])
 child.kill()
 """
 """Has a child that comes before it."""

@@ -69,7 +69,7 @@ class FakeClient:
                 self.theirs.close()
             return
         answers: Mapping[str, Any] = {
-            "prepare": {"seconds": 1.0, "held": {"parameters": 4, "slots": 8}},
+            "prepare": {"seconds": 1.0, "reported_bytes": {"parameters": 4, "slots": 8}},
             "check": {"gradient_error": 1e-7, "movements": [self.movement, -0.003]},
             "warm": {"step_seconds": 0.05},
             "leave": {},
@@ -278,7 +278,7 @@ def test_clients_on_several_machines_are_found_in_the_environment() -> None:
     assert find_clients(3, {}) == Clients(3)
     named = {JOBS: "host1:1000,host2:1000", CLIENT_ID: "1"}
     found = find_clients(None, named)
-    assert found == Clients(2, own=1)
+    assert found == Clients(2, local_client=1)
     assert not found.prints
     assert find_clients(None, {**named, CLIENT_ID: "0"}).prints
     with pytest.raises(OptionError, match=JOBS):

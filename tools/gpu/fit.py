@@ -46,7 +46,7 @@ def _problem_of_fit(device: Device, module: Any, arguments: dict[str, Any], poli
     x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
     y = np.random.default_rng(1).normal(size=(32, 2)).astype(np.float32)
     inner = optim.Adam(0.01)
-    found = []
+    weights = []
     for optimizer, how in (
         (module.optimizers.Adam(0.01), {"run_eagerly": True}),
         (optim.for_keras(inner, module), arguments),
@@ -63,8 +63,8 @@ def _problem_of_fit(device: Device, module: Any, arguments: dict[str, Any], poli
             reason = device.why_not_used(inner) if how is arguments and not arguments.get("jit_compile") else ""
         if reason:
             return f"the kernel is not used: {reason}"
-        found.append([np.asarray(weight) for weight in model.get_weights()])
-    moved = max(float(np.max(np.abs(a - b))) for a, b in zip(start, found[0], strict=True))
-    off = max(float(np.max(np.abs(a - b))) for a, b in zip(*found, strict=True))
+        weights.append([np.asarray(weight) for weight in model.get_weights()])
+    moved = max(float(np.max(np.abs(a - b))) for a, b in zip(start, weights[0], strict=True))
+    off = max(float(np.max(np.abs(a - b))) for a, b in zip(*weights, strict=True))
     allowed = (1e-3 if policy == "float32" else 0.1) * moved
     return "" if off <= allowed and moved > 0 else f"weights are {off:.3g} off, where they moved by {moved:.3g}"

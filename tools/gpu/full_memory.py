@@ -29,8 +29,8 @@ def check_full_memory(device: Device) -> tuple[bool, str]:
         variable, optimizer = tf.Variable(tf.zeros([ELEMENTS])), named("adam").make()
         gradient = tf.ones([ELEMENTS])
         optimizer.apply_gradients([(gradient, variable)])
-        held, slots = variable.read_value(), [slot.numpy() for slot in _slots(optimizer, variable)]
-        before = held.numpy()
+        value, slots = variable.read_value(), [slot.numpy() for slot in _slots(optimizer, variable)]
+        before = value.numpy()
         fill = _filled()
         try:
             optimizer.apply_gradients([(gradient, variable)])
@@ -45,7 +45,7 @@ def check_full_memory(device: Device) -> tuple[bool, str]:
         if not same or int(optimizer.iterations.numpy()) != 1:
             return False, f"the step that failed has changed something: {error}"
         optimizer.apply_gradients([(gradient, variable)])
-        if not float(variable[0]) < float(held[0]):
+        if not float(variable[0]) < float(value[0]):
             return False, f"the step after the one that failed did nothing: {error}"
     return "has no" in error, error
 
@@ -56,9 +56,9 @@ def _slots(optimizer: Any, variable: Any) -> list[Any]:
 
 def _filled() -> list[Any]:
     """Tensors that leave no room on the GPU."""
-    found: list[Any] = []
+    blocks: list[Any] = []
     try:
         while True:
-            found.append(tf.zeros([PIECE]))
+            blocks.append(tf.zeros([PIECE]))
     except tf.errors.ResourceExhaustedError:
-        return found
+        return blocks

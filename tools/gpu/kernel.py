@@ -22,24 +22,24 @@ def check_kernel(device: Device) -> tuple[bool, str]:
     where = "in the package" if is_packed else "in the cache" if is_kept else "compiled here"
     start = time.perf_counter()
     image = modules.image(source)
-    found = [f"Adam's module {where}: {len(image)} bytes, {time.perf_counter() - start:.2f} s"]
+    notes = [f"Adam's module {where}: {len(image)} bytes, {time.perf_counter() - start:.2f} s"]
     try:
         compiler = nvrtc.find()
         start = time.perf_counter()
         compiler.ptx(source, modules.headers(), cuda.OPTIONS)
-        found.append(f"NVRTC {compiler.version[0]}.{compiler.version[1]} takes {time.perf_counter() - start:.2f} s")
+        notes.append(f"NVRTC {compiler.version[0]}.{compiler.version[1]} takes {time.perf_counter() - start:.2f} s")
     except BuildError as error:
-        found.append(str(error))
+        notes.append(str(error))
     if device.emulated:
-        return b".entry" in image, "; ".join(found)
+        return b".entry" in image, "; ".join(notes)
     with tf.device(device.name):
         tf.Variable(tf.zeros([4])).numpy()  # from here on there is a context
     driver = Driver(gpu.DRIVER)
     for one in driver.gpus():
         start = time.perf_counter()
         modules.accepted(source, driver)
-        found.append(f"the driver loads it on sm_{one.capability} in {(time.perf_counter() - start) / 2:.3f} s")
+        notes.append(f"the driver loads it on sm_{one.capability} in {(time.perf_counter() - start) / 2:.3f} s")
     reason = gpu.why_not(program, "float32")
     details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
-    found.append(f"{details.get('device_name', 'a GPU')}, CUDA driver {driver.version()}")
-    return not reason, "; ".join([*found, *([reason] if reason else [])])
+    notes.append(f"{details.get('device_name', 'a GPU')}, CUDA driver {driver.version()}")
+    return not reason, "; ".join([*notes, *([reason] if reason else [])])

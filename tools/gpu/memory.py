@@ -22,11 +22,11 @@ def check_buffers(device: Device) -> tuple[bool, str]:
         for k in range(steps):
             if k == 1:
                 before = variable.read_value()
-                kept = before.numpy()
+                value = before.numpy()
             optimizer.apply_gradients([(tf.fill(size, float(k % 7 + 1)), variable)])  # freed right after
             tf.fill(size, float("nan"))  # may get its memory
             reference.apply({"w": np.full(1, k % 7 + 1)})
-        if before.numpy().tobytes() != kept.tobytes():
+        if before.numpy().tobytes() != value.tobytes():
             return False, "a value that was read before a step has changed"
         spread = float(tf.reduce_max(variable) - tf.reduce_min(variable))
         off = abs(float(variable[0]) - float(reference.values["w"][0]))

@@ -44,10 +44,10 @@ CLOSE = 1e-5
 def divide(emulated: bool) -> None:
     """Make four logical devices of the CPU and, if not `emulated`, of all GPUs, before TensorFlow begins."""
     for kind in ("CPU",) if emulated else ("CPU", "GPU"):
-        found = tf.config.list_physical_devices(kind)
-        each = tf.config.LogicalDeviceConfiguration(memory_limit=None if kind == "CPU" else MEMORY)
-        for physical in found:
-            tf.config.set_logical_device_configuration(physical, [each] * math.ceil(DEVICES / len(found)))
+        devices = tf.config.list_physical_devices(kind)
+        configuration = tf.config.LogicalDeviceConfiguration(memory_limit=None if kind == "CPU" else MEMORY)
+        for physical in devices:
+            tf.config.set_logical_device_configuration(physical, [configuration] * math.ceil(DEVICES / len(devices)))
 
 
 def check(device: Any) -> tuple[bool, str]:
@@ -74,7 +74,7 @@ def _problem_of(device: Any, kind: str, count: int, run: Run) -> str:
     case = next(case for case in ROWS if case.name == run[0])
     expected, _, _ = _trained("CPU", count, case, run)
     with device.launching(case):
-        found, optimizer, has_op = _trained(kind, count, case, run)
+        results, optimizer, has_op = _trained(kind, count, case, run)
         reason = device.why_not_used(optimizer)
     _, options, _, in_function = run
     if in_function and not has_op:
@@ -82,7 +82,7 @@ def _problem_of(device: Any, kind: str, count: int, run: Run) -> str:
     if reason and not in_function:
         return f"not updated by the kernel: {reason}"
     largest = max(float(np.max(np.abs(value))) for value in _start().values())
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         off = float(np.max(np.abs(ours.astype(np.float64) - theirs), initial=0))
         if ours.tobytes() != theirs.tobytes() and not ("global_clipnorm" in options and off <= CLOSE * largest):
             return f"differs from CPUs by {off:.3g}"

@@ -44,14 +44,14 @@ def check_own_rule(device: Device) -> tuple[bool, str]:
     if reason:
         return False, f"on the CPU it is not updated by the kernel: {reason}"
     with device.launching(rules=[BoundedMomentum()]):
-        found, reason = _steps(device.name, device)
+        result, reason = _steps(device.name, device)
     if reason:
         return False, f"not updated by the kernel: {reason}"
-    off = float(np.max(np.abs(found - _reference())))
+    off = float(np.max(np.abs(result - _reference())))
     if not off <= CLOSE:
         return False, f"{off:.3g} from the reference"
-    if found.tobytes() != expected.tobytes():
-        return False, f"differs from the CPU by {float(np.max(np.abs(found - expected))):.3g}"
+    if result.tobytes() != expected.tobytes():
+        return False, f"differs from the CPU by {float(np.max(np.abs(result - expected))):.3g}"
     return True, f"{STEPS} steps agree with float64, and bit for bit with the CPU"
 
 

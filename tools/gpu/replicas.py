@@ -21,12 +21,12 @@ def check_replicas(device: Device) -> tuple[bool, str]:
     for case in cases:
         calls, reference = calls_of(case, "float32")
         with device.launching(case), strategy.scope():
-            found = _in_replicas(case, strategy, rounded(start_values(), "float32"), calls)
-            if reason := device.why_not_used(found.optimizer):
+            result = _in_replicas(case, strategy, rounded(start_values(), "float32"), calls)
+            if reason := device.why_not_used(result.optimizer):
                 wrong.append(f"{case.name} is not updated by the kernel: {reason}")
         off = max(
             float(np.max(np.abs(np.asarray(value, np.float64) - reference.values[name]), initial=0))
-            for name, value in found.variables.items()
+            for name, value in result.variables.items()
         )
         if not off <= 2e-5:
             wrong.append(f"{case.name}: {off:.3g} from the reference")
@@ -40,12 +40,12 @@ def _in_replicas(
     optimizer = case.make()
     optimizer.build(list(variables.values()))
     for call in calls:
-        given = {name: tf.constant(value, tf.float32) for name, value in call.items()}
+        gradients = {name: tf.constant(value, tf.float32) for name, value in call.items()}
 
-        def step(given: Any) -> None:
-            optimizer.apply_gradients([(given[name], variable) for name, variable in variables.items()])
+        def step(gradients: Any) -> None:
+            optimizer.apply_gradients([(gradients[name], variable) for name, variable in variables.items()])
 
-        strategy.run(step, args=(given,))
+        strategy.run(step, args=(gradients,))
     return Trained({name: variable.numpy() for name, variable in variables.items()}, optimizer)
 
 
@@ -55,12 +55,12 @@ def check_devices(device: Device) -> tuple[bool, str]:
     for in_function in (False, True):
         expected, _ = _on_devices(adam, ("CPU:0", "CPU:0"), in_function)
         with device.launching(adam):
-            found, optimizer = _on_devices(adam, (device.name, "CPU:0"), in_function)
+            results, optimizer = _on_devices(adam, (device.name, "CPU:0"), in_function)
             reason = device.why_not_used(optimizer)
         how = "in a function" if in_function else "eagerly"
         if reason:
             return False, f"{how} not updated by the kernel: {reason}"
-        if [value.tobytes() for value in found] != [value.tobytes() for value in expected]:
+        if [value.tobytes() for value in results] != [value.tobytes() for value in expected]:
             return False, f"{how} they differ from those on CPUs alone"
     return True, "variables on the device and on a CPU step as on CPUs alone"
 

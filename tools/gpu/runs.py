@@ -63,29 +63,29 @@ def calls_of(case: Case, dtype: str) -> tuple[list[dict[str, np.ndarray]], Any]:
     return calls, reference
 
 
-def away_from_the_reference(found: Trained, reference: Any, epsilon: float) -> str:
+def away_from_the_reference(result: Trained, reference: Any, epsilon: float) -> str:
     """What is wrong with variables and slots by the float64 reference; empty if nothing is."""
     start = start_values()
-    for name, variable in found.variables.items():
+    for name, variable in result.variables.items():
         expected, value = reference.values[name], np.asarray(tf.cast(variable, tf.float64))
         moved = np.max(np.abs(expected - start[name]), initial=0)
         if not np.all(np.abs(value - expected) <= 10 * epsilon * (np.max(np.abs(expected), initial=0) + moved)):
             return f"{name} is {np.max(np.abs(value - expected)):.3g} away from the reference"
-        for slot, wanted in reference.slots[name].items():
-            value = np.asarray(tf.cast(found.optimizer.get_slot(variable, slot), tf.float64))
-            scale = np.max(np.abs(wanted), initial=0)
+        for slot, reference_slot in reference.slots[name].items():
+            value = np.asarray(tf.cast(result.optimizer.get_slot(variable, slot), tf.float64))
+            scale = np.max(np.abs(reference_slot), initial=0)
             if slot == "linear":  # a sum of differences of √n / lr, times the variable
                 roots = np.max(reference.slots[name]["accumulator"], initial=0) ** 0.5
                 scale = max(scale, roots / RATE * np.max(np.abs(start[name]), initial=0))
-            if not np.all(np.abs(value - wanted) <= 20 * epsilon * (np.abs(wanted) + scale)):
-                return f"{slot} of {name} is {np.max(np.abs(value - wanted)):.3g} away from the reference"
-    steps = int(found.optimizer.iterations.numpy())
+            if not np.all(np.abs(value - reference_slot) <= 20 * epsilon * (np.abs(reference_slot) + scale)):
+                return f"{slot} of {name} is {np.max(np.abs(value - reference_slot)):.3g} away from the reference"
+    steps = int(result.optimizer.iterations.numpy())
     return "" if steps == reference.iterations else f"{steps} steps were counted, not {reference.iterations}"
 
 
-def away_from_the_cpu(case: Case, found: Trained, expected: Trained, dtype: str) -> str:
+def away_from_the_cpu(case: Case, result: Trained, expected: Trained, dtype: str) -> str:
     """What is wrong with the bits of the CPU's kernel; empty if nothing is."""
-    ours, theirs = found.arrays(), expected.arrays()
+    ours, theirs = result.arrays(), expected.arrays()
     if all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True)):
         return ""
     start = list(start_values().values())
@@ -102,15 +102,15 @@ def problem_of(device: Device, case: Case, dtype: str, in_function: bool, **more
     start = rounded(start_values(), dtype)
     expected = trained(case.make(**more), start, calls, dtype, in_function, "CPU:0")
     with device.launching(case):
-        found = trained(case.make(**more), start, calls, dtype, in_function, device.name)
-        reason = device.why_not_used(found.optimizer)
+        result = trained(case.make(**more), start, calls, dtype, in_function, device.name)
+        reason = device.why_not_used(result.optimizer)
     if reason and has_kernel(case):
         return f"not updated by the kernel: {reason}"
     if dtype in ROUNDING:
         epsilon = ROUNDING[dtype] * (1 if has_kernel(case) else OF_OPS)
-        if problem := away_from_the_reference(found, reference, epsilon):
+        if problem := away_from_the_reference(result, reference, epsilon):
             return problem
-    return away_from_the_cpu(case, found, expected, dtype)
+    return away_from_the_cpu(case, result, expected, dtype)
 
 
 Run = tuple[Case, str, bool, dict[str, Any]]

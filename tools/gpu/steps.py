@@ -47,7 +47,7 @@ def check_rows(device: Device) -> tuple[bool, str]:
     lazy, squared = {"lazy_rows": ["^table$"]}, {"repeated_rows": ["clip", "square"]}
     every: Sequence[dict[str, Any]] = ({}, lazy, squared, {**lazy, **squared})
     for options, in_function in itertools.product(every, (False, True)):
-        found = []
+        results = []
         for place in ("CPU:0", device.name):
             with device.launching(adam), tf.device(place):
                 table, optimizer = tf.Variable(start, name="table"), adam.make(**options)
@@ -59,9 +59,9 @@ def check_rows(device: Device) -> tuple[bool, str]:
                 run = tf.function(step) if in_function else step
                 for k in range(3):
                     run(tf.fill([4, 3], 0.5 + k), tf.constant([3, 3, 11, 7 + k]))
-                found.append(table.numpy())
-        off = float(np.max(np.abs(found[0] - found[1])))
-        if not off <= 2e-6 or found[1].tobytes() == start.tobytes():
+                results.append(table.numpy())
+        off = float(np.max(np.abs(results[0] - results[1])))
+        if not off <= 2e-6 or results[1].tobytes() == start.tobytes():
             how = "in a function" if in_function else "eagerly"
             wrong.append(f"{options or 'no option'}, {how}: {off:.3g} from the CPU")
     return not wrong, wrong[0] if wrong else "tables with some rows step as on the CPU"
