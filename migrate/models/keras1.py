@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from migrate.models.layers import ADVICE
+from migrate.readers.keras.early import MODES
 from optim.errors import UnsupportedError
 
 RENAMED = {
@@ -65,7 +66,7 @@ WITHIN_TIME = (
 """Layers allowed in a TimeDistributed. With a fixed batch size Keras 1 normalizes each step alone, else all."""
 WITHIN = {"TimeDistributed": WITHIN_TIME, "Bidirectional": RECURRENT}
 KNOWN = (
-    *("Permute", "RepeatVector", "InputLayer", "Embedding", "BatchNormalization", "Masking"),
+    *("Permute", "RepeatVector", "InputLayer", "Embedding", "BatchNormalization", "Masking", *MODES.values()),
     *(*WITHIN_TIME, *RECURRENT, *WITHIN),
 )
 IMPLEMENTATIONS = {"cpu": 1, "mem": 1, "gpu": 2}

@@ -117,6 +117,7 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     assert state.source is not None
     places = weights.assign(state.source, stored_model(state), document)
     weights.settle_input(document, places, {v.name: v.shape for v in state.variables})
+    weights.settle_dtypes(document, places, {v.name: v.dtype for v in state.variables})
     trained = trained_layers.flag(state, document, places)
     notes = [*trained.notes]
     ordered = filled(replace(state, origins=(*state.origins, *trained.doubts)), trained.order, notes)

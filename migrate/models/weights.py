@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from migrate.bytes.messages import some
 from migrate.models import keras1
 from migrate.models.layers import ADVICE, KINDS
-from migrate.models.normalized_config import Layer, Leaf, layer_name, leaves
+from migrate.models.normalized_config import Layer, Leaf, inner_layers, layer_name, leaves
 from migrate.models.places import places
 from migrate.readers.keras.tree import WINDOWS_SEPARATOR
 from migrate.state import Stored, StoredModel
@@ -63,6 +64,37 @@ def settle_input(document: Layer, found: Mapping[Place, str], shapes: Shapes) ->
     if document["class_name"] == "Sequential":
         _settle_adapted(document["config"]["layers"][:2], found, shapes)
         _settle_flattened(document["config"]["layers"], found, shapes)
+
+
+def settle_dtypes(document: Layer, found: Mapping[Place, str], dtypes: Mapping[str, str]) -> None:
+    """Write the dtype of each layer whose config has none, or that of its input, as in Keras before 2.3.
+
+    Those layers have the dtype of their weights; layers without weights that of the whole model, if it has one.
+
+    Args:
+      found: the result of `assign`. dtypes: of the source's variables.
+    """
+    of_layer: dict[tuple[str, ...], str] = {}
+    for (path, _), variable in found.items():
+        if dtypes[variable].startswith(("float", "bfloat")):
+            of_layer[path] = dtypes[variable]
+    whole = set(of_layer.values())
+    for leaf in leaves(document):
+        shared = next(iter(whole)) if len(whole) == 1 and "dtype" not in leaf.config else None
+        dtype = of_layer.get(leaf.path, shared)
+        if dtype is not None and leaf.class_name != "InputLayer" and dtype != variable_dtype(leaf.config.get("dtype")):
+            _set_dtype({"class_name": leaf.class_name, "config": leaf.config}, dtype)
+
+
+def variable_dtype(policy: Any) -> str:
+    """The dtype of a layer's variables by its config's dtype, which may be a mixed policy."""
+    return "float32" if policy is None or str(policy).startswith("mixed_") else str(policy)
+
+
+def _set_dtype(layer: Layer, dtype: str) -> None:
+    layer["config"]["dtype"] = dtype
+    for inner in inner_layers(layer):
+        _set_dtype(inner, dtype)
 
 
 def _settle_adapted(layers: Sequence[Layer], found: Mapping[Place, str], shapes: Shapes) -> None:

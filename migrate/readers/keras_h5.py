@@ -24,12 +24,12 @@ from migrate.errors import DamagedFileError
 from migrate.facts.lists import OWNERS, SORTED
 from migrate.generations import traits
 from migrate.readers.branches import on_condition
+from migrate.readers.keras import early
 from migrate.readers.keras.layers import misplaced
 from migrate.readers.keras.left_out import complete
 from migrate.readers.keras.model import (
     check_inputs,
     class_names,
-    layer_name,
     names_of_class,
     top_layers,
     trainable_flags,
@@ -86,7 +86,8 @@ def read(path: str, generation: str | None = None) -> Stored:
         )
         generation = found or generation
         around, weights = _wrapper_and_inner(weights) if traits(generation).lists_loss_scale else ((), weights)
-        model = _model(file, path)
+        stored_model = _json_attribute(file, "model_config", path)
+        model = early.later(stored_model, hdf5.name_list(_group(file, path), "layer_names") or [])
         variables, groups = _variables(file, path, model, generation, version)
         backend = _backend(file, [n for n, _ in weights], version)
         doubts = claims.remembered(_json_attribute(file, claims.REMEMBERED, path))
@@ -95,7 +96,7 @@ def read(path: str, generation: str | None = None) -> Stored:
             model = complete(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
     in_graph = any(name.startswith("training") for name, _ in weights)
     release = _told_by_metrics(version, training) or _told_by_order(version, training)
-    after, before = _bounds_by_layers(version, model)
+    after, before = _bounds_by_layers(version, stored_model)
     versions = Versions(version or "", backend or "", release or "", after, before, in_graph)
     return Stored(
         NAME,
@@ -262,22 +263,6 @@ OF_MODEL = "top_level_model_weights"
 """The group of a model's own weights, which belong to no layer."""
 
 
-def _model(file: h5py.File, path: str) -> Any:
-    """The model's config. Up to Keras 2.2.2 and TF 1.10 it does not name a Sequential in a Sequential; the name is
-    added from the weights at its place."""
-    model = _json_attribute(file, "model_config", path)
-    layers = model.get("config") if isinstance(model, Mapping) else None
-    if not isinstance(layers, list):
-        return model
-    order = hdf5.name_list(_group(file, path), "layer_names") or []
-    if len(layers) != len(order):
-        return model
-    placed = [*zip(layers, order, strict=True)]
-    if not all(isinstance(layer, Mapping) and layer_name(layer) in ("", name) for layer, name in placed):
-        return model
-    return {**model, "config": [layer if layer_name(layer) else {**layer, "name": name} for layer, name in placed]}
-
-
 def _group(file: h5py.File, path: str) -> h5py.Group:
     """The weights by layers, which are the whole file of save_weights."""
     return hdf5.member(file, WEIGHTS, path) if WEIGHTS in file else file
@@ -296,6 +281,10 @@ def _variables(
     if OF_MODEL in group and OF_MODEL not in order:
         order = [OF_MODEL, *order]
     check_inputs(model, path)
+    if early.begins_with_merge(
+        _json_attribute(file, "model_config", path)
+    ):  # the layers of its branches are listed one by one, and trained by depth
+        order = sorted(order, key=lambda name: [*layers, name].index(name))
     _check_layers(order, list(layers), path)
     listed: list[Row] = []
     trained: list[Row] = []

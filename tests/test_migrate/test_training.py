@@ -33,6 +33,7 @@ LIBRARY = {"keras": "keras", "tf-keras": "tf_keras"}
 MASKS = ("masked-output", "masked-attention", "masked-batch-norm")
 OTHERWISE = {
     "keras1.2.2": dict.fromkeys(SUFFIX, ()),
+    "keras2.0.8": dict.fromkeys(SUFFIX, ()),
     "keras2.2.5": dict.fromkeys(SUFFIX, ()),
     "keras2.3.1": dict.fromkeys(
         SUFFIX,
@@ -121,6 +122,26 @@ def test_layers_of_keras_1_are_written_as_today_has_them(feature: str, to: str, 
     assert exact
     assert replayed(f"keras1.2.2-{feature}", to, target)
     assert migrate.verify(SOURCES[f"keras1.2.2-{feature}"], target).ok
+
+
+@pytest.mark.usefixtures("loaded_here")
+@pytest.mark.parametrize(
+    ("case", "to"),
+    [
+        ("keras2.0.8-rows-within", "keras"),
+        ("keras2.0.8-merged-first", "keras"),
+        ("keras1.2.2-merged-first", "tf-keras"),
+        broad("keras2.0.8-rows-within", "tf-keras"),
+        broad("keras2.0.8-merged-first", "tf-keras"),
+        broad("keras1.2.2-merged-first", "keras"),
+    ],
+)
+def test_a_sequential_without_a_name_or_on_branches_is_read(case: str, to: str, tmp_path: Path) -> None:
+    """Keras up to 2.2.2 lists the layers of a Sequential alone; a Merge at its beginning contains its branches."""
+    exact, target = is_exact(case, to, tmp_path)
+    assert exact
+    assert replayed(case, to, target)
+    assert migrate.verify(SOURCES[case], target).ok
 
 
 @pytest.mark.usefixtures("loaded_here")
