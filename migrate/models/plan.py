@@ -117,9 +117,14 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     assert state.source is not None
     places = weights.assign(state.source, stored_model(state), document)
     weights.settle_input(document, places, {v.name: v.shape for v in state.variables})
-    weights.settle_dtypes(document, places, {v.name: v.dtype for v in state.variables})
+    doubles = weights.settle_dtypes(document, places, {v.name: v.dtype for v in state.variables})
     trained = trained_layers.flag(state, document, places)
     notes = [*trained.notes]
+    if doubles and modules.KERAS_3 in families:
+        notes.append(
+            f"{some(doubles)}: float64; call keras.config.set_floatx('float64') before training, because Keras 3"
+            " computes losses in its floatx, and cannot add a regularizer of another dtype"
+        )
     ordered = filled(replace(state, origins=(*state.origins, *trained.doubts)), trained.order, notes)
     scope_names.rename(document, notes)
     scope_names.check(document, nested=modules.KERAS_3 in families)

@@ -66,13 +66,16 @@ def settle_input(document: Layer, found: Mapping[Place, str], shapes: Shapes) ->
         _settle_flattened(document["config"]["layers"], found, shapes)
 
 
-def settle_dtypes(document: Layer, found: Mapping[Place, str], dtypes: Mapping[str, str]) -> None:
-    """Write the dtype of each layer whose config has none, or that of its input, as in Keras before 2.3.
+def settle_dtypes(document: Layer, found: Mapping[Place, str], dtypes: Mapping[str, str]) -> list[str]:
+    """Write the dtype of each layer whose config lacks it, or has that of its input, as in Keras before 2.3.
 
     Those layers have the dtype of their weights; layers without weights that of the whole model, if it has one.
 
     Args:
       found: the result of `assign`. dtypes: of the source's variables.
+
+    Returns:
+      The layers with weights of float64.
     """
     of_layer: dict[tuple[str, ...], str] = {}
     for (path, _), variable in found.items():
@@ -84,6 +87,7 @@ def settle_dtypes(document: Layer, found: Mapping[Place, str], dtypes: Mapping[s
         dtype = of_layer.get(leaf.path, shared)
         if dtype is not None and leaf.class_name != "InputLayer" and dtype != variable_dtype(leaf.config.get("dtype")):
             _set_dtype({"class_name": leaf.class_name, "config": leaf.config}, dtype)
+    return [path[-1] for path, dtype in of_layer.items() if dtype == "float64"]
 
 
 def variable_dtype(policy: Any) -> str:

@@ -203,4 +203,5 @@ def _error(
     ours: parity.Source, p: np.ndarray, g: np.ndarray, slots: parity.Slots, got: np.ndarray, dtype: str
 ) -> float:
     want, magnitude = parity.step(ours, p, g, slots)
-    return stepping.error(got, want, magnitude * (1 + model_target.rounded(ours) / 1e-6), dtype)
+    magnitude = magnitude * (1 + model_target.rounded(ours) / 1e-6)
+    return stepping.error(got, want, magnitude, model_target.rounded_to(dtype))

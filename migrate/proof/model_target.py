@@ -293,8 +293,13 @@ def _step_error(source: OptimizerState, target: OptimizerState, scale: float) ->
             for each, clip, state in zip((ours, theirs), clips, (source, target), strict=True)
         ]
         (want, magnitude), (got, _) = steps
-        worst = max(worst, stepping.error(got, want, magnitude * (1 + rounded(ours) / 1e-6), v.dtype))
+        worst = max(worst, stepping.error(got, want, magnitude * (1 + rounded(ours) / 1e-6), rounded_to(v.dtype)))
     return worst
+
+
+def rounded_to(dtype: str) -> str:
+    """The dtype to which a variable's step is rounded: Keras has the learning rate and losses in its floatx."""
+    return "float32" if dtype == "float64" else dtype
 
 
 def check_single(state: OptimizerState) -> None:

@@ -34,6 +34,7 @@ MASKS = ("masked-output", "masked-attention", "masked-batch-norm")
 OTHERWISE = {
     "keras1.2.2": dict.fromkeys(SUFFIX, ()),
     "keras2.0.8": dict.fromkeys(SUFFIX, ()),
+    "keras2.2.4": dict.fromkeys(SUFFIX, ()),
     "keras2.2.5": dict.fromkeys(SUFFIX, ()),
     "keras2.3.1": dict.fromkeys(
         SUFFIX,
@@ -141,6 +142,20 @@ def test_a_sequential_without_a_name_or_on_branches_is_read(case: str, to: str, 
     exact, target = is_exact(case, to, tmp_path)
     assert exact
     assert replayed(case, to, target)
+    assert migrate.verify(SOURCES[case], target).ok
+
+
+@pytest.mark.usefixtures("loaded_here")
+@pytest.mark.parametrize("to", ["keras", "tf-keras"])
+def test_float64_stays_float64(to: str, tmp_path: Path) -> None:
+    """Configs of layers of Keras before 2.3 do not show the dtype, which `K.set_floatx` set for all."""
+    case = "keras2.2.4-in-double"
+    _, target = is_exact(case, to, tmp_path)
+    assert replayed(case, to, target)  # which finds the weights by their bits
+    model = import_module(LIBRARY[to]).models.load_model(target)
+    assert {np.dtype(layer.compute_dtype).name for layer in model.layers} == {"float64"}
+    kept = [np.asarray(v) for v in model.optimizer.variables]
+    assert {array.dtype.name for array in kept if array.ndim} == {"float64"}
     assert migrate.verify(SOURCES[case], target).ok
 
 

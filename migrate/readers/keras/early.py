@@ -21,7 +21,7 @@ MODES = {
     "concat": "Concatenate",
     "dot": "Dot",
 }
-"""Modes of a Merge -> the layer of Keras 2 that does the same. `cos` has none: it adds a dim."""
+"""Modes of a Merge -> the layer of Keras 2 that does the same. No layer does `cos`, which adds a dim."""
 SETTINGS = {"Concatenate": {"axis": "concat_axis"}, "Dot": {"axes": "dot_axes"}}
 """Class -> its argument -> that of Merge."""
 
