@@ -53,8 +53,8 @@ _HOME = {
     "build_kernels": "optim.native.library",
     "describe_checkpoint": "optim.checkpoints.stored",
     "load_checkpoint": "optim.checkpoints.loading",
-    "for_keras": "optim.keras.making",
-    "keras_objects": "optim.keras.making",
+    "for_keras": "optim.keras.for_keras",
+    "keras_objects": "optim.keras.for_keras",
     "save_checkpoint": "optim.checkpoints.saving",
 }
 

@@ -13,8 +13,8 @@ from optim.arguments import choice as choice
 from optim.checkpoints.loading import load_checkpoint as load_checkpoint
 from optim.checkpoints.saving import save_checkpoint as save_checkpoint
 from optim.checkpoints.stored import describe_checkpoint as describe_checkpoint
-from optim.keras.making import for_keras as for_keras
-from optim.keras.making import keras_objects as keras_objects
+from optim.keras.for_keras import for_keras as for_keras
+from optim.keras.for_keras import keras_objects as keras_objects
 from optim.layouts.policies import Placement
 from optim.native.library import build_kernels as build_kernels
 from optim.optimizer import Optimizer as Optimizer

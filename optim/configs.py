@@ -23,9 +23,9 @@ _T = TypeVar("_T")
 
 def to_config(name: str, hyper: Values, settings: Settings, state: State) -> dict[str, Any]:
     """Return the result of `Optimizer.get_config`."""
-    own = {"name": name, "learning_rate": settings.rate.to_json(), **hyper.config()}
+    arguments = {"name": name, "learning_rate": settings.rate.to_json(), **hyper.config()}
     mesh = state.given_mesh
-    return {**own, **settings.config(), "mesh": None if mesh is None else meshes.to_config(mesh)}
+    return {**arguments, **settings.config(), "mesh": None if mesh is None else meshes.to_config(mesh)}
 
 
 def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
@@ -47,22 +47,22 @@ def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
             raise HyperparameterError(f"{cls.__name__} takes no {key!r}, but its config contains {arguments[key]!r}")
         del arguments[key]
     try:
-        made = cls(**arguments)
+        optimizer = cls(**arguments)
     except TypeError as error:
         if "unexpected keyword" not in str(error):
             raise
         raise HyperparameterError(f"the config does not fit {cls.__name__}: {error}") from None
     if "mesh" in config:  # one of ours, which contains all settings, even for options that are newer than it
-        made._settings.explicit.update(OPTIONS)  # type: ignore[attr-defined]
-    return made
+        optimizer._settings.explicit.update(OPTIONS)  # type: ignore[attr-defined]
+    return optimizer
 
 
 def class_named(name: str, custom_objects: Mapping[str, Any]) -> Any:
     """Return the class of optimizers that a config names, from `custom_objects` or `optim`; None if both lack it."""
-    found = custom_objects.get(name)
-    if found is None and name in optim.__all__:
-        found = getattr(optim, name)
-    return found if isinstance(found, type) and hasattr(found, "from_config") else None
+    cls = custom_objects.get(name)
+    if cls is None and name in optim.__all__:
+        cls = getattr(optim, name)
+    return cls if isinstance(cls, type) and hasattr(cls, "from_config") else None
 
 
 def of_class(description: Any, custom_objects: Mapping[str, Any]) -> Any:

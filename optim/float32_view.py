@@ -69,10 +69,10 @@ class Float32View(tf.Variable, tf.__internal__.types.Tensor):
         if isinstance(value, float):
             return self._view_of(self.exact.assign(value, *args, **kwargs))
         shown, exact = self.read_value(), self.exact.read_value()
-        given = tf.convert_to_tensor(value)
-        given = tf.cast(given, tf.float64)
-        is_same = tf.equal(tf.cast(given, tf.float32), shown)
-        return self._view_of(self.exact.assign(tf.where(is_same, exact, given), *args, **kwargs))
+        number = tf.convert_to_tensor(value)
+        number = tf.cast(number, tf.float64)
+        is_same = tf.equal(tf.cast(number, tf.float32), shown)
+        return self._view_of(self.exact.assign(tf.where(is_same, exact, number), *args, **kwargs))
 
     def assign_add(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         return self._view_of(self.exact.assign_add(tf.cast(delta, tf.float64), *args, **kwargs))

@@ -75,11 +75,11 @@ class Values:
       HyperparameterError: out of range, not a number, or missing.
     """
 
-    def __init__(self, declared: Mapping[str, Hyperparameter], given: Mapping[str, Any]):
+    def __init__(self, declared: Mapping[str, Hyperparameter], values: Mapping[str, Any]):
         self.declared = declared
         self.values: dict[str, Any] = {}
         for name, declaration in declared.items():
-            self.set(name, given.get(name, declaration.default))
+            self.set(name, values.get(name, declaration.default))
 
     def set(self, name: str, value: Any) -> None:
         """Check and store a value, from the next step on."""
@@ -110,18 +110,18 @@ class Values:
 
     def config(self) -> dict[str, float]:
         """Return the current values as JSON numbers."""
-        found = {}
+        values = {}
         for name, value in self.values.items():
             if type(value) is float:
-                found[name] = value
+                values[name] = value
                 continue
             with tf.init_scope():
                 is_callable = callable(value) and not isinstance(value, tf.Variable)
                 number = to_number(name, value() if is_callable else value)
             if number is None:
                 raise HyperparameterError(f"{name} is symbolic; call get_config() outside of tf.function")
-            found[name] = number
-        return found
+            values[name] = number
+        return values
 
 
 class HyperparameterAttribute:

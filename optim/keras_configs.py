@@ -34,40 +34,40 @@ def arguments(config: Mapping[str, Any], classes: tuple[str, ...], has_own_step:
       config: one of Keras's, or ours, or a part of either.
       classes: names of the optimizer's class and of its bases. has_own_step: whether it overrides `update_step`.
     """
-    given = dict(config)
-    legacy = given.pop("is_legacy_optimizer", None)
-    if "mesh" in given:
-        return given
-    if "epsilon" in given and given["epsilon"] is None:
-        given["epsilon"] = BACKEND_EPSILON
+    options = dict(config)
+    legacy = options.pop("is_legacy_optimizer", None)
+    if "mesh" in options:
+        return options
+    if "epsilon" in options and options["epsilon"] is None:
+        options["epsilon"] = BACKEND_EPSILON
     old = next((name for name in classes if name in OLD), None)
-    keras = _writer(given, legacy)
-    if keras != keras_differences.KERAS_3 and old and "weight_decay" not in given and OLD[old] <= set(given):
-        given = _older(old, given)
+    keras = _writer(options, legacy)
+    if keras != keras_differences.KERAS_3 and old and "weight_decay" not in options and OLD[old] <= set(options):
+        options = _older(old, options)
     if keras == keras_differences.TF_KERAS:
-        given.pop("jit_compile", None)  # ignored: tf_keras writes True whenever it finds a GPU
+        options.pop("jit_compile", None)  # ignored: tf_keras writes True whenever it finds a GPU
     if keras in (keras_differences.KERAS_3, keras_differences.TF_KERAS):
-        given = {name: value for name, value in given.items() if not _is_off(name, value)}
-    return given if keras is None else _reproducing(keras, () if has_own_step else classes, given)
+        options = {name: value for name, value in options.items() if not _is_off(name, value)}
+    return options if keras is None else _reproducing(keras, () if has_own_step else classes, options)
 
 
-def _writer(given: Mapping[str, Any], legacy: bool | None) -> str | None:
+def _writer(options: Mapping[str, Any], legacy: bool | None) -> str | None:
     """Return which Keras wrote a config; None if `keras_differences` does not know it."""
-    if "loss_scale_factor" in given:
+    if "loss_scale_factor" in options:
         return keras_differences.KERAS_3
     if legacy is False:
         return keras_differences.TF_KERAS
-    return keras_differences.OPTIMIZER_V2 if "name" in given and "decay" in given else None
+    return keras_differences.OPTIMIZER_V2 if "name" in options and "decay" in options else None
 
 
-def _reproducing(keras: str, classes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
+def _reproducing(keras: str, classes: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     """Add the arguments that make `optim` step like that Keras; other keys of the config have priority."""
     name = next((name for name in classes if name in keras_differences.CLASSES), "")
-    release = (3, 12) if name == "Muon" and "rms_rate" not in given else ()
-    factor = given.pop("loss_scale_factor", None)
-    more = keras_differences.reproducing(keras, name, given, release=release)
-    more = {key: value for key, value in more.items() if key not in given or key in keras_differences.LIMITS}
-    return {**given, **more} if factor is None else {**given, **more, "loss_scale": factor}
+    release = (3, 12) if name == "Muon" and "rms_rate" not in options else ()
+    factor = options.pop("loss_scale_factor", None)
+    more = keras_differences.reproducing(keras, name, options, release=release)
+    more = {key: value for key, value in more.items() if key not in options or key in keras_differences.LIMITS}
+    return {**options, **more} if factor is None else {**options, **more, "loss_scale": factor}
 
 
 def _is_off(name: str, value: Any) -> bool:
@@ -75,14 +75,14 @@ def _is_off(name: str, value: Any) -> bool:
     return name in ("clipnorm", "clipvalue", "global_clipnorm", "ema_overwrite_frequency") and not (value or 0) > 0
 
 
-def _older(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def _older(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the rules of `optim.legacy` under their names in the new classes."""
-    if name == "RMSprop" and given["epsilon"] == 0 and "name" in given:
-        given["epsilon"] = BACKEND_EPSILON
+    if name == "RMSprop" and options["epsilon"] == 0 and "name" in options:
+        options["epsilon"] = BACKEND_EPSILON
     if name == "Nadam":
-        given["schedule_decay"] = given.pop("decay")
-        return given
-    if name == "Adagrad" and "name" not in given:
-        given.setdefault("initial_accumulator_value", 0.0)
+        options["schedule_decay"] = options.pop("decay")
+        return options
+    if name == "Adagrad" and "name" not in options:
+        options.setdefault("initial_accumulator_value", 0.0)
     # OptimizerV2 uses the kernel of tf.train if there is momentum.
-    return {**given, "epsilon_inside": name == "RMSprop" and bool(given.get("momentum"))}
+    return {**options, "epsilon_inside": name == "RMSprop" and bool(options.get("momentum"))}

@@ -14,16 +14,16 @@ class Lazy(ModuleType):
     """A module that is imported at the first use of one of its attributes."""
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(import_module(self.__name__), name)
+        attribute = getattr(import_module(self.__name__), name)
         if self.__name__.startswith("tensorflow"):
-            setattr(self, name, found)  # no attribute of TensorFlow is replaced later
-        return found
+            setattr(self, name, attribute)  # no attribute of TensorFlow is replaced later
+        return attribute
 
 
 def modules(*names: str) -> Any:
     """Return a `Lazy` for each dotted name; a single one for one name."""
-    made = [Lazy(name) for name in names]
-    return made[0] if len(made) == 1 else made
+    lazy_modules = [Lazy(name) for name in names]
+    return lazy_modules[0] if len(lazy_modules) == 1 else lazy_modules
 
 
 @cache

@@ -17,10 +17,10 @@ else:
 class _TensorFlow:
     def __getattr__(self, name: str) -> Any:
         for module, spelling in ((tf, name), (tf.math, name), (tf, ELEMENTWISE.get(name, ""))):
-            found = getattr(module, spelling, None)
-            if found is not None:
-                setattr(self, name, found)  # asked for once
-                return found
+            function = getattr(module, spelling, None)
+            if function is not None:
+                setattr(self, name, function)  # asked for once
+                return function
         raise HyperparameterError(
             f"a rule calls xp.{name}, which TensorFlow does not have; the functions of all executors are {allowed()}"
         )

@@ -90,9 +90,9 @@ class Optimizer(tf.Module):
         super().__init__()
         self._state = self._begin(name or type(self).__name__, mesh)
         self._hyper = self.__dict__.get("_hyper") or Values({} if rule is None else hyperparameters(type(rule)), {})
-        made = algorithm.of(self, rule, self._hyper.current, Optimizer)
-        own = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": learning_rate}
-        self._settings = settings.Settings(options, own, made, self._state, self.__dict__.pop("_explicit", None))
+        part = algorithm.of(self, rule, self._hyper.current, Optimizer)
+        kw = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": learning_rate}
+        self._settings = settings.Settings(options, kw, part, self._state, self.__dict__.pop("_explicit", None))
         self._algorithm = self._settings.algorithm()
         self._builder = Builder(self._algorithm, self._state, self._settings)
         self._stepper = Stepper(self._algorithm, self._state, self._settings, self.build)

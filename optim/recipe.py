@@ -68,10 +68,14 @@ class Optimizer:
     ):
         self._state = self._begin(name or type(self).__name__, mesh)
         self._hyper = self.__dict__.get("_hyper") or Values({} if rule is None else hyperparameters(type(rule)), {})
-        made = algorithm.of(self, rule, self._hyper.current, Optimizer)
-        own = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": learning_rate}
+        part = algorithm.of(self, rule, self._hyper.current, Optimizer)
+        shared = {
+            "gradients_clip_option": gradients_clip_option,
+            "ema_option": ema_option,
+            "learning_rate": learning_rate,
+        }
         explicit = self.__dict__.pop("_explicit", None)
-        self._settings = settings.Settings(options, own, made, self._state, explicit)  # type: ignore[arg-type]
+        self._settings = settings.Settings(options, shared, part, self._state, explicit)  # type: ignore[arg-type]
         self._algorithm = self._settings.algorithm()
 
     def _begin(self, name: str, mesh: Any) -> State:

@@ -13,11 +13,11 @@ DISTRIBUTIONS = ("dtopt", "dtopt-light")
 def installed() -> dict[str, str]:
     """Return the versions of the installed distributions by name. Both are installed only by mistake: they own the same
     files."""
-    found = {}
+    versions = {}
     for name in DISTRIBUTIONS:
         with suppress(PackageNotFoundError):
-            found[name] = version_of(name)
-    return found
+            versions[name] = version_of(name)
+    return versions
 
 
 def version() -> str:

@@ -199,9 +199,9 @@ def made_from(rule: type[Rule], config: Mapping[str, Any]) -> tuple[Rule, dict[s
     Raises:
       HyperparameterError: an invalid choice, or arguments that contradict each other.
     """
-    own = arguments(rule)
-    hyper = {n: config.get(n, a.default) for n, a in own.items() if isinstance(a, Hyperparameter)}
-    choices = {n: a.check(n, config.get(n, a.default)) for n, a in own.items() if isinstance(a, Choice)}
+    declared = arguments(rule)
+    hyper = {n: config.get(n, a.default) for n, a in declared.items() if isinstance(a, Hyperparameter)}
+    choices = {n: a.check(n, config.get(n, a.default)) for n, a in declared.items() if isinstance(a, Choice)}
     return rule.from_arguments(choices, hyper), hyper
 
 

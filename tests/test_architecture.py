@@ -30,7 +30,7 @@ HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax", "optax"}
 ROOMS = {
     "optim": (
         "errors", "interrupts", "lazy", "release", "slot_layout", "bytes", "bits", "precision", "float32_view",
-        "arrays", "each", "namespace", "arguments", "hyperparameters",
+        "arrays", "summed_gradients", "namespace", "arguments", "hyperparameters",
         "layouts", "devices", "rule", "rules", "algorithm", "schedules", "native", "state", "options",
         "keras_differences", "keras_configs", "configs", "recipe", "executors", "step", "groups", "optimizer",
         "checkpoints", "optimizers", "legacy", "keras",

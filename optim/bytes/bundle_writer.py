@@ -58,13 +58,13 @@ class Room:
 
     def entry(self) -> bytes:
         """The tensor's entry in the index."""
-        found = protos.BundleEntry(
+        record = protos.BundleEntry(
             dtype=self.dtype, offset=self.offset, size=self.size, crc32c=sstable.mask_crc(self.crc)
         )
         for n in self.shape:
-            found.shape.dim.add(size=n)
-        found.shape.SetInParent()
-        return bytes(found.SerializeToString())
+            record.shape.dim.add(size=n)
+        record.shape.SetInParent()
+        return bytes(record.SerializeToString())
 
 
 class Divided(NamedTuple):
@@ -76,16 +76,16 @@ class Divided(NamedTuple):
 
     def entry(self) -> bytes:
         """For the index."""
-        found = protos.BundleEntry(dtype=self.dtype)
+        record = protos.BundleEntry(dtype=self.dtype)
         for n in self.shape:
-            found.shape.dim.add(size=n)
+            record.shape.dim.add(size=n)
         for extents in self.slices:
-            piece = found.slices.add()
+            piece = record.slices.add()
             for start, length in extents:
                 extent = piece.extent.add()
                 if length != WHOLE_DIM:
                     extent.start, extent.length = start, length
-        return bytes(found.SerializeToString())
+        return bytes(record.SerializeToString())
 
 
 class BundleWriter:

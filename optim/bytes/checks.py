@@ -106,10 +106,10 @@ def joined(first: int, second: int, size: int) -> int:
 
 def _product(a: int, b: int) -> int:
     """The product of polynomials over GF(2), modulo that of CRC-32."""
-    found = 0
+    product = 0
     while a:
         if a & ONE:
-            found ^= b
+            product ^= b
         a = a << 1 & 0xFFFFFFFF
         b = b >> 1 ^ (POLYNOMIAL if b & 1 else 0)
-    return found
+    return product

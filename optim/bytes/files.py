@@ -75,8 +75,8 @@ def identity(path: str) -> Identity:
     """A key that shows whether a file is unchanged; raises OSError."""
     if urls.is_url(path):
         return remote().identity(path)
-    found = os.stat(path)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    stat = os.stat(path)
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def canonical(path: str) -> str:

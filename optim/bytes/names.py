@@ -23,6 +23,6 @@ def check(names: Iterable[str], where: str) -> None:
 def contained(name: str, known: Collection[str]) -> Iterator[str]:
     """Yield known names that are whole parts of a name: `dense/kernel`, `Adam/dense`, ... of `Adam/dense/kernel/m`."""
     parts = name.split("/")
-    for size in sorted({each.count("/") + 1 for each in known}):
+    for size in sorted({name_.count("/") + 1 for name_ in known}):
         runs = ("/".join(parts[i : i + size]) for i in range(len(parts) - size + 1))
         yield from (run for run in runs if run in known)

@@ -44,13 +44,13 @@ T = TypeVar("T")
 
 
 def is_file(url: str) -> bool:
-    found = _info(url)
-    return found is not None and found["type"] == "file"
+    info = _info(url)
+    return info is not None and info["type"] == "file"
 
 
 def is_folder(url: str) -> bool:
-    found = _info(url)
-    return found is not None and found["type"] == "directory"
+    info = _info(url)
+    return info is not None and info["type"] == "directory"
 
 
 def exists(url: str) -> bool:
@@ -66,9 +66,9 @@ def names(folder: str) -> list[str]:
     system.invalidate_cache()
     listed = _patiently(folder, lambda: system.ls(path, detail=True))
     files_last = sorted(listed, key=lambda info: info["type"] == "file")  # a file next to a folder of its name is found
-    found = {str(info["name"]).rstrip("/"): info for info in files_last}
-    found.pop(path.rstrip("/"), None)
-    entries = {each.rsplit("/", 1)[-1]: info for each, info in found.items()}
+    infos = {str(info["name"]).rstrip("/"): info for info in files_last}
+    infos.pop(path.rstrip("/"), None)
+    entries = {file_path.rsplit("/", 1)[-1]: info for file_path, info in infos.items()}
     if known is not None and not folder.startswith("http"):  # a web server's list is a page with links
         known[folder.rstrip("/")] = entries
     return sorted(entries)
@@ -107,13 +107,13 @@ def size(url: str) -> int:
 
 def identity(url: str) -> tuple[None, str, int, str]:
     """Raises OSError if the file does not exist."""
-    found = _info(url)
-    if found is None or found["type"] != "file":
+    info = _info(url)
+    if info is None or info["type"] != "file":
         raise FileNotFoundError(2, "not found", shown(url))
-    length = found.get("size")
+    length = info.get("size")
     if length is None:
         length = _whole(url).seek(0, io.SEEK_END)
-    version = next((found[key] for key in (*VERSIONS, *TIMES) if found.get(key)), "")
+    version = next((info[key] for key in (*VERSIONS, *TIMES) if info.get(key)), "")
     return None, url, int(length), str(version)
 
 
@@ -151,18 +151,18 @@ def system_of(url: str) -> tuple[Any, str]:
 
 
 def _info(url: str) -> dict[str, Any] | None:
-    is_known, found = _listed(url.rstrip("/"))
+    is_known, info = _listed(url.rstrip("/"))
     if is_known:
-        return found
+        return info
     answers = _ANSWERS.get()
     if answers is None:
-        return _asked(url)
+        return _query(url)
     if url not in answers:
-        answers[url] = _asked(url)
+        answers[url] = _query(url)
     return answers[url]
 
 
-def _asked(url: str) -> dict[str, Any] | None:
+def _query(url: str) -> dict[str, Any] | None:
     system, path = system_of(url)
     system.invalidate_cache()
     try:
@@ -177,10 +177,10 @@ def _listed(url: str) -> tuple[bool, dict[str, Any] | None]:
     while place:
         folder, _, name = place.rpartition("/")
         if folder in known:
-            found = known[folder].get(name)
+            info = known[folder].get(name)
             if place == url:
-                return True, found
-            return found is None or found["type"] == "file", None
+                return True, info
+            return info is None or info["type"] == "file", None
         place = folder
     return False, None
 

@@ -36,7 +36,7 @@ def spelled(path: str) -> str:
         return path
     other = os.path.join(parent, name.swapcase())
     if other != path and os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other):
-        listed = {each.casefold(): each for each in os.listdir(parent)}
+        listed = {entry.casefold(): entry for entry in os.listdir(parent)}
         name = listed.get(name.casefold(), name)
     return os.path.join(spelled(parent), name)
 

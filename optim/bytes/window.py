@@ -34,10 +34,10 @@ class Window(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        wanted = max(0, min(len(buffer), self._size - self._position))
-        if not wanted:
+        length = max(0, min(len(buffer), self._size - self._position))
+        if not length:
             return 0
-        count = self._fill(np.frombuffer(buffer, np.uint8)[:wanted], self._start + self._position)
+        count = self._fill(np.frombuffer(buffer, np.uint8)[:length], self._start + self._position)
         self._position += count
         return count
 

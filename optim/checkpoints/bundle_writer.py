@@ -42,13 +42,13 @@ def _tensors(state: LiveState, named: Mapping[str, Any]) -> list[tuple[str, Hand
     """Key, variable, and dtype in the file."""
     names = {identity(variable): name for name, variable in named.items()}
     owners = [names[id(tracked.variable)] for tracked in state.tracked]
-    found = [(slot_layout.scalar_key(n), handle(v), slot_layout.scalar_dtype(n)) for n, v in state.scalars.items()]
+    tensors = [(slot_layout.scalar_key(n), handle(v), slot_layout.scalar_dtype(n)) for n, v in state.scalars.items()]
     for slot, of in state.slots.items():
         slots = {owners[i]: handle(variable) for i, variable in of.items()}
         mark = slot_layout.GATHERED_DTYPE if slot == slot_layout.GATHERED else None
-        found += [(slot_layout.slot_key(slot, name), slots[name], mark or slots[name].dtype) for name in slots]
+        tensors += [(slot_layout.slot_key(slot, name), slots[name], mark or slots[name].dtype) for name in slots]
     variables = {name: handle(variable) for name, variable in named.items()}
-    return found + [(slot_layout.variable_key(name), v, v.dtype) for name, v in variables.items()]
+    return tensors + [(slot_layout.variable_key(name), v, v.dtype) for name, v in variables.items()]
 
 
 def _add(writer: BundleWriter, key: str, variable: Handle, dtype: str) -> None:

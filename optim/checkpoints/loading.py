@@ -149,28 +149,28 @@ def _changes(
     slot_placement: Placement | None, master_copies: bool | None, loss_scale: float | str | None
 ) -> dict[str, Any]:
     """What replaces values of the saved config."""
-    wanted = {"slot_placement": slot_placement, "master_copies": master_copies, "loss_scale": loss_scale}
-    changes: dict[str, Any] = {option: value for option, value in wanted.items() if value is not None}
+    options = {"slot_placement": slot_placement, "master_copies": master_copies, "loss_scale": loss_scale}
+    changes: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     if loss_scale not in (None, DYNAMIC):
         changes["loss_scale_growth_steps"] = None  # which only a dynamic scale has
     return changes
 
 
-def _slot_dtype(metadata: Metadata, given: str | None) -> dict[str, Any]:
-    if given == SAVED:
+def _slot_dtype(metadata: Metadata, requested: str | None) -> dict[str, Any]:
+    if requested == SAVED:
         return {}
-    is_random = given == BFLOAT16 or metadata.config.get("stochastic_rounding")
-    return {"slot_dtype": given} | ({} if is_random else {"rounding_seed": 0})
+    is_random = requested == BFLOAT16 or metadata.config.get("stochastic_rounding")
+    return {"slot_dtype": requested} | ({} if is_random else {"rounding_seed": 0})
 
 
-def _rate(folder: str, metadata: Metadata, given: Any) -> dict[str, Any]:
+def _rate(folder: str, metadata: Metadata, rate: Any) -> dict[str, Any]:
     """The learning rate to use instead of the saved one, if any. Raises CheckpointError where one has to be given."""
     saved = metadata.config.get("learning_rate")
     if metadata.class_name == slot_layout.GROUPS_CLASS:
-        _check_rates_of_groups(folder, metadata, given)
+        _check_rates_of_groups(folder, metadata, rate)
         return {}
-    if given is not None:
-        return {"learning_rate": given}
+    if rate is not None:
+        return {"learning_rate": rate}
     if isinstance(saved, Mapping) and not schedules.is_known(saved):
         name = str(saved.get("class_name")).rpartition(">")[2]
         raise CheckpointError(
@@ -180,9 +180,9 @@ def _rate(folder: str, metadata: Metadata, given: Any) -> dict[str, Any]:
     return {}
 
 
-def _check_rates_of_groups(folder: str, metadata: Metadata, given: Any) -> None:
+def _check_rates_of_groups(folder: str, metadata: Metadata, requested: Any) -> None:
     """Raises CheckpointError: one learning rate for all, or a group with a rate that cannot be made again."""
-    if given is not None:
+    if requested is not None:
         raise CheckpointError(
             f"each group in {folder} has its own learning rate; load without learning_rate, and set"
             " optimizer.members[i].learning_rate"
@@ -249,10 +249,10 @@ def _state_values(
         for name, variable in state.scalars.items()
         if slot_layout.scalar_key(name) in stored.reader
     }
-    kept = set() if is_saved_rate else {slot_layout.LEARNING_RATE}
+    excluded = set() if is_saved_rate else {slot_layout.LEARNING_RATE}
     if stored.metadata.config.get("loss_scale") != DYNAMIC:  # then a dynamic scale, if there is one now, starts anew
-        kept |= {slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS}
-    for name in kept & set(state.scalars):
+        excluded |= {slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS}
+    for name in excluded & set(state.scalars):
         variable = handle(state.scalars[name])
         scalars[name] = Value(name, (), variable.dtype, variable.to_host)
     return assigning.StateValues(slots, scalars, stored.folder)
@@ -290,8 +290,10 @@ def _converted(value: Value, dtype: str) -> Value:
 
 
 def _variable_assignments(stored: Stored, named: Mapping[str, Any]) -> list[assigning.Assignment]:
-    may_grow, made = _may_grow(stored), []
+    may_grow, assignments = _may_grow(stored), []
     for name in (entry.name for entry in stored.metadata.variables if entry.stored):
         value, variable = stored.value(slot_layout.variable_key(name), f"variable {name!r}"), named[name]
-        made.append(assigning.Assignment(variable, assigning.grown(value, variable) if name in may_grow else value))
-    return made
+        assignments.append(
+            assigning.Assignment(variable, assigning.grown(value, variable) if name in may_grow else value)
+        )
+    return assignments

@@ -24,7 +24,7 @@ Slots = Mapping[str, Mapping[str, Value]]
 
 def converted(stored: Slots, find: Callable[[str, str], Any]) -> dict[str, dict[str, Value]]:
     """The stored slots as the optimizer has them; `find` returns its slot of a variable, or None."""
-    made = {slot: dict(owners) for slot, owners in stored.items()}
+    slots_ = {slot: dict(owners) for slot, owners in stored.items()}
     for slot, owners in stored.items():
         scale = slot_layout.scale_of(slot)
         for name, value in owners.items():
@@ -34,12 +34,12 @@ def converted(stored: Slots, find: Callable[[str, str], Any]) -> dict[str, dict[
             dtype = handle(variable).dtype
             if scales is not None:
                 value = _decoded(value, scales)
-                del made[scale][name]
+                del slots_[scale][name]
             if dtype in CODES:
-                made[slot][name], made.setdefault(scale, {})[name] = encoded(value, dtype)
+                slots_[slot][name], slots_.setdefault(scale, {})[name] = encoded(value, dtype)
             else:
-                made[slot][name] = _cast(value, dtype)
-    return {slot: owners for slot, owners in made.items() if owners or slot not in stored}
+                slots_[slot][name] = _cast(value, dtype)
+    return {slot: owners for slot, owners in slots_.items() if owners or slot not in stored}
 
 
 def _decoded(value: Value, scales: Value) -> Value:

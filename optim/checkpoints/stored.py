@@ -89,6 +89,6 @@ class Stored:
         return Value(f"{self.folder}: {what}", entry.shape, entry.dtype, partial(self._load, key))
 
     def _load(self, key: str) -> np.ndarray:
-        wanted = dtype_called(self.reader[key].dtype)
+        stored_dtype = dtype_called(self.reader[key].dtype)
         array = self.reader.load(key)
-        return array if array.dtype == wanted else array.view(wanted)
+        return array if array.dtype == stored_dtype else array.view(stored_dtype)

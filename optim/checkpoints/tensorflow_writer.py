@@ -18,8 +18,8 @@ from optim.state.tracked import unwrap
 
 def write(folder: str, metadata: Metadata, state: LiveState, named: Mapping[str, Any]) -> str:
     """Write variables and state. With several clients all must call this; the first writes whole values."""
-    own = [*state.scalars.values(), *(v for of in state.slots.values() for v in of.values())]
-    everything = [*own, *map(unwrap, named.values())]
+    state_variables = [*state.scalars.values(), *(v for of in state.slots.values() for v in of.values())]
+    everything = [*state_variables, *map(unwrap, named.values())]
     if dtensor.num_clients() == 1:
         stored = _whole if _are_on_several_meshes(everything) else _readable
         return _write(folder, metadata, _tree(state, named, stored))

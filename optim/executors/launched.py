@@ -27,7 +27,7 @@ class LaunchedGradients:
     checks: bool
     norm: tuple[float, bool] | None = None
     limit: float | None = None
-    made: Held | None = None
+    control_memory: Held | None = None
 
     def clip_values(self, limit: float) -> LaunchedGradients:
         return replace(self, limit=limit)
@@ -42,8 +42,8 @@ class LaunchedGradients:
         return [float(1 + i) for i in range(self.count)]
 
     @property
-    def held(self) -> Held:
-        return self.tensors.held
+    def held_tensors(self) -> Held:
+        return self.tensors.held_tensors
 
     @property
     def rows(self) -> dict[int, int]:
@@ -52,13 +52,13 @@ class LaunchedGradients:
 
     def control(self, group: int) -> Held:
         """Return the control memory, computed on the GPU of a group at the first call."""
-        if self.made is None:
+        if self.control_memory is None:
             limit, is_joint = self.norm or (0.0, False)
             numbers = (self.scale, limit, float(is_joint), float(self.checks))
-            self.made = direct.control(group, self.held, range(self.count), numbers)
-        return self.made
+            self.control_memory = direct.control(group, self.held_tensors, range(self.count), numbers)
+        return self.control_memory
 
     def was_left_out(self) -> bool:
         """Whether the step was left out (waits)."""
-        assert self.made is not None, "it was launched"
-        return direct.is_left_out(self.made)
+        assert self.control_memory is not None, "it was launched"
+        return direct.is_left_out(self.control_memory)

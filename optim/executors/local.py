@@ -133,7 +133,7 @@ def _by_tensorflow(
     for device, placed in rest.items():  # made in one thread: several would only wait for Python's lock
         with tf.device(device):
             for i, shard in placed:
-                kernel = shard_step.only_kernel(work, shard, i) if gradients.is_settled else None
+                kernel = shard_step.only_kernel(work, shard, i) if gradients.is_clipped else None
                 if kernel is not None:
                     gradient, numbers, _ = arguments(device, i, shard)
                     calls[device].append(kernel(work.rule(i), shard.variable, shard.slots, gradient, numbers))
@@ -181,17 +181,19 @@ def _rounds(rest: Mapping[str, Sequence[tuple[int, Shard]]]) -> Iterator[set[int
 
 def _tensors(work: Work, selection: Selection) -> Tensors:
     """Return the gradients as shards."""
-    found = {}
+    row_gradients = {}
     if RowGradient in set(map(type, work.gradients)) or any(work.lazy):
-        found = {i: row for i, g in enumerate(work.gradients) if (row := _by_row(g, work, i)) is not None}
-    given, held = work.gradients, work.held
+        row_gradients = {i: row for i, g in enumerate(work.gradients) if (row := _by_row(g, work, i)) is not None}
+    gradients, held_tensors = work.gradients, work.held_tensors
     if any("GPU:" in device for device in selection.devices):
-        given, held = [*map(_moved, work.gradients, work.tracked)], None
-    if found:
-        given = [[found[i].sums] * selection.counts[i] if i in found else g for i, g in enumerate(given)]
-    on_mesh = [t.layout is not None and i not in found for i, t in enumerate(work.tracked)]
-    rows = {i: gradient.places for i, gradient in found.items()}
-    return Tensors(given, on_mesh, rows, None if found else held)
+        gradients, held_tensors = [*map(_moved, work.gradients, work.tracked)], None
+    if row_gradients:
+        gradients = [
+            [row_gradients[i].sums] * selection.counts[i] if i in row_gradients else g for i, g in enumerate(gradients)
+        ]
+    on_mesh = [t.layout is not None and i not in row_gradients for i, t in enumerate(work.tracked)]
+    rows = {i: gradient.places for i, gradient in row_gradients.items()}
+    return Tensors(gradients, on_mesh, rows, None if row_gradients else held_tensors)
 
 
 def _moved(gradient: Any, tracked: Tracked) -> Any:

@@ -36,7 +36,7 @@ class Pending(Protocol):
     def limit(self) -> float | None: ...
 
     @property
-    def held(self) -> Held: ...
+    def held_tensors(self) -> Held: ...
 
     def control(self, group: int) -> Held | None:
         """Return the control memory that the GPU of a group computed from them, if `factors` are positions in it."""
@@ -54,12 +54,12 @@ MOVE, STAY, MOVE_SLOTS = 0, 1, 2
 """How to treat rows without a gradient, numbered as the enum Others in `pieces.h`."""
 
 
-def program_of(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> Program | None:
+def program_of(rule: Rule | None, tracked: Tracked, slots: SlotTable, is_sum: bool = False) -> Program | None:
     """Return the program of a variable, which may depend on its rank and its slots; None if there is no program for it.
 
-    `each`: whether its gradient is the sum of several that are squared one by one.
+    `is_sum`: whether its gradient is the sum of several that are squared one by one.
     """
-    return program_for(rule, *_variant(rule, tracked, slots), each)
+    return program_for(rule, *_variant(rule, tracked, slots), is_sum)
 
 
 def _variant(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> tuple[int, Sequence[str] | None]:
@@ -68,11 +68,11 @@ def _variant(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> tuple[int
     return tracked.variable.shape.rank, slots.names_of(tracked)
 
 
-def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> str:
-    """Explain why the kernel cannot update a variable; empty if it can. `each`: as for `program_of`."""
-    program = program_of(rule, tracked, slots, each)
+def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, is_sum: bool = False) -> str:
+    """Explain why the kernel cannot update a variable; empty if it can. `is_sum`: as for `program_of`."""
+    program = program_of(rule, tracked, slots, is_sum)
     if program is None:
-        return why_none(rule, *_variant(rule, tracked, slots), each)
+        return why_none(rule, *_variant(rule, tracked, slots), is_sum)
     library.want(program)
     dtype = target(slots, tracked).dtype
     packing = slots.packing(tracked, program.slots)
@@ -96,10 +96,10 @@ def _why_not_packed(rule: Rule | None, tracked: Tracked) -> str:
 
 def slot_variables(slots: SlotTable, tracked: Sequence[Tracked], program: Program) -> list[Any]:
     """All that the kernel is given as slots: all first ones, then all second ones, and at last scales of codes."""
-    found = [[slots.get(name, item) for item in tracked] for name in program.slots]
+    of_slots = [[slots.get(name, item) for item in tracked] for name in program.slots]
     of_first = slots.of(tracked[0], [slot_layout.scale_of(name) for name in program.slots])
-    found += [[slots.get(name, item) for item in tracked] for name in of_first]
-    return [slot for of_all in found for slot in of_all]
+    of_slots += [[slots.get(name, item) for item in tracked] for name in of_first]
+    return [slot for of_all in of_slots for slot in of_all]
 
 
 def packing_numbers(work: Work, members: Sequence[int], program: Program) -> list[float]:
@@ -160,13 +160,13 @@ def why_not_here(tracked: Tracked) -> str:
     return f"TensorFlow {tf.version.VERSION} has no functions to read the parts of DTensors"
 
 
-def square_sums(held: Held, sources: Sequence[int], batches: Batches | None = None) -> list[float]:
+def square_sums(tensors: Held, sources: Sequence[int], batches: Batches | None = None) -> list[float]:
     """Return the sum of squares of each of the tensors at `sources`, added up in float64. `batches`: of the step
     before."""
     if batches is not None and batches.batches:
-        return direct.square_sums(batches.batches[0].number, held, sources)
-    found = call("DtoptSquares", vector([held.number], tf.int64), vector(sources, tf.int64))
-    sums: list[float] = found.numpy().tolist()
+        return direct.square_sums(batches.batches[0].number, tensors, sources)
+    squares = call("DtoptSquares", vector([tensors.number], tf.int64), vector(sources, tf.int64))
+    sums: list[float] = squares.numpy().tolist()
     return sums
 
 
@@ -302,7 +302,7 @@ class Batches:
         groups: dict[tuple[Program, Any, Any, Group], Placed] = {}
         for device, placed in selection.by_device.items():
             for i, shard in placed:
-                variant = (work.rules[i], shard.tracked, work.slots, work.apart(i) is not None)
+                variant = (work.rules[i], shard.tracked, work.slots, work.slices_of(i) is not None)
                 program = program_of(*variant)
                 if program is None or why_not(*variant) or not direct.available():
                     self.rest.setdefault(device, []).append((i, shard))
@@ -324,8 +324,8 @@ def arrange(work: Work, selection: Selection) -> Batches:
     """Arrange a step; a new arrangement is made only if more than numbers differ from the step before."""
     first = next(iter(work.rate_factors), None)  # there may be none: gradients that overwrite their variables
     changing = tuple(work.rate_factors) if isinstance(first, tuple) else ()  # a factor never changes
-    apart = tuple(i for i, slices in enumerate(work.slices) if slices is not None)
-    key = (work.has_averages, changing, apart)
+    by_row = tuple(i for i, slices in enumerate(work.slices) if slices is not None)
+    key = (work.has_averages, changing, by_row)
     if selection.batches is None or selection.batches[0] != key:
         selection.batches = (key, Batches(work, selection))
     return selection.batches[1]
@@ -342,7 +342,7 @@ def step(work: Work, batches: Batches, gradients: Pending) -> None:
         coefficients, decays = work.coefficients[batch.rate_factor], [work.decay_factors[i] for i in batch.positions]
         direct.update(
             batch.number,
-            gradients.held,
+            gradients.held_tensors,
             [limit, momentum, 1.0 - momentum, *(coefficients[name] for name in batch.program.scalars)],
             [factors[i] for i in batch.positions] if factors else (),
             [1.0 if d is None else d for d in decays] if decays.count(None) < len(decays) else (),

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim.devices import wait_for_pending
-from optim.layouts.boxes import primary_parts
-from optim.layouts.folding import unfolded
+from optim.layouts.cached_functions import unfolded
 from optim.layouts.placement import to_host
+from optim.layouts.shard_slices import primary_parts
 from optim.precision import compute_dtype, constant
 
 

@@ -1,6 +1,6 @@
 """Eager steps on meshes in TensorFlow's ops: each variable's step as a function of the numbers of the step.
 
-`optim/layouts/folding.py` explains why.
+`optim/layouts/cached_functions.py` explains why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Update = Callable[[Work, int, Any], None]
 def call(work: Work, i: int, gradient: Any, update: Update) -> None:
     """Call `update(work, i, gradient)`; eagerly on a mesh as a function that the slots keep."""
     layout = work.tracked[i].layout
-    if not tf.executing_eagerly() or layout is None or work.is_apart(i):
+    if not tf.executing_eagerly() or layout is None or work.needs_metadata(i):
         update(work, i, gradient)
         return
     step, numbers = traced(work, i, gradient.dtype, update)
@@ -41,9 +41,9 @@ def traced(work: Work, i: int, dtype: tf.DType, update: Update) -> tuple[Callabl
     numbers."""
     coefficients = work.scalars(i) if work.coefficients else {}
     key = None if work.key is None else float(work.key)
-    given = {**coefficients, MOMENTUM: work.ema_momentum, DECAY: work.decay_factors[i], KEY: key}
-    fixed = {name: value for name, value in given.items() if is_one_of_few(value)}
-    changing = {name: value for name, value in given.items() if name not in fixed}
+    numbers = {**coefficients, MOMENTUM: work.ema_momentum, DECAY: work.decay_factors[i], KEY: key}
+    fixed = {name: value for name, value in numbers.items() if is_one_of_few(value)}
+    changing = {name: value for name, value in numbers.items() if name not in fixed}
     step_of = (
         *(update, id(work.rules[i]), work.tracked[i].index, work.rate_factors[i], work.lazy[i], work.has_averages),
         *(work.overwrite, dtype, tuple(fixed.items())),

@@ -48,23 +48,23 @@ LISTS = ("variables", "slots", "averages", "roundings")
 
 def takes(work: Work, i: int) -> bool:
     """Whether the kernel updates variable number `i`."""
-    if work.is_apart(i):
+    if work.needs_metadata(i):
         return False
     if work.lazy[i] and not isinstance(work.gradients[i], RowGradient) and not has_whole_rows(work.tracked[i].layout):
         return False  # no device knows whether a row is all zero
     if work.lazy[i] and native.on_gpu(work.tracked[i]) and not isinstance(work.gradients[i], RowGradient):
         return False  # a launch updates all rows
-    return updates(work.rules[i], work.tracked[i], work.slots, each=work.apart(i) is not None)
+    return updates(work.rules[i], work.tracked[i], work.slots, is_sum=work.slices_of(i) is not None)
 
 
-def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
-    """Whether the kernel can update a variable, given its handle. `each`: as for `native.program_of`."""
+def updates(rule: Rule | None, tracked: Tracked, slots: SlotTable, is_sum: bool = False) -> bool:
+    """Whether the kernel can update a variable, given its handle. `is_sum`: as for `native.program_of`."""
     variable = at_hand(tracked.variable)
     if variable is None or "/job:ps" in variable.device:
         return False
     if tracked.mesh is not None and (tf.executing_eagerly() or not is_divided_well(rule, tracked, slots)):
         return False  # eager steps use the local executor
-    return not native.why_not(rule, tracked, slots, each)
+    return not native.why_not(rule, tracked, slots, is_sum)
 
 
 def is_divided_well(rule: Rule | None, tracked: Tracked, slots: SlotTable) -> bool:
@@ -82,11 +82,11 @@ def _is_divided(layout: dtensor.Layout | None) -> bool:
     return layout is not None and any(layout.num_shards(dim) > 1 for dim in range(layout.rank))
 
 
-def takes_rows(rule: Rule | None, tracked: Tracked, slots: SlotTable, each: bool = False) -> bool:
+def takes_rows(rule: Rule | None, tracked: Tracked, slots: SlotTable, is_sum: bool = False) -> bool:
     """Whether the gradient of a variable may be a `RowGradient`: the kernel updates it."""
     if rule is None or not rule.elementwise:
         return False
-    return library.status().available and not needs_ops() and updates(rule, tracked, slots, each)
+    return library.status().available and not needs_ops() and updates(rule, tracked, slots, is_sum)
 
 
 def adds_squares(work: Work, i: int) -> bool:
@@ -178,7 +178,7 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
     for i in mine:
         tracked = work.tracked[i]
         goal = target(work.slots, tracked)
-        program: Any = native.program_of(work.rules[i], tracked, work.slots, work.apart(i) is not None)
+        program: Any = native.program_of(work.rules[i], tracked, work.slots, work.slices_of(i) is not None)
         packing = work.slots.packing(tracked, program.slots)
         key = (program, at_hand(goal).device, goal.dtype, goal is tracked.variable, packing, work.rate_factors[i])
         groups.setdefault(key, []).append(i)
@@ -192,8 +192,8 @@ def step(work: Work) -> tuple[Work | None, list[tf.Operation]]:
         with tf.control_dependencies(done):
             op = _update(work, groups[key], clipped, key[0])
         done += [op] if op is not None else []
-    taken = set(mine)
-    rest = [i for i in range(len(work.tracked)) if i not in taken]
+    positions = set(mine)
+    rest = [i for i in range(len(work.tracked)) if i not in positions]
     return _rest(work, rest, clipped) if rest else None, done
 
 
@@ -236,8 +236,8 @@ def squared_norms(gradients: Sequence[Any]) -> Any:
 
 
 def _square_sums(gradients: Sequence[Any]) -> list[Any]:
-    found: list[Any] = tf.unstack(squared_norms(gradients), len(gradients))
-    return found
+    sums_: list[Any] = tf.unstack(squared_norms(gradients), len(gradients))
+    return sums_
 
 
 def _square_sums_of_wholes(gradients: Sequence[Any]) -> list[Any]:
@@ -250,7 +250,7 @@ def _square_sums_on_mesh(work: Work, gradients: Sequence[Any]) -> list[Any]:
     here = [i for i, gradient in enumerate(gradients) if not _has_window(gradient)]
     gathered = iter(window_sums([gradient for gradient in gradients if _has_window(gradient)]))
     if not here or any(gradients[i].dtype not in native.DTYPES for i in here):
-        found = iter(_square_sums_of_wholes([gradients[i] for i in here]))
+        sums_here = iter(_square_sums_of_wholes([gradients[i] for i in here]))
     else:
         mesh = work.tracked[0].mesh
         assert mesh is not None
@@ -260,8 +260,8 @@ def _square_sums_on_mesh(work: Work, gradients: Sequence[Any]) -> list[Any]:
             library.ops().dtopt_part_squares(gradients=tensors, into=into)
 
         sums = mesh_groups.summed(mesh, [len(here)], write)
-        found = iter([sums[k] / _copies(gradients[i], work.tracked[i]) for k, i in enumerate(here)])
-    return [next(gathered)[0] if _has_window(gradient) else next(found) for gradient in gradients]
+        sums_here = iter([sums[k] / _copies(gradients[i], work.tracked[i]) for k, i in enumerate(here)])
+    return [next(gathered)[0] if _has_window(gradient) else next(sums_here) for gradient in gradients]
 
 
 def _copies(gradient: Any, tracked: Tracked) -> int:
@@ -307,43 +307,43 @@ class PendingGradients:
         self.limit = limit
         self._square_sums = square_sums
 
-    def settled(self, i: int) -> Any:
+    def value(self, i: int) -> Any:
         """Return gradient number `i` with everything pending applied, in at least float32."""
-        given = self.tensors[i]
-        if isinstance(given, RowGradient) and given.window is not None:
+        gradient = self.tensors[i]
+        if isinstance(gradient, RowGradient) and gradient.window is not None:
             scale = 1.0 if self.factors is None else self.factors[i]
             limit = math.inf if self.limit is None else self.limit
-            return replace(given, window=replace(given.window, scale=scale, limit=limit))
-        value = tf.cast(numbers_of(given), compute_dtype(given.dtype))
+            return replace(gradient, window=replace(gradient.window, scale=scale, limit=limit))
+        value = tf.cast(numbers_of(gradient), compute_dtype(gradient.dtype))
         if self.factors is not None:
             value = value * tf.cast(self.factors[i], value.dtype)
         if self.limit is not None:
             value = tf.clip_by_value(value, -self.limit, self.limit)
-        return given.with_sums(value) if isinstance(given, RowGradient) else value
+        return gradient.with_sums(value) if isinstance(gradient, RowGradient) else value
 
-    def _settle(self) -> PendingGradients:
+    def _without_limit(self) -> PendingGradients:
         if self.limit is None:
             return self
-        return PendingGradients([self.settled(i) for i in range(len(self.tensors))], self._square_sums)
+        return PendingGradients([self.value(i) for i in range(len(self.tensors))], self._square_sums)
 
     def clip_values(self, limit: float) -> PendingGradients:
-        settled = self._settle()
-        return PendingGradients(settled.tensors, self._square_sums, settled.factors, limit)
+        resolved = self._without_limit()
+        return PendingGradients(resolved.tensors, self._square_sums, resolved.factors, limit)
 
     def squared_norms(self) -> list[Any]:
-        settled = self._settle()
-        squares = self._square_sums(settled.tensors)
-        if settled.factors is None:
+        resolved = self._without_limit()
+        squares = self._square_sums(resolved.tensors)
+        if resolved.factors is None:
             return squares
-        wide = [tf.cast(factor, tf.float64) for factor in settled.factors]
+        wide = [tf.cast(factor, tf.float64) for factor in resolved.factors]
         return [square * factor * factor for square, factor in zip(squares, wide, strict=True)]
 
     def scale(self, factors: Sequence[Any]) -> PendingGradients:
-        settled = self._settle()
+        resolved = self._without_limit()
         factors = [tf.cast(factor, tf.float64) for factor in factors]
-        if settled.factors is not None:
-            factors = [old * new for old, new in zip(settled.factors, factors, strict=True)]
-        return PendingGradients(settled.tensors, self._square_sums, factors)
+        if resolved.factors is not None:
+            factors = [old * new for old, new in zip(resolved.factors, factors, strict=True)]
+        return PendingGradients(resolved.tensors, self._square_sums, factors)
 
     def clip_norms(self, limit: float, is_joint: bool) -> PendingGradients:
         return by_norms(self, limit, is_joint)
@@ -396,7 +396,7 @@ def _update(work: Work, members: Sequence[int], gradients: PendingGradients, pro
         inputs["overwrite"] = tf.convert_to_tensor(work.overwrite)
     with nullcontext() if on_mesh else tf.device(at_hand(goals[0]).device):
         return op(
-            **{name: _handles(given) for name, given in zip(LISTS, lists, strict=True)},
+            **{name: _handles(tensors) for name, tensors in zip(LISTS, lists, strict=True)},
             **inputs,
             gradients=[*map(numbers_of, mine), *(mine[k].powers for k in by_row if mine[k].powers is not None)],
             rows=[mine[k].rows for k in by_row],
@@ -421,8 +421,8 @@ def _handles(variables: Sequence[Any]) -> list[Any]:
 
 def _rest(work: Work, rest: Sequence[int], gradients: PendingGradients) -> Work:
     """Return the step of the other variables, whose gradients are scaled and clipped already."""
-    settled = [_rounded(gradients.settled(i), work.gradients[i].dtype) for i in rest]
-    return replace(work.only(rest), gradients=settled, clip=GradientsClipOption(), loss_scale=None)
+    gradients_ = [_rounded(gradients.value(i), work.gradients[i].dtype) for i in rest]
+    return replace(work.only(rest), gradients=gradients_, clip=GradientsClipOption(), loss_scale=None)
 
 
 def _rounded(gradient: Any, dtype: tf.DType) -> Any:

@@ -12,8 +12,8 @@ from tensorflow.experimental import dtensor
 from optim import slot_layout
 from optim.algorithm import Group
 from optim.devices import handles_of
-from optim.layouts.boxes import Box, box_of, partners, primary_parts, region_of
 from optim.layouts.placement import is_finer, layout_of
+from optim.layouts.shard_slices import Box, box_of, partners, primary_parts, region_of
 from optim.precision import constant
 from optim.rule import Rule
 from optim.state.slots import SlotTable
@@ -57,17 +57,17 @@ class DeviceScalars:
     """Scalar tensors on one device; an unchanged value is not sent again."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, Group, str], tuple[float, Any]] = {}
+        self._cache: dict[tuple[str, Group, str], tuple[float, Any]] = {}
 
     def tensors(self, values: Mapping[str, float], rate_factor: Group, dtype: tf.DType) -> dict[str, Any]:
         return {name: self._tensor(name, value, rate_factor, dtype) for name, value in values.items()}
 
     def _tensor(self, name: str, value: float, rate_factor: Group, dtype: tf.DType) -> Any:
         key = (name, rate_factor, dtype.name)
-        kept = self._kept.get(key)
-        if kept is None or kept[0] != value:
-            kept = self._kept[key] = (value, constant(value, dtype))
-        return kept[1]
+        cached = self._cache.get(key)
+        if cached is None or cached[0] != value:
+            cached = self._cache[key] = (value, constant(value, dtype))
+        return cached[1]
 
 
 class Plan:
@@ -137,8 +137,8 @@ def step_layout(rule: Rule | None, item: Tracked, slots: SlotTable) -> dtensor.L
     has_parts = rule is not None and rule.elementwise
     total = slots.find(slot_layout.ACCUMULATED_GRADIENT, item) if has_parts else None
     others = (n for n in slots.names if n != slot_layout.ACCUMULATED_GRADIENT)
-    found = (layout_of(v) for n in others if (v := slots.find(n, item)) is not None)
-    layouts = [layout for layout in found if layout is not None and layout.rank == item.variable.shape.rank]
+    slot_layouts = (layout_of(v) for n in others if (v := slots.find(n, item)) is not None)
+    layouts = [layout for layout in slot_layouts if layout is not None and layout.rank == item.variable.shape.rank]
     if not layouts and total is not None and not _why_not_further(layout_of(total), item):
         return layout_of(total)
     return next(iter(layouts), item.layout)

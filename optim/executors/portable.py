@@ -14,12 +14,11 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim import slot_layout
-from optim.each import Each, summed
 from optim.executors import on_mesh, one_op, spread
 from optim.executors.norms import square_sum, sum_of_parts
 from optim.executors.packed import Packed
 from optim.executors.work import Work, averaged, scaled, updated
-from optim.layouts.folding import unfolded
+from optim.layouts.cached_functions import unfolded
 from optim.layouts.placement import layout_of, relayout
 from optim.options.clipping import by_norms, clip
 from optim.options.master_copies import target, write
@@ -28,6 +27,7 @@ from optim.precision import compute_dtype, constant, is_one_of_few
 from optim.rule import Rule
 from optim.state.row_gradient import window_sums
 from optim.state.tracked import Tracked
+from optim.summed_gradients import SummedGradient, summed
 
 
 class TensorGradients:
@@ -74,19 +74,19 @@ def clipped(gradients: Sequence[Any], option: GradientsClipOption) -> list[Any]:
     ]
 
 
-def settled(gradients: Sequence[Any], option: GradientsClipOption, loss_scale: Any) -> list[Any]:
+def unscaled_and_clipped(gradients: Sequence[Any], option: GradientsClipOption, loss_scale: Any) -> list[Any]:
     """Return `clipped` after division by the loss scale; numbers that are not finite stay so, and `is_finite` finds
     them."""
     if loss_scale is None:
         return clipped(gradients, option)
     smaller = [_with_numbers(g, scaled(one_op.numbers_of(g), 1.0 / loss_scale)) for g in gradients]
 
-    def kept(old: Any, new: Any) -> Any:
+    def where_finite(old: Any, new: Any) -> Any:
         old, new = one_op.numbers_of(old), one_op.numbers_of(new)
         return tf.where(tf.math.is_finite(old), new, old)
 
     pairs = zip(smaller, clipped(smaller, option), strict=True)
-    return [_with_numbers(old, kept(old, new)) for old, new in pairs] if option.active else smaller
+    return [_with_numbers(old, where_finite(old, new)) for old, new in pairs] if option.active else smaller
 
 
 def _with_numbers(gradient: Any, numbers: Any) -> Any:
@@ -146,9 +146,9 @@ def _run(work: Work) -> None:
 
 def update(work: Work, i: int, gradient: Any) -> None:
     """Update variable number `i` by the rule, its slots and its average."""
-    own = spread.update_for(work, i)
-    if own is not None:
-        spread.update(work, i, gradient, own)
+    spread_update = spread.update_for(work, i)
+    if spread_update is not None:
+        spread.update(work, i, gradient, spread_update)
     else:
         on_mesh.call(work, i, gradient, _update)
 
@@ -191,9 +191,9 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
         stored_value, old_value = old_value, packed.variable(old_value)
         old = {name: packed.slot(name, old[name]) for name in old}
     gradient = relayout(gradient, layout)
-    slices = work.apart(i)
+    slices = work.slices_of(i)
     if slices is not None:
-        gradient = Each(gradient, lambda power: slices.summed(power, int(variable.shape[0]), layout))
+        gradient = SummedGradient(gradient, lambda power: slices.summed(power, int(variable.shape[0]), layout))
     scalars, decay = _scalars(work, i)
     value, new = updated(rule, old_value, gradient, old, scalars, decay)
     if rule.gathers(old):  # pin the other end, too, or DTensor's compiler shards matrix products in between
@@ -230,11 +230,11 @@ def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:
 
 
 def _update_layout(
-    rule: Rule, tracked: Tracked, own: dtensor.Layout | None, slots: Mapping[str, Any]
+    rule: Rule, tracked: Tracked, default_layout: dtensor.Layout | None, slots: Mapping[str, Any]
 ) -> dtensor.Layout | None:
     """Return the layout in which a rule's update is computed; `own` is that of the variable it updates."""
     if rule.elementwise:  # then the work can be divided like the slots
-        return next((layout_of(s) for s in slots.values()), own)
+        return next((layout_of(s) for s in slots.values()), default_layout)
     layout = tracked.layout
     if layout is not None and rule.gathers(slots):
         return dtensor.Layout.replicated(layout.mesh, layout.rank)
@@ -260,7 +260,7 @@ def _user_step(work: Work, i: int, gradient: Any) -> None:
     def step() -> tf.Tensor:
         if decay is not None:
             on_mesh.call(work, i, gradient, _decay)
-        work.update_step(gradient, tracked.given)
+        work.update_step(gradient, tracked.user_variable)
         return tf.constant(True)
 
     if work.active[i] is True:

@@ -11,7 +11,7 @@ from tensorflow.experimental import dtensor
 from optim.devices import needs_ops
 from optim.errors import MismatchError
 from optim.executors import native
-from optim.executors.apart import Slices
+from optim.executors.gradient_metadata import Slices
 from optim.layouts.placement import relayout
 from optim.native import direct, library
 from optim.native.generate import Program
@@ -52,10 +52,10 @@ def row_gradient(
         return RowGradient(values, tf.cast(indices, tf.int64), shape, tracked.variable.dtype, is_summed=False)
     if sorts and _can_sort(values, indices):
         try:
-            found = direct.sort(values, indices, int(shape[0]), powers)
+            sorted_rows = direct.sort(values, indices, int(shape[0]), powers)
         except RuntimeError as error:
             raise MismatchError(f"the gradient of {tracked}: {error}") from None
-        return RowGradient(values, indices, shape, tracked.variable.dtype, sorted=found)
+        return RowGradient(values, indices, shape, tracked.variable.dtype, sorted=sorted_rows)
     wide = tf.float64 if values.dtype == tf.float64 else tf.float32
     try:
         with tf.device(device):
@@ -83,8 +83,8 @@ def _checked(gradient: tf.IndexedSlices, tracked: Tracked) -> tuple[Any, Any]:
 
 
 def _on_gpu(values: Any, indices: Any, tracked: Tracked, powers: Sequence[int], *, has_all: bool) -> RowGradient:
-    shape, given = tracked.variable.shape, tf.IndexedSlices(values, indices)
-    sums, table, more = table_on_gpu(given, tracked, is_dense=has_all, powers=powers)
+    shape, slices_ = tracked.variable.shape, tf.IndexedSlices(values, indices)
+    sums, table, more = table_on_gpu(slices_, tracked, is_dense=has_all, powers=powers)
     if has_all:
         with tf.device(native.device_of(tracked)):
             table = tf.range(shape[0], dtype=tf.int64)
@@ -117,7 +117,7 @@ def table_on_gpu(
     with tf.device(native.device_of(tracked)):
         indices = tf.cast(indices, tf.int64)
         order = tf.argsort(indices, stable=True)
-        found = library.ops().dtopt_table(
+        results = library.ops().dtopt_table(
             values=values,
             named=tf.gather(indices, order),
             order=tf.cast(order, tf.int64),
@@ -127,7 +127,7 @@ def table_on_gpu(
             powers=powers,
             of=tracked.name,
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def adds_up_on_gpu(tracked: Tracked) -> bool:
@@ -153,8 +153,8 @@ def squared_rows(
     """
     assert program is not None
     values = tf.cast(slices.values, compute_dtype(tracked.variable.dtype))
-    given = tf.IndexedSlices(values, slices.rows)
-    return row_gradient(given, tracked, looks_at_sums=False, sorts=sorts, powers=program.powers, has_all=has_all)
+    squares = tf.IndexedSlices(values, slices.rows)
+    return row_gradient(squares, tracked, looks_at_sums=False, sorts=sorts, powers=program.powers, has_all=has_all)
 
 
 def _can_sort(values: Any, indices: Any) -> bool:

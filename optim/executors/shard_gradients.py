@@ -29,21 +29,21 @@ class Tensors:
 
     def __init__(
         self,
-        given: Sequence[Any],
+        gradients: Sequence[Any],
         on_mesh: Sequence[bool],
         rows: Mapping[int, Held | tuple[Any, ...]],
-        held: Held | None = None,
+        held_tensors: Held | None = None,
     ):
         """Args:
-        given: for each variable a DTensor, if `on_mesh`, a local tensor, or a list of those of all devices.
+        gradients: for each variable a DTensor, if `on_mesh`, a local tensor, or a list of those of all devices.
         rows: by position of the variable, if these are the sums of some rows: the `places` of these.
-        held: all that, if it is held already.
+        held_tensors: all that, if it is held already.
         """
-        self._given = given
+        self._gradients = gradients
         self._on_mesh = on_mesh
         self.rows = rows
         self._parts: Sequence[Sequence[Any]] | None = None
-        self._held = held
+        self._held_tensors = held_tensors
         self._lock = threading.Lock()
 
     @property
@@ -56,31 +56,31 @@ class Tensors:
 
     def _unpack(self) -> Sequence[Sequence[Any]]:
         unpack = DTensorReader().parts if any(self._on_mesh) else list
-        pairs = zip(self._given, self._on_mesh, strict=True)
+        pairs = zip(self._gradients, self._on_mesh, strict=True)
         return [g if isinstance(g, list) else unpack(g) if on_mesh else [g] for g, on_mesh in pairs]
 
     @property
-    def held(self) -> Held:
+    def held_tensors(self) -> Held:
         """The same tensors, one after the other, and then the rows."""
         with self._lock:
-            if self._held is None:
-                flat = self._given
+            if self._held_tensors is None:
+                flat = self._gradients
                 if list in set(map(type, flat)):
                     flat = [t for g in flat for t in (g if isinstance(g, list) else (g,))]
                 places = [place for place in self.rows.values() if not isinstance(place, Held)]
-                self._held = direct.hold([*flat, *itertools.chain(*places)])
-            return self._held
+                self._held_tensors = direct.hold([*flat, *itertools.chain(*places)])
+            return self._held_tensors
 
     def positions(self, count: int) -> dict[int, int]:
         """Return where the rows of a variable's gradient are among the held tensors, by position of the variable.
 
         They follow `count` gradients. For rows that the kernel has sorted the result is their placeholder.
         """
-        found: dict[int, int] = {}
+        places_: dict[int, int] = {}
         for i, places in self.rows.items():
-            found[i] = direct.place_of(places) if isinstance(places, Held) else count
+            places_[i] = direct.place_of(places) if isinstance(places, Held) else count
             count += 0 if isinstance(places, Held) else len(places)
-        return found
+        return places_
 
 
 class ShardGradients:
@@ -110,8 +110,8 @@ class ShardGradients:
         return self._tensors.parts
 
     @property
-    def held(self) -> Held:
-        return self._tensors.held
+    def held_tensors(self) -> Held:
+        return self._tensors.held_tensors
 
     @property
     def rows(self) -> dict[int, int]:
@@ -122,7 +122,7 @@ class ShardGradients:
         """Return None: the host knows everything pending."""
 
     @property
-    def is_settled(self) -> bool:
+    def is_clipped(self) -> bool:
         """Whether nothing is pending, so that `part` computes nothing."""
         return self.factors is None and self.limit is None
 
@@ -135,13 +135,13 @@ class ShardGradients:
 
     def clip_values(self, limit: float) -> ShardGradients:
         if self.limit is not None:
-            self._settle()
+            self._without_limit()
         return ShardGradients(self._tensors, self._selection, self.factors, limit, self._squares)
 
     def scale(self, factors: list[float]) -> ShardGradients:
         """Multiply by a factor each. Factors of two calls are multiplied in float64, the gradients only once."""
         if self.limit is not None:
-            self._settle()
+            self._without_limit()
         if self.factors is not None:
             factors = [a * b for a, b in zip(self.factors, factors, strict=True)]
         return ShardGradients(self._tensors, self._selection, factors, None, self._squares)
@@ -150,12 +150,12 @@ class ShardGradients:
         """Return the sum of squares of each gradient: NaN or infinite if one of its elements is (in float64: above
         1e154)."""
         if self.limit is not None:
-            self._settle()
+            self._without_limit()
         squares = self._square_sums()
         if self.factors is None:
             return squares
         if not all(map(math.isfinite, squares)):  # too large, possibly only before they are scaled down
-            self._settle()
+            self._without_limit()
             return self._square_sums()
         return [square * factor * factor for square, factor in zip(squares, self.factors, strict=True)]
 
@@ -172,7 +172,7 @@ class ShardGradients:
 
     def cast(self) -> None:
         """Bring the gradients of variables that have a master copy to its dtype."""
-        parts = self._each(
+        parts = self._run_on_each(
             lambda i, shard: (
                 self.parts[i][shard.part] if shard.rounding is None else tf.cast(self.parts[i][shard.part], shard.dtype)
             )
@@ -188,11 +188,11 @@ class ShardGradients:
     def maximum(self, a: float, b: float) -> float:
         return a if math.isnan(a) else max(a, b)
 
-    def _settle(self) -> None:
+    def _without_limit(self) -> None:
         """Apply everything pending, once for all users of this object."""
         assert not any(isinstance(rows, Held) for rows in self._tensors.rows.values()), "norms need sums"
         self.cast()
-        parts = self._each(lambda i, shard: tf.cast(self.part(i, shard.part), self.parts[i][shard.part].dtype))
+        parts = self._run_on_each(lambda i, shard: tf.cast(self.part(i, shard.part), self.parts[i][shard.part].dtype))
         self._tensors = self._unpacked(parts)
         self.factors, self.limit, self._squares = None, None, None
 
@@ -203,7 +203,7 @@ class ShardGradients:
         """Whether the gradient of a shard counts in norms; sums of rows are those of the whole table everywhere."""
         return shard.part == 0 if i in self._tensors.rows else shard.primary
 
-    def _each(self, task: Callable[[int, Shard], Any]) -> list[list[Any]]:
+    def _run_on_each(self, task: Callable[[int, Shard], Any]) -> list[list[Any]]:
         """Run `task(variable, shard)` for every shard on the shard's device, devices at the same time."""
         results: list[list[Any]] = [[None] * count for count in self._selection.counts]
 
@@ -236,8 +236,8 @@ class ShardGradients:
         if here:
             sources = [self._selection.offsets[i] + shard.part for i, shard in here]
             known = self._selection.batches
-            found = native.square_sums(self.held, sources, None if known is None else known[1])
-            for (i, _), square in zip(here, found, strict=True):
+            squares = native.square_sums(self.held_tensors, sources, None if known is None else known[1])
+            for (i, _), square in zip(here, squares, strict=True):
                 sums[i].append(square)
         for others in on_every_device(list(rest), lambda device: self._squares_of(rest[device])):
             for i, square in others:
@@ -253,8 +253,8 @@ class ShardGradients:
 
 
 def _square_sum(part: Any) -> float:
-    found = 2.0 * float(tf.nn.l2_loss(tf.cast(part, compute_dtype(part.dtype))))
-    return found if math.isfinite(found) else 2.0 * float(tf.nn.l2_loss(tf.cast(part, tf.float64)))
+    square = 2.0 * float(tf.nn.l2_loss(tf.cast(part, compute_dtype(part.dtype))))
+    return square if math.isfinite(square) else 2.0 * float(tf.nn.l2_loss(tf.cast(part, tf.float64)))
 
 
 def _has_bad(part: Any) -> bool:

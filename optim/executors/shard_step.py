@@ -11,7 +11,7 @@ from optim import devices, slot_layout
 from optim.executors import kernels
 from optim.executors.plan import Plan, Shard
 from optim.executors.work import Work, averaged, updated
-from optim.layouts.boxes import Box
+from optim.layouts.shard_slices import Box
 from optim.precision import constant
 from optim.rule import Rule
 
@@ -107,8 +107,8 @@ def update_compiled(
         @tf.function(jit_compile=True, autograph=False)
         def body(gradients: Sequence[Any], scalars: Mapping[str, Any], decays: Sequence[Any], momentum: Any) -> None:
             with tf.device(device):
-                each = zip(rules, shards, factors, gradients, decays, strict=True)
-                for rule, shard, factor, gradient, decay in each:
+                columns = zip(rules, shards, factors, gradients, decays, strict=True)
+                for rule, shard, factor, gradient, decay in columns:
                     _update_by_ops(rule, shard, gradient, scalars[factor], decay)
                     if work.has_averages:
                         _average(work, shard, momentum)

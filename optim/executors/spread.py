@@ -75,9 +75,9 @@ class Spread:
     def map(self, function: Callable[..., Any], *others: Sequence[Any]) -> Spread:
         """Return the same array after `function`, which gets each part, and the parts of `others` on its device."""
         parts = []
-        for device, *given in zip(self.home.devices, self.parts, *others, strict=True):
+        for device, *arguments in zip(self.home.devices, self.parts, *others, strict=True):
             with tf.device(device):
-                parts.append(function(*given))
+                parts.append(function(*arguments))
         return Spread(self.home, parts, self.specs)
 
 
@@ -148,7 +148,13 @@ SPREAD_XP = _Namespace()
 def update_for(work: Work, i: int) -> on_mesh.Update | None:
     """Return the argument of `update` for variable number `i`, if it can run now: eagerly, on a mesh of one client."""
     rule, tracked = work.rules[i], work.tracked[i]
-    if not tf.executing_eagerly() or rule is None or rule.elementwise or tracked.layout is None or work.is_apart(i):
+    if (
+        not tf.executing_eagerly()
+        or rule is None
+        or rule.elementwise
+        or tracked.layout is None
+        or work.needs_metadata(i)
+    ):
         return None
 
     def make() -> on_mesh.Update | None:
@@ -156,31 +162,31 @@ def update_for(work: Work, i: int) -> on_mesh.Update | None:
             return None
         return functools.partial(_update, Plan([rule], [tracked], work.slots))
 
-    found: on_mesh.Update | None = work.slots.kept((_update, id(rule), tracked.index), make)
-    return found
+    update_: on_mesh.Update | None = work.slots.cached((_update, id(rule), tracked.index), make)
+    return update_
 
 
 def _is_possible(rule: Rule, tracked: Tracked, slots: SlotTable) -> bool:
     """Whether a rule calls only functions that exist here, and each device has everything for its part of the
     update."""
-    place, own = step_layout(rule, tracked, slots), tracked.layout
-    if place is None or own is None or not is_finer(place, own) or dtensor.num_clients() > 1:
+    place, layout = step_layout(rule, tracked, slots), tracked.layout
+    if place is None or layout is None or not is_finer(place, layout) or dtensor.num_clients() > 1:
         return False
     if native.program_of(rule, tracked, slots) is None:
         return False
-    if place != own and slots.find(slot_layout.MASTER, tracked) is not None:
+    if place != layout and slots.find(slot_layout.MASTER, tracked) is not None:
         return False
-    shape, whole = tracked.variable.shape.as_list(), tuple(range(own.rank))
+    shape, whole = tracked.variable.shape.as_list(), tuple(range(layout.rank))
     dims = {slot.name: rule.slot_dims(slot, shape, tracked.names) for slot in rule.slots}
-    found = slots.of(tracked, [*dims, slot_layout.AVERAGE, slot_layout.MASTER])
-    return all(layout_of(slot) == only_dims(place, dims.get(name, whole) or ()) for name, slot in found.items())
+    variables = slots.of(tracked, [*dims, slot_layout.AVERAGE, slot_layout.MASTER])
+    return all(layout_of(slot) == only_dims(place, dims.get(name, whole) or ()) for name, slot in variables.items())
 
 
-def update(work: Work, i: int, gradient: Any, own: on_mesh.Update) -> None:
+def update(work: Work, i: int, gradient: Any, plan: on_mesh.Update) -> None:
     """Update variable number `i`, its slots and its average, in one function of all devices."""
     wait_for_pending()
     parts = dtensor.unpack(relayout(gradient, work.tracked[i].layout))
-    step, numbers = on_mesh.traced(work, i, gradient.dtype, own)
+    step, numbers = on_mesh.traced(work, i, gradient.dtype, plan)
     step(tf.constant(numbers), parts)
 
 
@@ -208,8 +214,8 @@ def _update(plan: Plan, work: Work, i: int, gradient: Sequence[Any]) -> None:
         shape = local_shape(slot.shape.as_list(), slot.layout)
         parts = [_read(handle, slot.dtype, shape) for handle in handles[name]]
         old[name] = spread(parts, slot.layout.sharding_specs)
-    own = spread([_own_part(shard, part) for shard, part in zip(shards, gradient, strict=True)])
-    change, new = rule.update(SPREAD_XP, value, own, old, cast_scalars(work.scalars(i), wide))
+    own_parts = spread([_own_part(shard, part) for shard, part in zip(shards, gradient, strict=True)])
+    change, new = rule.update(SPREAD_XP, value, own_parts, old, cast_scalars(work.scalars(i), wide))
     value = _apply(operator.add, value, change).map(lambda part: tf.cast(part, dtype))
     for name in new:
         _filled(new[name], old[name], slots[name].dtype).map(_assign, handles[name])
@@ -233,8 +239,8 @@ def _own_part(shard: Shard, part: Any) -> Any:
 
 def _filled(value: Any, like: Spread, dtype: tf.DType) -> Spread:
     """Return a rule's new slot in its dtype and shape: a rule may return one number for all elements."""
-    given = value.parts if isinstance(value, Spread) else [value] * len(like.parts)
-    return like.map(lambda part, new: tf.broadcast_to(tf.cast(new, dtype), part.shape), given)
+    parts_ = value.parts if isinstance(value, Spread) else [value] * len(like.parts)
+    return like.map(lambda part, new: tf.broadcast_to(tf.cast(new, dtype), part.shape), parts_)
 
 
 def _write(work: Work, shards: Sequence[Shard], value: Spread) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from optim.algorithm import Group
-from optim.each import Each, EachNamespace, summed
 from optim.errors import MismatchError
-from optim.executors.apart import Slices
-from optim.layouts.folding import unfolded
+from optim.executors.gradient_metadata import Slices
+from optim.layouts.cached_functions import unfolded
 from optim.namespace import XP
 from optim.native.direct import Held
 from optim.options.option_objects import GradientsClipOption
@@ -21,8 +20,9 @@ from optim.rule import Rule
 from optim.state.row_gradient import RowGradient
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked
+from optim.summed_gradients import NamespaceOfSums, SummedGradient, summed
 
-EACH_XP = EachNamespace(XP)
+EACH_XP = NamespaceOfSums(XP)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Work:
     """Per lazy variable: the rows that have a gradient, even if it is zero, if a dense gradient does not show them, or
     None. Empty: all None.
     """
-    held: Held | None = None
+    held_tensors: Held | None = None
     """All gradients, if dtopt's own kernel has them already."""
     key: Any = None
     """Of the noise of stochastic rounding in this step: an int, or a uint32 tensor; None without it."""
@@ -83,15 +83,15 @@ class Work:
         assert rule is not None
         return rule
 
-    def apart(self, i: int) -> Slices | None:
+    def slices_of(self, i: int) -> Slices | None:
         """Return the slices of variable number `i`, if each is squared separately."""
         return self.slices[i] if self.slices else None
 
-    def is_apart(self, i: int) -> bool:
+    def needs_metadata(self, i: int) -> bool:
         """Whether the step of variable number `i` needs more than a dense gradient."""
         if self.named and self.named[i] is not None:
             return True
-        return self.apart(i) is not None and not isinstance(self.gradients[i], RowGradient)
+        return self.slices_of(i) is not None and not isinstance(self.gradients[i], RowGradient)
 
     def only(self, members: Sequence[int]) -> Work:
         """Return the step of only these variables."""
@@ -106,7 +106,7 @@ class Work:
             lazy=[self.lazy[i] for i in members],
             slices=[self.slices[i] for i in members] if self.slices else (),
             named=[self.named[i] for i in members] if self.named else (),
-            held=None,
+            held_tensors=None,
         )
 
     def scalars(self, i: int) -> Mapping[str, Any]:
@@ -145,8 +145,8 @@ def updated(
 ) -> tuple[Any, dict[str, Any]]:
     """Return the new values of a variable and of its slots, each in its own dtype.
 
-    All arrays have one shape and one layout, and the gradient may be `Each` of several. The update is computed in
-    `compute_dtype` of the variable.
+    All arrays have one shape and one layout, and the gradient may be `SummedGradient` of several. The update is
+    computed in `compute_dtype` of the variable.
 
     Raises MismatchError: the variable is complex, and the rule needs real numbers.
     """
@@ -156,7 +156,7 @@ def updated(
     if decay is not None:
         value = value * cast_scalar(decay, wide)
     wide_slots = {name: tf.cast(slot, wide) for name, slot in slots.items()}
-    is_each = isinstance(gradient, Each)
+    is_each = isinstance(gradient, SummedGradient)
     wide_gradient = gradient.map(lambda x: tf.cast(x, wide)) if is_each else tf.cast(gradient, wide)
     xp, c = EACH_XP if is_each else XP, cast_scalars(scalars, wide)
     try:

@@ -9,7 +9,7 @@ from optim import lazy
 from optim.errors import UnsupportedError
 from optim.groups.proportion import factor_between
 from optim.options import rate
-from optim.options.part import Part
+from optim.options.base import Part
 from optim.options.rate import Rate
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class JointRate(Part):
 
     def read(self) -> Any:
         """As `Optimizer.learning_rate`, of the last group; to assign the variable of a constant rate moves all."""
-        found = self._main.read()
-        return joint_view.JointView(found.exact, self._constants) if self._main.is_constant else found
+        rate = self._main.read()
+        return joint_view.JointView(rate.exact, self._constants) if self._main.is_constant else rate
 
     def replace(self, value: Any) -> None:
         """What setting `Groups.learning_rate` to a number does.

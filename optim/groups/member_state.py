@@ -38,10 +38,10 @@ class MemberVariables:
         return self._whole.at(index)
 
     def __getitem__(self, variable: Any) -> Tracked:
-        found = self._whole[variable]
-        if self._selection.of(found) != self._number:
+        tracked = self._whole[variable]
+        if self._selection.of(tracked) != self._number:
             raise UnknownVariableError(f"variable {plain_name(variable)!r} belongs to another group")
-        return found
+        return tracked
 
 
 class MemberSlots:
@@ -79,9 +79,9 @@ class MemberState:
 
     @property
     def scalars(self) -> dict[str, Any]:
-        own = self.key("")
-        mine = (key for key in self._whole.scalars if key == slot_layout.ITERATIONS or key.startswith(own))
-        return {key.removeprefix(own): self._whole.scalars[key] for key in mine}
+        prefix = self.key("")
+        mine = (key for key in self._whole.scalars if key == slot_layout.ITERATIONS or key.startswith(prefix))
+        return {key.removeprefix(prefix): self._whole.scalars[key] for key in mine}
 
     def counter(self, name: str) -> Counter:
         return self._whole.counter(self.key(name))

@@ -22,7 +22,7 @@ class GroupsPreparation(Preparation):
         self._algorithm = self._composite = algorithm
         self._state = state
         self._settings = settings
-        self._found: tuple[Sequence[Tracked], dict[int, list[int]]] | None = None
+        self._last_positions: tuple[Sequence[Tracked], dict[int, list[int]]] | None = None
         self._parts = {
             number: Preparation(member.algorithm, member.state, member.settings, iterations)  # type: ignore[arg-type]
             for number, member in enumerate(algorithm.members)
@@ -61,19 +61,19 @@ class GroupsPreparation(Preparation):
         self, tracked: Sequence[Tracked], ask: Callable[[int, Preparation, Sequence[Tracked]], Sequence[Any]]
     ) -> list[Any]:
         """What each group answers for its variables, in the order of `tracked`."""
-        found: list[Any] = [None] * len(tracked)
+        spread: list[Any] = [None] * len(tracked)
         for number, positions in self._positions(tracked).items():
             answers = ask(number, self._parts[number], [tracked[i] for i in positions])
             for i, answer in zip(positions, answers, strict=True):
-                found[i] = answer
-        return found
+                spread[i] = answer
+        return spread
 
     def _positions(self, tracked: Sequence[Tracked]) -> dict[int, list[int]]:
         """Where the variables of each group are; looked for once for all variables of a step."""
-        if self._found is not None and self._found[0] is tracked:
-            return self._found[1]
-        found: dict[int, list[int]] = {}
+        if self._last_positions is not None and self._last_positions[0] is tracked:
+            return self._last_positions[1]
+        positions: dict[int, list[int]] = {}
         for i, item in enumerate(tracked):
-            found.setdefault(self._composite.selection.of(item), []).append(i)
-        self._found = (tracked, found)
-        return found
+            positions.setdefault(self._composite.selection.of(item), []).append(i)
+        self._last_positions = (tracked, positions)
+        return positions

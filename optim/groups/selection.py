@@ -58,19 +58,23 @@ class Selection:
         Raises:
           HyperparameterError: it lists the variables, or the patterns.
         """
-        given = list(names)
-        numbers = [self.number_for(each) for each in given]
-        left = [each[0] for each, number in zip(given, numbers, strict=True) if number is None]
+        named_variables = list(names)
+        numbers = [self.number_for(variable_names) for variable_names in named_variables]
+        left = [
+            variable_names[0] for variable_names, number in zip(named_variables, numbers, strict=True) if number is None
+        ]
         if left:
             raise HyperparameterError(
                 f"groups: no pattern matches {', '.join(map(repr, left))}. Add a group (None, optimizer) for all other"
                 " variables"
             )
-        taken = {number for number in numbers if number is not None}
-        taken |= {number for number, members in enumerate(self._members) if members}
-        empty = [p for number, p in enumerate(self.patterns) if number not in taken and p is not None]
+        used = {number for number in numbers if number is not None}
+        used |= {number for number, members in enumerate(self._members) if members}
+        empty = [p for number, p in enumerate(self.patterns) if number not in used and p is not None]
         if empty:
-            known = ", ".join(each[0] for each in given[:5]) + (", ..." if len(given) > 5 else "")
+            known = ", ".join(variable_names[0] for variable_names in named_variables[:5]) + (
+                ", ..." if len(named_variables) > 5 else ""
+            )
             raise HyperparameterError(
                 f"groups: no variable is left for {', '.join(map(repr, empty))}; the variables are {known}. Correct the"
                 " pattern (`re.search`; the first match wins), or remove its group"

@@ -11,11 +11,11 @@ from optim.groups.joint_rate import JointRate
 from optim.groups.selection import Selection
 from optim.options.accumulation import Accumulation
 from optim.options.averages import Averages
+from optim.options.base import Part
 from optim.options.clipping import Clipping
 from optim.options.executor import ExecutorChoice
 from optim.options.loss_scale import LossScale
 from optim.options.master_copies import MasterCopies
-from optim.options.part import Part
 from optim.options.repeated_rows import RepeatedRows
 from optim.options.settings import OPTIONS, Settings, with_options
 from optim.options.slot_dtype import SlotDtype
@@ -41,11 +41,11 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise HyperparameterError(f"{name} belongs to the optimizers of the groups; give it to those")
 
 
-def signature(own: inspect.Signature) -> inspect.Signature:
+def signature(groups_signature: inspect.Signature) -> inspect.Signature:
     """A signature of `Groups` whose `**options` are written out."""
-    every = with_options(own).parameters
+    every = with_options(groups_signature).parameters
     others = {*OPTIONS} - {*OPTIONS_OF_ALL, *OTHER_NAMES}
-    return own.replace(parameters=[parameter for name, parameter in every.items() if name not in others])
+    return groups_signature.replace(parameters=[parameter for name, parameter in every.items() if name not in others])
 
 
 class GroupsSettings(Settings):

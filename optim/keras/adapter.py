@@ -68,9 +68,9 @@ class Adapter(Saved):
         return f"for_keras({self.inner!r})"
 
     def __getattr__(self, name: str) -> Any:
-        found = listing.by_attribute(self._engine, name) if "inner" in vars(self) else None
-        if found is not None:
-            return found
+        variables = listing.by_attribute(self._engine, name) if "inner" in vars(self) else None
+        if variables is not None:
+            return variables
         if name.startswith("_") or "inner" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.inner, name)
@@ -179,17 +179,17 @@ class Adapter(Saved):
             )
         if not was_built and not in_replica:
             self.build([variable for _, variable in pairs])
-        taken = [(g, v) for g, v in pairs if takes_gradient(v)]
-        if taken and in_replica:
+        usable = [(g, v) for g, v in pairs if takes_gradient(v)]
+        if usable and in_replica:
             raise UnsupportedError("scales of float8 layers cannot be trained in a tf.distribute.Strategy")
         others = [(g, v) for g, v in pairs if not takes_gradient(v)]
-        before = self._engine.iterations.read_value() if taken else None
+        before = self._engine.iterations.read_value() if usable else None
         self._apply(others, aggregate)
         if in_replica and not was_built:
             self._track()
-        if taken:
+        if usable:
             stepped = not others or tf.not_equal(self._engine.iterations.read_value(), before)
-            for gradient, variable in taken:
+            for gradient, variable in usable:
                 if gradient is not None:
                     variable.assign(tf.where(stepped, tf.cast(gradient, variable.dtype), variable))
         return self._engine.iterations

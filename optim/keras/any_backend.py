@@ -24,7 +24,7 @@ from optim.keras.backends import BACKENDS
 from optim.keras.behaviour import Behaviour
 from optim.keras.pure_step import PureStep
 from optim.keras.rule_groups import rule_groups
-from optim.keras.step_values import VARIABLE, Tracked, apart
+from optim.keras.step_values import VARIABLE, Tracked, distinct
 from optim.keras_differences import KERAS_3
 from optim.optimizers.groups import Groups
 from optim.options.master_copies import LOW_PRECISION
@@ -277,7 +277,7 @@ class AnyBackend(BackendRates):
             keys |= {f"{VARIABLE}.{t.index}": t.variable for t in self._state.tracked}
             before = {key: variable.value for key, variable in keys.items()}
             changed = {k: v for k, v in self._pure_step().after_call(before, gradients).items() if v is not before[k]}
-            for key, value in apart(self._xp, changed).items():
+            for key, value in distinct(self._xp, changed).items():
                 keys[key].assign(value)
 
     def _check_shapes(self, gradients: Mapping[int, Any]) -> None:

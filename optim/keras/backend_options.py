@@ -34,9 +34,9 @@ def settings_of(optimizer: Any, state: recipe.State) -> Settings:
     shared = {"gradients_clip_option": None, "ema_option": None, "learning_rate": rate}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of `decay`, which was warned of before
-        made = Settings(options, shared, old._algorithm, state, old.explicit)  # type: ignore[arg-type]
-    made.weight_decay.variables = list(old.weight_decay.variables)
-    return made
+        settings = Settings(options, shared, old._algorithm, state, old.explicit)  # type: ignore[arg-type]
+    settings.weight_decay.variables = list(old.weight_decay.variables)
+    return settings
 
 
 def parts_of(optimizer: Any) -> tuple[recipe.State, Settings, Algorithm]:
@@ -51,10 +51,10 @@ def parts_of(optimizer: Any) -> tuple[recipe.State, Settings, Algorithm]:
     shared = {"gradients_clip_option": None, "ema_option": None, "learning_rate": None}
     whole = GroupsSettings({n: old.get(n) for n in OPTIONS_OF_ALL}, shared, algorithm, state, old.explicit)
     for number, member in enumerate(optimizer.members):
-        own: Any = MemberState(state, selection, number)
-        settings = settings_of(member, own)
-        settings.join(whole, own)
-        members.append(Member(settings.algorithm(), own, settings))
+        member_state: Any = MemberState(state, selection, number)
+        settings = settings_of(member, member_state)
+        settings.join(whole, member_state)
+        members.append(Member(settings.algorithm(), member_state, settings))
     whole.add_members([member.settings for member in members], selection)
     return state, whole, algorithm
 
@@ -62,8 +62,8 @@ def parts_of(optimizer: Any) -> tuple[recipe.State, Settings, Algorithm]:
 def check(settings: Settings, algorithm: Algorithm, optimizer: Any, backend: Backend) -> None:
     """Refuse what has no effect, or cannot be done, on this backend."""
     if isinstance(algorithm, Composite):
-        for member, made in zip(optimizer.members, algorithm.members, strict=True):
-            _check_algorithm(made.settings, made.algorithm, member, backend)
+        for member, part in zip(optimizer.members, algorithm.members, strict=True):
+            _check_algorithm(part.settings, part.algorithm, member, backend)
     else:
         _check_algorithm(settings, algorithm, optimizer, backend)
     _check_options(settings, type(optimizer).__name__, backend)

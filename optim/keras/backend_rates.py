@@ -66,15 +66,15 @@ class BackendRates(Configured):
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        own, before = vars(self), self._learning_rate
+        attributes, before = vars(self), self._learning_rate
         if schedules.is_schedule(value) or (callable(value) and not hasattr(value, "dtype")):
             if self._other_groups:
                 raise UnsupportedError("a schedule belongs to one group; make the Groups again with it")
             parsed = rates.parse(value)
             check_rate(parsed, self._xp)
-            own["_learning_rate"] = parsed
-            own["_exact_rates"].pop(self._main.rate_key, None)
-            if own["_scalars"].pop(self._main.rate_key, None) is not None:
+            attributes["_learning_rate"] = parsed
+            attributes["_exact_rates"].pop(self._main.rate_key, None)
+            if attributes["_scalars"].pop(self._main.rate_key, None) is not None:
                 self._untrack_variable(before)
             return
         if schedules.is_schedule(before) or callable(before):
@@ -105,14 +105,14 @@ class BackendRates(Configured):
         constant, exact = now.get(group.rate_key), self._exact_rates.get(group.rate_key)
         rate = self._learning_rate if group.is_main else group.settings.rate.source
         if constant is None:
-            found = self._scheduled(rate, count) if schedules.is_schedule(rate) else rate()
+            value = self._scheduled(rate, count) if schedules.is_schedule(rate) else rate()
         elif self._xp.is_known(constant) and exact is not None:
-            found = exact if np.asarray(exact, dtype_of(constant)) == float(constant) else float(constant)
+            value = exact if np.asarray(exact, dtype_of(constant)) == float(constant) else float(constant)
         else:
-            found = constant
-        if not self._xp.is_known(found):
-            return found
-        number = to_number("learning_rate", found if isinstance(found, float) else float(found))
+            value = constant
+        if not self._xp.is_known(value):
+            return value
+        number = to_number("learning_rate", value if isinstance(value, float) else float(value))
         return rates.check_rate(number, f" at count {count}") if number is not None else None
 
     def _constant_rate(self, group: RuleGroup) -> float:

@@ -42,10 +42,10 @@ class Backend:
         if name.startswith("_"):
             raise AttributeError(name)
         for home in self._homes:
-            found = getattr(home, self._spelled.get(name, name), None)
-            if found is not None:
-                setattr(self, name, found)  # asked for once
-                return found
+            function = getattr(home, self._spelled.get(name, name), None)
+            if function is not None:
+                setattr(self, name, function)  # asked for once
+                return function
         raise HyperparameterError(
             f"a rule calls xp.{name}, which Keras on {self.name} does not have; the functions of all backends are"
             f" {allowed()}"
@@ -165,11 +165,11 @@ class Jax(Backend):
     # On a mesh of `keras.distribution`.
 
     def slot_layout(self, policy: Placement, variable: Any, slot: str) -> Layout:
-        own = _sharding_of(variable)
-        if own is None or policy == "like_variable":
-            return own
+        sharding_ = _sharding_of(variable)
+        if sharding_ is None or policy == "like_variable":
+            return sharding_
         if policy == ZERO1:
-            return self._zero1(own, variable.shape)
+            return self._zero1(sharding_, variable.shape)
         assert callable(policy)
         chosen = policy(variable, slot)
         chosen = getattr(chosen, "backend_layout", chosen)
@@ -186,21 +186,21 @@ class Jax(Backend):
         specs = _padded(layout.spec, max(dims, default=-1) + 1)
         return self._layout(layout, [specs[d] for d in dims])
 
-    def _zero1(self, own: Layout, shape: Sequence[int]) -> Layout:
+    def _zero1(self, variable_layout: Layout, shape: Sequence[int]) -> Layout:
         """See `sharding.zero1_axes`; JAX divides a dim over several axes, too."""
-        taken = [
+        used_axes = [
             spec if isinstance(spec, tuple) else () if spec is None else (spec,)
-            for spec in _padded(own.spec, len(shape))
+            for spec in _padded(variable_layout.spec, len(shape))
         ]
-        found = sharding.zero1_axes(taken, own.mesh.shape, list(shape))
-        return self._layout(own, [dim if len(dim) > 1 else dim[0] if dim else None for dim in found])
+        dims = sharding.zero1_axes(used_axes, variable_layout.mesh.shape, list(shape))
+        return self._layout(variable_layout, [dim if len(dim) > 1 else dim[0] if dim else None for dim in dims])
 
     def _layout(self, like: Layout, specs: Sequence[Any]) -> Layout:
         return self._jax.sharding.NamedSharding(like.mesh, self._jax.sharding.PartitionSpec(*specs))
 
     def placed(self, x: Any, like: Any, instead_of: Any) -> Any:
-        layout, own = _sharding_of(like), _sharding_of(instead_of)
-        if layout is None or len(like.shape) != len(x.shape) or layout == own:
+        layout, current = _sharding_of(like), _sharding_of(instead_of)
+        if layout is None or len(like.shape) != len(x.shape) or layout == current:
             return x
         return self._jax.lax.with_sharding_constraint(x, layout)
 
@@ -212,11 +212,11 @@ class Jax(Backend):
             )
 
     def bytes_by_device(self, variable: Any) -> dict[str, int]:
-        found: dict[str, int] = {}
+        total: dict[str, int] = {}
         for shard in variable.value.addressable_shards:
             device = f"{shard.device.platform.upper()}:{shard.device.id}"
-            found[device] = found.get(device, 0) + shard.data.nbytes
-        return found
+            total[device] = total.get(device, 0) + shard.data.nbytes
+        return total
 
 
 def _sharding_of(variable: Any) -> Any:
@@ -260,9 +260,9 @@ class Torch(Backend):
         if value.numel() <= PART or value.device.type != "cpu" or not is_flat:
             return update(value, gradient, slots)
         columns = [x.detach().view(-1).split(PART) for x in arrays]
-        for own, pushed, *others in zip(*columns, strict=True):
-            new, after = update(own, pushed, dict(zip(slots, others, strict=True)))
-            own.copy_(new)
+        for parameter, pushed, *others in zip(*columns, strict=True):
+            new, after = update(parameter, pushed, dict(zip(slots, others, strict=True)))
+            parameter.copy_(new)
             for array, name in zip(others, slots, strict=True):
                 array.copy_(after[name])
         return value, slots

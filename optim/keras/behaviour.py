@@ -46,20 +46,20 @@ class Behaviour:
         if algorithm in CLASSES and type(optimizer) is getattr(optim, algorithm):
             for name, value in _defaults(optimizer, getattr(keras.optimizers, algorithm, None)):
                 self._take(name, value, f"{algorithm} of {self._called} has {name}={value!r} by default.")
-        found = [
+        differences = [
             pair
             for pair in keras_differences.of(
                 generation, algorithm, _values(optimizer), backend=backend, release=_release(keras)
             )
             if not pair[0].is_silent and (backend == "tensorflow" or not pair[0].is_of_rows)
         ]
-        for difference, keywords in found:
+        for difference, keywords in differences:
             for name, value in keywords.items():
                 self._take(name, value, difference.sentence)
             if difference.keywords is None and not difference.occasion:
                 self.unlike.append(difference.sentence)
         self._pending: dict[str, list[Difference]] = {}
-        for difference, _ in found:
+        for difference, _ in differences:
             if difference.occasion:
                 self._pending.setdefault(difference.occasion, []).append(difference)
 
@@ -72,8 +72,10 @@ class Behaviour:
             NO_GRADIENT: any(g is None for g in gradients),
             ROWS: any(lazy.is_tensor(g) and hasattr(g, "indices") for g in gradients),
         }
-        found = [each for name in occasions if occasions[name] for each in self._pending.pop(name, ())]
-        return [difference.sentence for difference in found]
+        differences = [
+            difference_ for name in occasions if occasions[name] for difference_ in self._pending.pop(name, ())
+        ]
+        return [difference.sentence for difference in differences]
 
     def _take(self, name: str, value: Any, sentence: str) -> None:
         """Let an argument that the caller did not choose have a value, or warn of it."""
@@ -105,9 +107,9 @@ def _algorithm(optimizer: Optimizer) -> str:
 def _values(optimizer: Optimizer) -> Mapping[str, Any]:
     """Arguments by name; a schedule is a mapping, as in a config."""
     rate: Mapping[str, Any] | None = {} if schedules.is_schedule(optimizer._learning_rate) else None
-    own = {**optimizer._hyper.values, **getattr(optimizer, "_choices", {})}
+    values = {**optimizer._hyper.values, **getattr(optimizer, "_choices", {})}
     options = {name: optimizer._settings.get(name) for name in OPTIONS if name not in OTHER_NAMES}
-    return {**own, **options, "learning_rate": rate}
+    return {**values, **options, "learning_rate": rate}
 
 
 def _now(optimizer: Optimizer, name: str) -> Any:

@@ -21,7 +21,7 @@ class Configured:
 
     inner: Any
     _keras: ModuleType
-    _around: Callable[[Any], Any]
+    _adapt: Callable[[Any], Any]
     """`for_keras` with `_keras`."""
 
     def _live_rate(self) -> Any:
@@ -59,18 +59,18 @@ class Configured:
         name, order = arguments.pop("algorithm", None), arguments.pop(ORDER, None)
         if "groups" in arguments:
             arguments["groups"] = [
-                (pattern, cls._made(entry["class_name"], entry["config"], custom_objects))
+                (pattern, cls._create(entry["class_name"], entry["config"], custom_objects))
                 for pattern, entry in arguments["groups"]
             ]
-        made = cls._around(cls._made(name, arguments, custom_objects))
-        vars(made)["_is_of_before"] = order is None
-        return made
+        optimizer = cls._adapt(cls._create(name, arguments, custom_objects))
+        vars(optimizer)["_is_of_before"] = order is None
+        return optimizer
 
     @classmethod
-    def _made(cls, name: Any, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
+    def _create(cls, name: Any, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
         """An optimizer by the name of its class."""
-        found = class_of(str(name)) or cls._keras.saving.get_registered_object(str(name), custom_objects)
-        if not is_ours(found):
+        cls_ = class_of(str(name)) or cls._keras.saving.get_registered_object(str(name), custom_objects)
+        if not is_ours(cls_):
             raise HyperparameterError(
                 f"the model was saved with an optimizer of class {name!r}; register that class with"
                 " keras.saving.register_keras_serializable, or load the model with compile=False"
@@ -80,7 +80,7 @@ class Configured:
         if isinstance(rate, Mapping) and "registered_name" in rate:  # Keras's own form
             deserialize = cls._keras.optimizers.schedules.deserialize
             arguments["learning_rate"] = deserialize(dict(rate), custom_objects=custom_objects)
-        return found.from_config(arguments)
+        return cls_.from_config(arguments)
 
 
 def is_ours(cls: Any) -> bool:
@@ -109,8 +109,8 @@ def _places() -> dict[str, Any]:
 def class_of(name: str) -> Any:
     """The class that `name_of` called so; None if it is none of ours."""
     home, _, plain = name.rpartition(".")
-    found = getattr(_places().get(home), plain, None)
-    return found if found is not None and _home(found) == home else None
+    cls = getattr(_places().get(home), plain, None)
+    return cls if cls is not None and _home(cls) == home else None
 
 
 def _home(cls: Any) -> str | None:

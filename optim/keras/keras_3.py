@@ -111,11 +111,11 @@ class Keras3Adapter(Adapter):
             raise MismatchError(f"{len(initializers)} initializers for {len(names)} names; give one for each")
 
         def slots(of: str, first: Any) -> list[Any]:
-            made = self.add_variable_from_reference
-            return [None if takes_gradient(v) else made(v, of, first) for v in trainable_variables]
+            add = self.add_variable_from_reference
+            return [None if takes_gradient(v) else add(v, of, first) for v in trainable_variables]
 
-        made = tuple(slots(of, first) for of, first in zip(names, initializers, strict=True))
-        return made[0] if isinstance(name, str) else made
+        add = tuple(slots(of, first) for of, first in zip(names, initializers, strict=True))
+        return add[0] if isinstance(name, str) else add
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
         """The algorithm alone, on one variable, with the optimizer's own learning rate; another one raises."""
@@ -157,9 +157,9 @@ def _raw(variable: Any) -> Any:
 def _readable(scalar: Any) -> Any:
     """The scalar, which numpy reads within the scope of a strategy, too, as callbacks of Keras 3 do: what TensorFlow's
     own classes give it there (2.21) is no array."""
-    own: Any = type(scalar)
-    if isinstance(scalar, tf.distribute.DistributedValues) and "__array__" not in vars(own):
-        scalar.__class__ = _class_of_readable(own)
+    cls: Any = type(scalar)
+    if isinstance(scalar, tf.distribute.DistributedValues) and "__array__" not in vars(cls):
+        scalar.__class__ = _class_of_readable(cls)
     return scalar
 
 

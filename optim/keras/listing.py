@@ -72,11 +72,11 @@ def _slots(engine: Optimizer) -> Iterator[tf.Variable]:
 
 def order(names: Sequence[str], of_algorithm: Sequence[str]) -> list[tuple[str, ...]]:
     """The slots of these names in groups, each of which Keras makes variable by variable."""
-    own = [name for name in dict.fromkeys(of_algorithm) if name in names]
+    slot_names = [name for name in dict.fromkeys(of_algorithm) if name in names]
     before = [(name,) for name in BEFORE if name in names]
-    together = tuple(name for name in own if name not in BY_ITSELF)
-    others = [(name,) for name in names if name not in (*own, *BEFORE)]
-    return [*before, together, *((name,) for name in own if name in BY_ITSELF), *others]
+    together = tuple(name for name in slot_names if name not in BY_ITSELF)
+    others = [(name,) for name in names if name not in (*slot_names, *BEFORE)]
+    return [*before, together, *((name,) for name in slot_names if name in BY_ITSELF), *others]
 
 
 def path(engine: Optimizer, key: str, variable: tf.Variable) -> str:
@@ -85,7 +85,7 @@ def path(engine: Optimizer, key: str, variable: tf.Variable) -> str:
     if not index:
         return f"{engine.name}/{variable.name.split(':')[0]}"
     owner = engine._state.tracked.at(int(index))
-    called = str(getattr(owner.given, "path", owner.variable.name.split(":")[0])).replace("/", "_")
+    called = str(getattr(owner.user_variable, "path", owner.variable.name.split(":")[0])).replace("/", "_")
     return f"{engine.name}/{called}_{NAMES.get(slot, slot)}"
 
 

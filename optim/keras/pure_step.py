@@ -117,16 +117,16 @@ class PureStep:
         rate = self._rate(group, now, accumulation.count_of_step(iterations))
         with xp.float64():
             if is_known:
-                own = {name: float(value) for name, value in group.own(now).items()}
+                values = {name: float(value) for name, value in group.scalars_of(now).items()}
             else:
-                own = {name: xp.cast(value, "float64") for name, value in group.own(now).items()}
+                values = {name: xp.cast(value, "float64") for name, value in group.scalars_of(now).items()}
                 rate = xp.cast(rate, "float64")
             decay = group.settings.rate.decay
             if decay:
                 rate = rate / (1.0 + decay * (iterations if is_known else xp.cast(iterations, "float64")))
             tracked: Any = list(group.tracked)
-            made = StepScalars(group.algorithm, group.settings, tracked, iterations, rate, own, xp)
-            return Scalars(xp, made, tracked, is_known)
+            step_scalars = StepScalars(group.algorithm, group.settings, tracked, iterations, rate, values, xp)
+            return Scalars(xp, step_scalars, tracked, is_known)
 
     def _target(self, now: Arrays, tracked: Tracked) -> str:
         """The key of what the rule updates: the float32 copy, or the variable."""

@@ -31,7 +31,7 @@ class RuleGroup:
     key: Callable[[str], str]
     tracked: Sequence[Tracked]
 
-    def own(self, now: Arrays) -> Arrays:
+    def scalars_of(self, now: Arrays) -> Arrays:
         """The scalars of the algorithm, by its own names."""
         return {name: now[self.key(name)] for name in self.algorithm.scalars}
 
@@ -69,7 +69,7 @@ class JointScalars:
         return self._of[tracked.index].momenta(tracked)
 
     def new_scalars(self, now: Arrays) -> Arrays:
-        found: Arrays = {}
+        values: Arrays = {}
         for group, scalars in self._groups:
-            found |= {group.key(name): value for name, value in scalars.new_scalars(group.own(now)).items()}
-        return found
+            values |= {group.key(name): value for name, value in scalars.new_scalars(group.scalars_of(now)).items()}
+        return values

@@ -97,15 +97,15 @@ class Saved(Configured):
             with tf.init_scope():
                 self._load(values)
 
-    def _load(self, found: Mapping[str, np.ndarray]) -> None:
-        own = self._stored()
-        if not any("." in key for key in found):
-            own = {key: variable for key, variable in own.items() if "." not in key}
+    def _load(self, stored: Mapping[str, np.ndarray]) -> None:
+        variables = self._stored()
+        if not any("." in key for key in stored):
+            variables = {key: variable for key, variable in variables.items() if "." not in key}
         # A learning rate may be a constant on the one side and a schedule on the other.
-        odd = {key for key in set(found) ^ set(own) if not key.endswith(slot_layout.LEARNING_RATE)}
-        values = {key: found[key] for key in own if key in found}
-        odd |= {key for key, value in values.items() if value.shape != tuple(own[key].shape)}
-        if odd and all(key.isdigit() for key in found):
+        odd = {key for key in set(stored) ^ set(variables) if not key.endswith(slot_layout.LEARNING_RATE)}
+        values = {key: stored[key] for key in variables if key in stored}
+        odd |= {key for key, value in values.items() if value.shape != tuple(variables[key].shape)}
+        if odd and all(key.isdigit() for key in stored):
             raise CheckpointError(
                 "the file's state is that of Keras's own optimizer, which `dtopt migrate` brings over, or of the"
                 " LossScaleOptimizer that Keras put around this one for the policy mixed_float16: then call"
@@ -118,7 +118,7 @@ class Saved(Configured):
                 " missing, extra or misshapen; compile the model with the optimizer that it was saved with"
             )
         for key, value in values.items():
-            _assign(own[key], value)
+            _assign(variables[key], value)
 
     _lists_the_rate = False
     """Whether `variables` has a constant learning rate, as in Keras 3."""

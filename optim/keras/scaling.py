@@ -20,8 +20,8 @@ from optim.options.loss_scale import DYNAMIC, GROWTH_STEPS, INITIAL_SCALE
 def base_of(keras: ModuleType) -> type:
     """The class that `compile` of this Keras leaves unwrapped."""
     home = keras.optimizers if hasattr(keras.optimizers, "LossScaleOptimizer") else keras.mixed_precision
-    found: type = home.LossScaleOptimizer
-    return found
+    cls: type = home.LossScaleOptimizer
+    return cls
 
 
 class ScalesLosses:

@@ -79,25 +79,25 @@ def dtype_of(array: Any) -> str:
 class Scalars:
     """The scalars of one step in the dtype of each variable; made where scalars may be float64."""
 
-    def __init__(self, xp: Backend, made: StepScalars, tracked: Sequence[Tracked], is_known: bool):
+    def __init__(self, xp: Backend, step_scalars: StepScalars, tracked: Sequence[Tracked], is_known: bool):
         to: Callable[[Any, str], Any] = (lambda x, dtype: x) if is_known else xp.cast
         stepped = [t for t in tracked if not getattr(t.variable, "overwrite_with_gradient", False)]
-        groups, decays = made._groups_of(stepped), made._decay_factors(stepped)  # type: ignore[arg-type]
-        kept: dict[Any, Any] = {}
+        groups, decays = step_scalars._groups_of(stepped), step_scalars._decay_factors(stepped)  # type: ignore[arg-type]
+        cache: dict[Any, Any] = {}
 
         def coefficients(group: Any, dtype: str) -> Any:
-            if (group, dtype) not in kept:
-                kept[group, dtype] = {n: to(v, dtype) for n, v in made.coefficients[group].items()}
-            return kept[group, dtype]
+            if (group, dtype) not in cache:
+                cache[group, dtype] = {n: to(v, dtype) for n, v in step_scalars.coefficients[group].items()}
+            return cache[group, dtype]
 
         self._of = {
             t.index: (coefficients(group, t.wide), None if decay is None else to(decay, t.wide))
             for t, group, decay in zip(stepped, groups, decays, strict=True)
         }
-        mean = made.ema_momentum
+        mean = step_scalars.ema_momentum
         self._momenta = {dtype: (to(mean, dtype), to(1.0 - mean, dtype)) for dtype in {t.wide for t in stepped}}
-        self.overwrite = made.overwrite
-        self._new, self._xp, self._is_known = made.new_scalars(), xp, is_known
+        self.overwrite = step_scalars.overwrite
+        self._new, self._xp, self._is_known = step_scalars.new_scalars(), xp, is_known
         if not is_known:
             self._new = {name: xp.cast(value, xp.scalar_dtype) for name, value in self._new.items()}
 
@@ -113,11 +113,11 @@ class Scalars:
         return {name: self._xp.cast(value, dtype_of(now[name])) for name, value in self._new.items()}
 
 
-def apart(xp: Backend, arrays: Arrays) -> Arrays:
+def distinct(xp: Backend, arrays: Arrays) -> Arrays:
     """Arrays no two of which are one, as a compiled step could not be given both."""
     seen: set[int] = set()
-    found = {}
+    copies = {}
     for key, array in arrays.items():
-        found[key] = xp.copied(array) if id(array) in seen and xp.is_known(array) else array
+        copies[key] = xp.copied(array) if id(array) in seen and xp.is_known(array) else array
         seen.add(id(array))
-    return found
+    return copies

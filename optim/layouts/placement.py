@@ -185,9 +185,9 @@ def _d_variable(value: Any, dtype: Any, name: str) -> tf.Variable:
     """
     scope = tf.get_current_name_scope()
     with tf.name_scope(""):
-        made = dtensor.DVariable(value, dtype=dtype, trainable=False, name="slot")
-    made._handle_name = made.handle._name = f"{scope}/{name}:0" if scope else f"{name}:0"
-    return made
+        variable = dtensor.DVariable(value, dtype=dtype, trainable=False, name="slot")
+    variable._handle_name = variable.handle._name = f"{scope}/{name}:0" if scope else f"{name}:0"
+    return variable
 
 
 def local_shape(shape: Sequence[int], layout: dtensor.Layout) -> list[int]:

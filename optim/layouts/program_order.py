@@ -15,22 +15,22 @@ import warnings
 
 VARIABLE = "DTENSOR_ENABLE_COMBINE_ALL_REDUCES_OPTIMIZATION"
 _DTENSOR = "tensorflow.dtensor.python.api"
-_kept: list[bool] = []
+_was_switched_off: list[bool] = []
 
 
 def keep() -> None:
     """Switch the pass off in this process, unless the environment asks for it."""
-    if not _kept:
+    if not _was_switched_off:
         is_early = getattr(sys.modules.get(_DTENSOR), "_dtensor_singleton", None) is None
         was_off = os.environ.get(VARIABLE) == "0"
         os.environ.setdefault(VARIABLE, "0")
-        _kept.append(was_off or (is_early and os.environ[VARIABLE] == "0"))
+        _was_switched_off.append(was_off or (is_early and os.environ[VARIABLE] == "0"))
 
 
 def warn_if_not_kept() -> None:
     """While a step over DTensors is traced: warn, once, that reads after it may give old values."""
-    if not _kept[0]:
-        _kept[0] = True
+    if not _was_switched_off[0]:
+        _was_switched_off[0] = True
         warnings.warn(
             f"optim was imported after DTensor was first used, or {VARIABLE} is not 0: TensorFlow may run a read of a"
             " variable before an earlier step in the same tf.function. Import optim first, or set the variable to 0",

@@ -23,33 +23,33 @@ def zero1_specs(specs: Sequence[str], axes: Mapping[str, int], shape: Sequence[i
       axes: size by name of every mesh axis, in the order of the mesh.
       shape: sizes of the dims.
     """
-    taken = [() if spec == UNSHARDED else (spec,) for spec in specs]
-    found = zero1_axes(taken, axes, shape, most=1)
-    return [new[0] if new else UNSHARDED for new in found]
+    used = [() if spec == UNSHARDED else (spec,) for spec in specs]
+    axes_of_dims = zero1_axes(used, axes, shape, most=1)
+    return [new[0] if new else UNSHARDED for new in axes_of_dims]
 
 
 def zero1_axes(
-    taken: Sequence[Sequence[str]], axes: Mapping[str, int], shape: Sequence[int], most: int | None = None
+    used: Sequence[Sequence[str]], axes: Mapping[str, int], shape: Sequence[int], most: int | None = None
 ) -> list[tuple[str, ...]]:
     """Return the axes of each dim, with every unused axis put on the largest dim that its size divides.
 
     Whole dims come before divided dims; the size of a divided dim is that of its part on a device.
 
     Args:
-      taken: the axes of each dim. axes, shape: as for `zero1_specs`.
+      used: the axes of each dim. axes, shape: as for `zero1_specs`.
       most: how many axes a dim may have; None for any number.
     """
     if 0 in shape:
-        return [tuple(dim) for dim in taken]
-    found = [[axis for axis in dim if axes.get(axis) != 1] for dim in taken]  # a single part is the whole
+        return [tuple(dim) for dim in used]
+    dims = [[axis for axis in dim if axes.get(axis) != 1] for dim in used]  # a single part is the whole
     for axis, size in axes.items():
-        if size == 1 or any(axis in dim for dim in found):
+        if size == 1 or any(axis in dim for dim in dims):
             continue
-        parts = [n // prod(axes.get(name, 1) for name in dim) for n, dim in zip(shape, found, strict=True)]
-        free = [d for d, dim in enumerate(found) if (most is None or len(dim) < most) and parts[d] % size == 0]
+        parts = [n // prod(axes.get(name, 1) for name in dim) for n, dim in zip(shape, dims, strict=True)]
+        free = [d for d, dim in enumerate(dims) if (most is None or len(dim) < most) and parts[d] % size == 0]
         if free:
-            found[max(free, key=lambda d: (not found[d], parts[d], -d))].append(axis)
-    return [tuple(new or old) for old, new in zip(taken, found, strict=True)]
+            dims[max(free, key=lambda d: (not dims[d], parts[d], -d))].append(axis)
+    return [tuple(new or old) for old, new in zip(used, dims, strict=True)]
 
 
 def local_shape(shape: Sequence[int], specs: Sequence[str], axes: Mapping[str, int]) -> list[int]:

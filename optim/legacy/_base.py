@@ -172,9 +172,9 @@ class LegacyOptimizer(tf.Module):
 
     def _apply_pairs(self, pairs: Sequence[tuple[Any, Any]], aggregate: bool = True) -> None:
         """Make one step for Keras's `fit`, on gradients that are not clipped yet; some may be None."""
-        given = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        clipped = portable.clipped([gradient for gradient, _ in given], self._clip)
-        self._step(list(zip(clipped, [variable for _, variable in given], strict=True)))
+        present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        clipped = portable.clipped([gradient for gradient, _ in present], self._clip)
+        self._step(list(zip(clipped, [variable for _, variable in present], strict=True)))
 
     def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
         """Return (gradient, variable) pairs of a loss."""

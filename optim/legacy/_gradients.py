@@ -44,8 +44,8 @@ def compute(
                 " that recorded it, or a callable that computes the loss"
             )
         variables = tf.nest.flatten(var_list() if callable(var_list) else var_list)
-        found = tf.gradients(transform(loss), [unwrap(v) for v in variables], grad_loss)
-        return list(zip(found, variables, strict=True))
+        gradients = tf.gradients(transform(loss), [unwrap(v) for v in variables], grad_loss)
+        return list(zip(gradients, variables, strict=True))
     tape = tape or tf.GradientTape()
     if callable(loss):
         with tape:
@@ -62,8 +62,8 @@ def differentiate(tape: tf.GradientTape, loss: Any, variables: Sequence[Any], gr
     """Return (gradient, variable) pairs of a loss that `tape` recorded."""
     if grad_loss is None and tf.executing_eagerly() and dtensor.is_dtensor(loss):
         grad_loss = tf.ones_like(loss)  # the tape would start from a plain 1, which does not combine with DTensors
-    found = tape.gradient(loss, [unwrap(v) for v in variables], output_gradients=grad_loss)
-    return list(zip(found, variables, strict=True))
+    gradients = tape.gradient(loss, [unwrap(v) for v in variables], output_gradients=grad_loss)
+    return list(zip(gradients, variables, strict=True))
 
 
 def require_all(pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
@@ -85,16 +85,16 @@ def other_rows_kept(state: State, pairs: Sequence[tuple[Any, Any]], slots: Seque
       pairs: (gradient, variable) of the step; dense gradients are treated as usual.
       slots: slots whose other rows keep their values, too; further slots change as with a zero gradient.
     """
-    kept = []
+    copies = []
     for gradient, variable in pairs:
         if isinstance(gradient, tf.IndexedSlices):
             item = state.tracked[variable]
-            if getattr(item.given, "constraint", None) is not None:
+            if getattr(item.user_variable, "constraint", None) is not None:
                 raise UnsupportedError(f"variable {item} has a constraint, which cannot be put on single rows of it")
             ones = tf.IndexedSlices(tf.ones_like(gradient.values), gradient.indices, gradient.dense_shape)
             named = tf.not_equal(relayout(conform(ones, item), item.layout), 0)
             owned = [item.variable, *state.slots.of(item, slots).values()]
-            kept += [(owner, owner.read_value(), named) for owner in owned]
+            copies += [(owner, owner.read_value(), named) for owner in owned]
     yield
-    for owner, old, named in kept:
+    for owner, old, named in copies:
         owner.assign(relayout(tf.where(named, owner.read_value(), old), layout_of(owner)))

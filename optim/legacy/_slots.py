@@ -65,20 +65,20 @@ class Slots:
         is_new = var not in state.tracked
         self.build([var])
         item, inner = state.tracked[var], self._inner_name(name)
-        found = state.slots.find(inner, item)
+        slot = state.slots.find(inner, item)
         dims = item.variable.shape.as_list() if shape is None else tf.TensorShape(shape).as_list()
-        if found is None:
+        if slot is None:
             value = initial(initializer, dims, item.variable.dtype)
-            found = self._modern.add_variable_from_reference(var, inner, dims, value)
+            slot = self._modern.add_variable_from_reference(var, inner, dims, value)
             self._added += [name] if name not in self._added else []
             self._order.append((inner, item.index))
-        elif found.shape.as_list() != dims:
-            raise UnsupportedError(f"slot {name!r} of {item} has shape {found.shape}, it cannot have {dims}")
+        elif slot.shape.as_list() != dims:
+            raise UnsupportedError(f"slot {name!r} of {item} has shape {slot.shape}, it cannot have {dims}")
         elif is_new:
             with tf.init_scope():
-                value = tf.convert_to_tensor(initial(initializer, dims, found.dtype), found.dtype)
-                weights_of_state.write([found], [tf.broadcast_to(value, dims).numpy()], owner)
-        return found
+                value = tf.convert_to_tensor(initial(initializer, dims, slot.dtype), slot.dtype)
+                weights_of_state.write([slot], [tf.broadcast_to(value, dims).numpy()], owner)
+        return slot
 
 
 def initial(initializer: Any, dims: Sequence[int], dtype: Any) -> Any:

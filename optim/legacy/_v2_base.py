@@ -80,14 +80,14 @@ class Optimizer(SlotOptimizer):
                 f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}; it takes"
                 f" {', '.join(Keywords.__annotations__)}"
             )
-        given = {key: value for key, value in kwargs.items() if key != "lr"}
-        self.gradient_aggregator = given.pop("gradient_aggregator", None) or replicas.summed
-        self.gradient_transformers = list(given.pop("gradient_transformers", None) or [])
+        options = {key: value for key, value in kwargs.items() if key != "lr"}
+        self.gradient_aggregator = options.pop("gradient_aggregator", None) or replicas.summed
+        self.gradient_transformers = list(options.pop("gradient_transformers", None) or [])
         self._hyper = _hypers.Hypers(self._new_hyper)
-        decay = given.pop("decay", 0.0)
-        made = _modern or ModernOptimizer(checked_name("name", name))
-        super().__init__(made, self._checked_clip(GradientsClipOption(**given)), decay)
-        self._slots = Slots(made, self._slot_names, self._per_variable)
+        decay = options.pop("decay", 0.0)
+        modern = _modern or ModernOptimizer(checked_name("name", name))
+        super().__init__(modern, self._checked_clip(GradientsClipOption(**options)), decay)
+        self._slots = Slots(modern, self._slot_names, self._per_variable)
 
     def _checked_clip(self, clip: GradientsClipOption) -> GradientsClipOption:
         if clip.active and self.gradient_transformers:
@@ -272,8 +272,8 @@ class Optimizer(SlotOptimizer):
         """Return the hyperparameters that the rule of a built-in class reads, with the learning rate of
         `apply_state`."""
         dtype = tf.float32 if variable is None else variable.dtype.base_dtype
-        own = None if variable is None else (apply_state or {}).get((variable.device, dtype))
-        rate = own["lr_t"] if own else self._decayed_lr(dtype)
+        values = None if variable is None else (apply_state or {}).get((variable.device, dtype))
+        rate = values["lr_t"] if values else self._decayed_lr(dtype)
         names = _hypers.declared(type(self))
         return {**{name: self._get_hyper(name, tf.float64) for name in names}, "learning_rate": rate}
 

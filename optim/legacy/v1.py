@@ -197,8 +197,8 @@ class RMSprop(Optimizer):
         decay: float = 0.0,
         **kwargs: Unpack[Keywords],
     ):
-        made = rmsprop.RMSprop(lr, rho, epsilon=none_is_default(epsilon), epsilon_inside=False)
-        super().__init__(made, decay, kwargs)
+        modern = rmsprop.RMSprop(lr, rho, epsilon=none_is_default(epsilon), epsilon_inside=False)
+        super().__init__(modern, decay, kwargs)
 
 
 class Adagrad(Optimizer):
@@ -344,8 +344,8 @@ class Nadam(Optimizer):
         schedule_decay: Number | None = 0.004,
         **kwargs: Unpack[Keywords],
     ):
-        made = nadam.Nadam(lr, beta_1, beta_2, none_is_default(epsilon), schedule_decay=schedule_decay)
-        super().__init__(made, 0.0, kwargs)
+        modern = nadam.Nadam(lr, beta_1, beta_2, none_is_default(epsilon), schedule_decay=schedule_decay)
+        super().__init__(modern, 0.0, kwargs)
 
     def _other_lists(self) -> list[list[tf.Variable]]:
         return [[self.iterations, self._modern._state.scalars["u_product"], *self._slot_weights()]]

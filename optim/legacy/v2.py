@@ -96,9 +96,9 @@ class RMSprop(BuiltIn):
         name: str = "RMSprop",
         **kwargs: Unpack[Keywords],
     ):
-        own = {"rho": rho, "momentum": momentum, "epsilon": zero_is_default(epsilon), "centered": centered}
+        arguments = {"rho": rho, "momentum": momentum, "epsilon": zero_is_default(epsilon), "centered": centered}
         has_momentum = not isinstance(momentum, (int, float)) or momentum != 0
-        super().__init__(rmsprop.RMSprop, name, learning_rate, kwargs, epsilon_inside=has_momentum, **own)
+        super().__init__(rmsprop.RMSprop, name, learning_rate, kwargs, epsilon_inside=has_momentum, **arguments)
         self._kept_rows = tuple(self._slot_names.values()) if has_momentum else None
 
 
@@ -125,8 +125,8 @@ class Adagrad(BuiltIn):
         name: str = "Adagrad",
         **kwargs: Unpack[Keywords],
     ):
-        own = {"initial_accumulator_value": initial_accumulator_value, "epsilon": none_is_default(epsilon)}
-        super().__init__(adagrad.Adagrad, name, learning_rate, kwargs, epsilon_inside=False, **own)
+        arguments = {"initial_accumulator_value": initial_accumulator_value, "epsilon": none_is_default(epsilon)}
+        super().__init__(adagrad.Adagrad, name, learning_rate, kwargs, epsilon_inside=False, **arguments)
 
 
 class Adadelta(BuiltIn):
@@ -181,13 +181,13 @@ class Adam(BuiltIn):
         name: str = "Adam",
         **kwargs: Unpack[Keywords],
     ):
-        own = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": zero_is_default(epsilon), "amsgrad": amsgrad}
-        super().__init__(adam.Adam, name, learning_rate, kwargs, **own)
+        arguments = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": zero_is_default(epsilon), "amsgrad": amsgrad}
+        super().__init__(adam.Adam, name, learning_rate, kwargs, **arguments)
 
     def _prepare_local(self, var_device: str, var_dtype: Any, apply_state: Any) -> None:
         super()._prepare_local(var_device, var_dtype, apply_state)
-        own = apply_state[(var_device, var_dtype)]
-        own["lr"] = own["lr_t"] * tf.sqrt(1.0 - own["beta_2_power"]) / (1.0 - own["beta_1_power"])
+        values = apply_state[(var_device, var_dtype)]
+        values["lr"] = values["lr_t"] * tf.sqrt(1.0 - values["beta_2_power"]) / (1.0 - values["beta_1_power"])
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set the values of `weights`, also from the list of a Keras 2 Adam, whose `vhat` are placeholders."""
@@ -226,13 +226,13 @@ class Adamax(BuiltIn):
         name: str = "Adamax",
         **kwargs: Unpack[Keywords],
     ):
-        own = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": zero_is_default(epsilon)}
-        super().__init__(adamax.Adamax, name, learning_rate, kwargs, **own)
+        arguments = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": zero_is_default(epsilon)}
+        super().__init__(adamax.Adamax, name, learning_rate, kwargs, **arguments)
 
     def _prepare_local(self, var_device: str, var_dtype: Any, apply_state: Any) -> None:
         super()._prepare_local(var_device, var_dtype, apply_state)
-        own = apply_state[(var_device, var_dtype)]
-        own["neg_scaled_lr"] = -own["lr_t"] / (1.0 - own["beta_1_power"])
+        values = apply_state[(var_device, var_dtype)]
+        values["neg_scaled_lr"] = -values["lr_t"] / (1.0 - values["beta_1_power"])
 
 
 class Nadam(BuiltIn):
@@ -268,8 +268,8 @@ class Nadam(BuiltIn):
         if None not in (decay, schedule_decay) and decay != schedule_decay:
             raise HyperparameterError(f"decay={decay!r} contradicts schedule_decay={schedule_decay!r}; give one")
         chosen: Any = next((value for value in (schedule_decay, decay) if value is not None), 0.004)
-        own = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": zero_is_default(epsilon)}
-        super().__init__(nadam.Nadam, name, learning_rate, {**kwargs, "decay": chosen}, **own)
+        arguments = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": zero_is_default(epsilon)}
+        super().__init__(nadam.Nadam, name, learning_rate, {**kwargs, "decay": chosen}, **arguments)
 
     @property
     def decay(self) -> Any:

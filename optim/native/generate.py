@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import Any
 
 from optim import rules
-from optim.each import POWERS
 from optim.native.graph import COLUMNS, COUNTS, FULL, MATRICES, ONE, ROWS, UntraceableError, Value, kind_of
 from optim.native.trace import Trace, trace
 from optim.rule import Rule
+from optim.summed_gradients import POWERS
 
 INFIX = {
     "add": "+",

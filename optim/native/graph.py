@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from numbers import Real
 from typing import Any
 
-from optim.each import Each
+from optim.summed_gradients import SummedGradient
 
 COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 LOGIC = {"logical_and", "logical_or", "logical_not"}
@@ -152,8 +152,8 @@ class Graph:
         self._folds_zero = folds_zero
 
     def of(self, op: str, *args: Any) -> Value:
-        if any(isinstance(arg, Each) for arg in args):
-            return NotImplemented  # of an operator; `Each` has the other half
+        if any(isinstance(arg, SummedGradient) for arg in args):
+            return NotImplemented  # of an operator; `SummedGradient` has the other half
         operands = tuple(arg if isinstance(arg, Value) else self.constant(arg) for arg in args)
         if self._folds_zero:
             folded = self._folded(op, operands)
@@ -199,7 +199,8 @@ class Graph:
         return self._keep("same", (value,), (*value.dims[:at], 1, *value.dims[at:]))
 
     def symbol(self, kind: str, name: str, dims: tuple[Any, ...]) -> Value:
-        """Return a symbol. Kinds: `scalar`, `slot`, `count`, `variable`, `gradient`, `power` (summed, see `Each`)."""
+        """Return a symbol. Kinds: `scalar`, `slot`, `count`, `variable`, `gradient`, `power` (of a
+        `SummedGradient`)."""
         return self._keep(kind, (name,), dims)
 
     def _keep(self, op: str, args: tuple[Any, ...], dims: tuple[Any, ...]) -> Value:

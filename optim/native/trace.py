@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from optim.arrays import ELEMENTWISE, WHOLE, allowed
-from optim.each import Each, EachNamespace, summed
 from optim.native.graph import FULL, Graph, UntraceableError, Value, broadcast, is_zero, kind_of
 from optim.rule import UNFACTORED, VARIABLE, Rule, Slot, slot_dims
+from optim.summed_gradients import NamespaceOfSums, SummedGradient, summed
 
 
 class _Namespace:
@@ -122,7 +122,7 @@ def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...], each: bo
     graph = Graph(rank=rank)
     gradient: Any = graph.symbol("gradient", "g", graph.dims)
     if each:
-        gradient = Each(gradient, lambda power: graph.symbol("power", power, graph.dims))
+        gradient = SummedGradient(gradient, lambda power: graph.symbol("power", power, graph.dims))
     given, change, new = _run(rule, graph, slots, gradient)
     traced = Trace(name, graph, given, change, new, is_identity_at_zero=False)
     if not rule.elementwise:
@@ -136,7 +136,7 @@ def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...], each: bo
 
 
 def _run(
-    rule: Rule, graph: Graph, names: Sequence[str], gradient: Value | Each
+    rule: Rule, graph: Graph, names: Sequence[str], gradient: Value | SummedGradient
 ) -> tuple[dict[str, Value], Value, dict[str, Value]]:
     """Return the old slots, the change, and the new slots."""
     variable = graph.symbol("variable", "w", graph.dims)
@@ -146,7 +146,11 @@ def _run(
     xp: Any = _Namespace(graph, not rule.elementwise)
     try:
         change, new = rule.update(
-            EachNamespace(xp) if isinstance(gradient, Each) else xp, variable, gradient, dict(slots), _Scalars(graph)
+            NamespaceOfSums(xp) if isinstance(gradient, SummedGradient) else xp,
+            variable,
+            gradient,
+            dict(slots),
+            _Scalars(graph),
         )
         values = {name: _number(graph, value) for name, value in new.items()}
         if not set(values) <= set(slots):

@@ -73,10 +73,10 @@ class Groups(Optimizer):
         self._state = self._begin(name, mesh)
         self._hyper = Values({}, {})
         self._selection = Selection([pattern for pattern, _ in pairs])
-        own = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": None}
+        shared = {"gradients_clip_option": gradients_clip_option, "ema_option": ema_option, "learning_rate": None}
         members: list[Member] = []
         self._algorithm = Composite(type(self), None, None, self._hyper.current, None, self._selection, members)
-        self._settings = GroupsSettings(options, own, self._algorithm, self._state, None)
+        self._settings = GroupsSettings(options, shared, self._algorithm, self._state, None)
         self._members = tuple(self._member(number, optimizer) for number, (_, optimizer) in enumerate(pairs))
         for member in self._members:
             state: Any = member._state
@@ -158,13 +158,13 @@ class Groups(Optimizer):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, type] | None = None) -> Groups:
         """As `Optimizer.from_config`. `custom_objects` has the classes of members that are not of `optim`, by name."""
-        given = dict(config)
-        if isinstance(given.get("mesh"), Mapping):
-            given["mesh"] = meshes.from_config(given["mesh"])
-        made = cls(**configs.with_members(given, custom_objects or {}))
+        options = dict(config)
+        if isinstance(options.get("mesh"), Mapping):
+            options["mesh"] = meshes.from_config(options["mesh"])
+        optimizer = cls(**configs.with_members(options, custom_objects or {}))
         if "mesh" in config:
-            made._settings.explicit.update(OPTIONS)
-        return made
+            optimizer._settings.explicit.update(OPTIONS)
+        return optimizer
 
 
 def _checked(groups: Any) -> list[tuple[str | None, Optimizer]]:
@@ -200,10 +200,10 @@ def _check_member(pattern: Any, optimizer: Any) -> None:
         )
     if optimizer._state.given_mesh is not None:
         raise HyperparameterError(f"{where} has a mesh, which belongs to the whole: Groups(..., mesh=mesh)")
-    usual, own = Optimizer().get_config(), optimizer._settings.config()
-    odd = [name for name in OPTIONS_OF_ALL if own[name] != usual[name]]
+    usual, member_config = Optimizer().get_config(), optimizer._settings.config()
+    odd = [name for name in OPTIONS_OF_ALL if member_config[name] != usual[name]]
     if odd:
-        values = ", ".join(f"{name}={own[name]!r}" for name in odd)
+        values = ", ".join(f"{name}={member_config[name]!r}" for name in odd)
         raise HyperparameterError(f"{where} has {values}, which acts on all groups: Groups([...], {values})")
 
 
@@ -215,7 +215,7 @@ def _config(member: Optimizer) -> dict[str, Any]:
 def _copied(optimizer: Optimizer) -> Optimizer:
     """An optimizer like one, or like a member, without state; schedules and callables are the same objects."""
     live = {name: value for name, value in optimizer._settings.live().items() if name not in OPTIONS_OF_ALL}
-    made = type(optimizer).from_config({**_config(optimizer), **optimizer._hyper.values, **live, "mesh": None})
-    made._settings.explicit = set(optimizer._settings.explicit)
-    made._settings.weight_decay.exclude_from_weight_decay(optimizer._settings.weight_decay.variables)
-    return made
+    copy = type(optimizer).from_config({**_config(optimizer), **optimizer._hyper.values, **live, "mesh": None})
+    copy._settings.explicit = set(optimizer._settings.explicit)
+    copy._settings.weight_decay.exclude_from_weight_decay(optimizer._settings.weight_decay.variables)
+    return copy

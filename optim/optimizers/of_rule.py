@@ -73,16 +73,16 @@ class RuleOptimizer(Optimizer):
                 ' learning_rate = optim.Hyperparameter(0.001, "the size of a step")'
             )
         _check_functions(rule)
-        own: dict[str, Hyperparameter | Choice | Option] = {**arguments(rule), **(options or {})}
-        own = {name: own[name] for name in dict.fromkeys((*(positional or own), *own))}
+        declared: dict[str, Hyperparameter | Choice | Option] = {**arguments(rule), **(options or {})}
+        declared = {name: declared[name] for name in dict.fromkeys((*(positional or declared), *declared))}
         cls._rule_class = rule
-        cls._own_signature = cls.__signature__ = _signature(cls.__name__, own)
-        for name, argument in own.items():
+        cls._own_signature = cls.__signature__ = _signature(cls.__name__, declared)
+        for name, argument in declared.items():
             if isinstance(argument, Choice):
                 setattr(cls, name, ChoiceAttribute(name))
             elif isinstance(argument, Hyperparameter) and name != "learning_rate":
                 setattr(cls, name, HyperparameterAttribute(name))
-        cls.__doc__ = _docstring(cls.__doc__ or "", rule, own)
+        cls.__doc__ = _docstring(cls.__doc__ or "", rule, declared)
 
     def __init__(self, *args: Any, **kwargs: Any):
         try:
@@ -91,19 +91,19 @@ class RuleOptimizer(Optimizer):
             raise TypeError(f"{type(self).__name__}() {error}") from None
         self._explicit = {name for name, value in bound.arguments.items() if value is not None}
         bound.apply_defaults()
-        given = dict(bound.arguments)
-        own = arguments(self._rule_class)
+        options_ = dict(bound.arguments)
+        declared = arguments(self._rule_class)
         numbers = hyperparameters(self._rule_class)
-        choices = {n: a.check(n, given.pop(n)) for n, a in own.items() if isinstance(a, Choice)}
-        self._hyper = Values(numbers, {name: given.pop(name) for name in numbers})
+        choices = {n: a.check(n, options_.pop(n)) for n, a in declared.items() if isinstance(a, Choice)}
+        self._hyper = Values(numbers, {name: options_.pop(name) for name in numbers})
         self._choices = choices
-        super().__init__(**given, rule=self._rule_class.from_arguments(choices, self._hyper.values))
+        super().__init__(**options_, rule=self._rule_class.from_arguments(choices, self._hyper.values))
 
     def _slots_missing(self) -> list[str]:
         """Return slots that the current hyperparameters need, but that the optimizer was made without."""
-        wanted = self._rule_class.from_arguments(self._choices, self._hyper.values)
+        rule = self._rule_class.from_arguments(self._choices, self._hyper.values)
         have = {slot.name for slot in self._algorithm.slots}
-        return [slot.name for slot in wanted.slots if slot.name not in have]
+        return [slot.name for slot in rule.slots if slot.name not in have]
 
     def get_config(self) -> dict[str, Any]:
         """See `Optimizer.get_config`."""
@@ -115,52 +115,52 @@ def _check_functions(rule: type[Rule]) -> None:
     """Raise HyperparameterError if the rule, with its default choices, calls a function that no executor has."""
     if not uses_tensorflow():
         return  # `for_keras` checks it, when it knows the backend
-    own = arguments(rule)
-    choices = {n: a.check(n, a.default) for n, a in own.items() if isinstance(a, Choice)}
+    declared = arguments(rule)
+    choices = {n: a.check(n, a.default) for n, a in declared.items() if isinstance(a, Choice)}
     called = unknown_function(rule.from_arguments(choices, {n: a.default for n, a in hyperparameters(rule).items()}))
     if called is not None:
         getattr(XP, called)
 
 
-def _signature(name: str, own: Mapping[str, Hyperparameter | Choice | Option]) -> inspect.Signature:
+def _signature(name: str, declared: Mapping[str, Hyperparameter | Choice | Option]) -> inspect.Signature:
     """Return the algorithm's arguments, those of Keras 2.9, the algorithm's keyword-only ones, and the options of every
     optimizer.
     """
     shared = inspect.signature(Optimizer).parameters
-    by_keyword = {n for n, a in own.items() if getattr(a, "keyword", False)}
+    by_keyword = {n for n, a in declared.items() if getattr(a, "keyword", False)}
 
     def parameter(argument: str, kind: Any) -> Parameter:
-        default = own[argument].default
-        is_required = isinstance(own[argument], Hyperparameter) and default is None
+        default = declared[argument].default
+        is_required = isinstance(declared[argument], Hyperparameter) and default is None
         return Parameter(argument, kind, default=Parameter.empty if is_required else default, annotation=Any)
 
     last = [shared[n].replace(default=name if n == "name" else shared[n].default) for n in AFTER_OWN]
-    rest = [shared[n] for n in settings.OPTIONS if n not in own]
+    rest = [shared[n] for n in settings.OPTIONS if n not in declared]
     return inspect.Signature(
         [
-            *(parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in own if n not in by_keyword),
+            *(parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in declared if n not in by_keyword),
             *last,
-            *(parameter(n, Parameter.KEYWORD_ONLY) for n in own if n in by_keyword),
+            *(parameter(n, Parameter.KEYWORD_ONLY) for n in declared if n in by_keyword),
             *rest,
         ]
     )
 
 
-def _docstring(said: str, rule: type[Rule], own: Mapping[str, Hyperparameter | Choice | Option]) -> str:
+def _docstring(text: str, rule: type[Rule], declared: Mapping[str, Hyperparameter | Choice | Option]) -> str:
     """Return the text of the class, with the arguments from its rule, and the file of the maths."""
     lines = [
-        inspect.cleandoc(said),
+        inspect.cleandoc(text),
         "",
         f"Maths, slots and sources: `{rule.__module__.replace('.', '/')}.py`.",
         "",
         "Args:",
     ]
-    for name, argument in own.items():
+    for name, argument in declared.items():
         if getattr(argument, "keyword", False):
             continue
         lines += _entry(name, argument)
     lines += _wrapped("  gradients_clip_option, ema_option, name, mesh, and all that follows: see `Optimizer`.")
-    for name, argument in own.items():
+    for name, argument in declared.items():
         if getattr(argument, "keyword", False):
             lines += _entry(name, argument)
     lines += [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from optim import lazy, slot_layout
 from optim.arguments import count, flag
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 from optim.precision import compute_dtype, constant
 
 if TYPE_CHECKING:
@@ -203,18 +203,18 @@ class Accumulation(Part):
             self._on(item, add, "add", gradient.dtype)(gradient)
 
     def _on(self, tracked: Tracked, function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
-        """A function of a variable's sum, on meshes a traced one: `layouts/folding.py` tells why."""
+        """A function of a variable's sum, on meshes a traced one: `layouts/cached_functions.py` tells why."""
         if not tf.executing_eagerly() or tracked.layout is None:
             return function
         traced: Callable[..., Any] = self._state.slots.traced((*key, tracked.index), function)
         return traced
 
     def _mark(self, tracked: Tracked) -> Counter:
-        found = self._marks.get(tracked.index)
+        mark = self._marks.get(tracked.index)
         variable = self._state.slots.get(slot_layout.GATHERED, tracked)
-        if found is None or found.variable is not variable:
-            found = self._marks[tracked.index] = counters.Counter(variable)
-        return found
+        if mark is None or mark.variable is not variable:
+            mark = self._marks[tracked.index] = counters.Counter(variable)
+        return mark
 
     def take_mean(self, members: Sequence[Member], state_dtype: Callable[[Tracked], Any]) -> list[Any]:
         """Mean of the gathered gradients in the variables' layout; the sums start again at zero.

@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from optim.arguments import patterns
-from optim.each import summed
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
-from optim.options.around import Around
+from optim.options.base import Option, Part
 from optim.options.option_objects import from_mapping
-from optim.options.part import Option, Part
+from optim.options.rule_wrapper import RuleWrapper
 from optim.rule import Arrays, Rule, Scalars
+from optim.summed_gradients import summed
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def unit_axes(rank: int) -> tuple[int, ...] | None:
 
 
 @dataclass(frozen=True)
-class AdaptiveClipRule(Around):
+class AdaptiveClipRule(RuleWrapper):
     """A rule of gradients that are clipped by the norms of units."""
 
     option: AdaptiveGradClip
@@ -115,13 +115,13 @@ class AdaptiveClipping(Part):
 
     def __init__(self, value: Any):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        given = {"clipping": value} if is_number else value
-        self.adaptive_grad_clip = from_mapping(AdaptiveGradClip, "adaptive_grad_clip", given)
+        mapping = {"clipping": value} if is_number else value
+        self.adaptive_grad_clip = from_mapping(AdaptiveGradClip, "adaptive_grad_clip", mapping)
 
     def config(self) -> dict[str, Any]:
         option = self.adaptive_grad_clip
         return {"adaptive_grad_clip": None if option is None else {**asdict(option), "exclude": list(option.exclude)}}
 
-    def around(self, rule: Rule) -> Rule:
+    def wrap(self, rule: Rule) -> Rule:
         """The rule of the optimizer out of that of its class."""
         return rule if self.adaptive_grad_clip is None else AdaptiveClipRule(rule, self.adaptive_grad_clip)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from optim import lazy, slot_layout
 from optim.errors import UnsupportedError
 from optim.options import exclusive
+from optim.options.base import Option, Part
 from optim.options.master_copies import target, write
 from optim.options.option_objects import EMAOption, from_mapping
-from optim.options.part import Option, Part
 from optim.options.stochastic_average import StochasticAverage
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ class Averages(Part):
 
     def _exchange(self, tracked: Tracked, average: tf.Variable) -> None:
         slots = self._state.slots
-        mean, own = average.read_value(), target(slots, tracked).read_value()
+        mean, bits = average.read_value(), target(slots, tracked).read_value()
         write(slots, tracked, mean, placement.relayout_bits)
-        average.assign(placement.relayout_bits(own, placement.layout_of(average)))
+        average.assign(placement.relayout_bits(bits, placement.layout_of(average)))
 
     @contextmanager
     def averages_swapped(self) -> Iterator[None]:

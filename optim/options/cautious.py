@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from optim.arguments import boolean
-from optim.options.around import Around
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
+from optim.options.rule_wrapper import RuleWrapper
 from optim.rule import Arrays, Rule, Scalars
 
 SMALLEST_MEAN = 1e-3
 
 
 @dataclass(frozen=True)
-class CautiousRule(Around):
+class CautiousRule(RuleWrapper):
     """A rule that moves no element against its gradient."""
 
     @property
@@ -54,6 +54,6 @@ class Caution(Part):
     def __init__(self, value: Any):
         self.cautious = boolean("cautious", value)
 
-    def around(self, rule: Rule) -> Rule:
+    def wrap(self, rule: Rule) -> Rule:
         """The rule of the optimizer out of that of its class."""
         return CautiousRule(rule) if self.cautious else rule

@@ -11,8 +11,8 @@ import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from optim.options.base import Option, Part
 from optim.options.option_objects import GradientsClipOption
-from optim.options.part import Option, Part
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -32,7 +32,7 @@ def is_on(value: Any) -> bool:
 
 def found(config: Mapping[str, Any]) -> tuple[str, str, str] | None:
     """The first of EXCLUSIVE of which a config has both on."""
-    return next((each for each in EXCLUSIVE if is_on(config.get(each[0])) and is_on(config.get(each[1]))), None)
+    return next((pair for pair in EXCLUSIVE if is_on(config.get(pair[0])) and is_on(config.get(pair[1]))), None)
 
 
 def described(pair: tuple[str, str, str]) -> str:

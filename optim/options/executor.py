@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from optim.errors import HyperparameterError
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 
 EXECUTORS = ("auto", "local", "portable")
 

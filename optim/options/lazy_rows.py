@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from optim.arguments import patterns
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 from optim.state.names import matches
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class LazyRows(Part):
         ),
     }
 
-    def __init__(self, given: Any):
-        self.patterns = patterns("lazy_rows", given)
+    def __init__(self, value: Any):
+        self.patterns = patterns("lazy_rows", value)
 
     @property
     def lazy_rows(self) -> list[str]:

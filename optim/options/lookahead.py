@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from optim.arguments import count
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
-from optim.options.around import Around
+from optim.options.base import Option, Part
 from optim.options.option_objects import from_mapping
-from optim.options.part import Option, Part
+from optim.options.rule_wrapper import RuleWrapper
 from optim.rule import AS_VARIABLE, Arrays, Rule, Scalars, Slot
 
 SLOW = "slow"
@@ -46,7 +46,7 @@ class Lookahead:
 
 
 @dataclass(frozen=True)
-class LookaheadRule(Around):
+class LookaheadRule(RuleWrapper):
     """A rule of fast weights, with the slow ones in the slot `slow`."""
 
     option: Lookahead
@@ -58,8 +58,8 @@ class LookaheadRule(Around):
     def coefficients(self, xp: Any, hyper: Scalars, step: Any) -> dict[str, Any]:
         k, one = self.option.sync_period, xp.ones_like(step)
         syncs = xp.where(xp.equal(step - k * xp.floor(step / k), 0.0), one, 0.0 * one)
-        found = self.rule.coefficients(xp, hyper, step)
-        return {**found, "lookahead_syncs": syncs, "lookahead_share": syncs * self.option.slow_step_size}
+        values = self.rule.coefficients(xp, hyper, step)
+        return {**values, "lookahead_syncs": syncs, "lookahead_share": syncs * self.option.slow_step_size}
 
     def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
         inner = {name: slot for name, slot in slots.items() if name != SLOW}
@@ -87,6 +87,6 @@ class SlowWeights(Part):
     def config(self) -> dict[str, Any]:
         return {"lookahead": None if self.lookahead is None else asdict(self.lookahead)}
 
-    def around(self, rule: Rule) -> Rule:
+    def wrap(self, rule: Rule) -> Rule:
         """The rule of the optimizer out of that of its class."""
         return rule if self.lookahead is None else LookaheadRule(rule, self.lookahead)

@@ -17,7 +17,7 @@ from optim import lazy, slot_layout
 from optim.arguments import count
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.hyperparameters import to_number
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 from optim.precision import constant
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from optim import lazy, slot_layout
 from optim.arguments import boolean
 from optim.errors import UnsupportedError
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 
 if TYPE_CHECKING:
     import tensorflow as tf

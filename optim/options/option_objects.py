@@ -32,20 +32,20 @@ def _positive_or_none(name: str, value: Any) -> float | None:
     return number
 
 
-class _Given:
+class _Explicit:
     """Remembers which fields the caller of the constructor gave, be it with their defaults. Base of the options."""
 
-    _given: frozenset[str]
+    _explicit_fields: frozenset[str]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
         names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-        object.__setattr__(self, "_given", frozenset({*names[: len(args)], *kwargs}))
+        object.__setattr__(self, "_explicit_fields", frozenset({*names[: len(args)], *kwargs}))
         return self
 
 
 @dataclass(frozen=True)
-class GradientsClipOption(_Given):
+class GradientsClipOption(_Explicit):
     """How gradients are clipped before they are used.
 
     Attributes:
@@ -89,7 +89,7 @@ class GradientsClipOption(_Given):
 
 
 @dataclass(frozen=True)
-class EMAOption(_Given):
+class EMAOption(_Explicit):
     """Exponential moving average of the variables.
 
     Attributes:
@@ -141,7 +141,11 @@ def explicit_fields(option: Any) -> frozenset[str]:
     """The fields that the caller gave an option object, or a mapping with its fields."""
     if option is None:
         return frozenset()
-    return option._given if isinstance(option, _Given) else frozenset(k for k in option if option[k] is not None)
+    return (
+        option._explicit_fields
+        if isinstance(option, _Explicit)
+        else frozenset(k for k in option if option[k] is not None)
+    )
 
 
 def from_mapping(kind: Callable[..., _Object], argument: str, option: Any) -> _Object | None:
@@ -170,15 +174,17 @@ def combine(kind: type[_Option], argument: str, option: Any, keywords: Mapping[s
     """
     names = [f.name for f in fields(kind)]
     if option is None:
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
     elif isinstance(option, kind):
-        given = {n: getattr(option, n) for n in names if n in option._given and getattr(option, n) is not None}
+        values = {
+            n: getattr(option, n) for n in names if n in option._explicit_fields and getattr(option, n) is not None
+        }
     else:
-        given = {k: v for k, v in _fields_of(kind, argument, option).items() if v is not None}
+        values = {k: v for k, v in _fields_of(kind, argument, option).items() if v is not None}
     for name, value in keywords.items():
         if value is None:
             continue
-        if name in given and given[name] != value:
-            raise HyperparameterError(f"{name}={value!r} contradicts {argument}, which says {given[name]!r}")
-        given[name] = value
-    return replace(kind(), **given)
+        if name in values and values[name] != value:
+            raise HyperparameterError(f"{name}={value!r} contradicts {argument}, which says {values[name]!r}")
+        values[name] = value
+    return replace(kind(), **values)

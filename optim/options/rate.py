@@ -13,7 +13,7 @@ from optim import hyperparameters, lazy, schedules, slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import HyperparameterError
 from optim.options.accumulation import Accumulation
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 from optim.precision import constant
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def from_arguments(cls: type, rate: Any, lr: Any) -> Any:
         return None if rate is None else parse(rate)
     warnings.warn("lr is the old name of learning_rate", DeprecationWarning, 6)
     signatures = (inspect.signature(base).parameters for base in cls.__mro__ if base is not object)
-    default = next((own["learning_rate"].default for own in signatures if "learning_rate" in own), None)
+    default = next((declared["learning_rate"].default for declared in signatures if "learning_rate" in declared), None)
     if rate is not None and rate is not default and rate not in (default, lr):
         raise HyperparameterError(f"lr={lr!r} contradicts learning_rate={rate!r}; give learning_rate only")
     return parse(lr)
@@ -99,36 +99,36 @@ class Rate(Part):
         self._is_exact = False
         self._view: Float32View | None = None
         self._owner = algorithm.owner
-        self._given: Any = None
-        given = from_arguments(algorithm.cls, learning_rate, lr)
-        if given is None:
-            given = algorithm.default_rate
-        if given is not None:
-            self.keep(given)
+        self._value: Any = None
+        value = from_arguments(algorithm.cls, learning_rate, lr)
+        if value is None:
+            value = algorithm.default_rate
+        if value is not None:
+            self.keep(value)
 
     def change(self, name: str, value: Any) -> None:
         self.decay = check_decay(value)
 
     def join(self, state: State, accumulation: Accumulation) -> None:
         self._state, self._accumulation = state, accumulation
-        if isinstance(self._given, float):
-            self.keep(self._given)
+        if isinstance(self._value, float):
+            self.keep(self._value)
 
     @property
     def is_constant(self) -> bool:
         """Whether it is a number, which is kept in the state."""
-        return isinstance(self._given, float)
+        return isinstance(self._value, float)
 
     @property
     def source(self) -> Any:
         """The constant's variable, which moves to the mesh of the model's variables; or what else was given."""
-        return self._state.scalars[slot_layout.LEARNING_RATE] if self.is_constant else self._given
+        return self._state.scalars[slot_layout.LEARNING_RATE] if self.is_constant else self._value
 
     def keep(self, parsed: Any) -> None:
         """Take another rate, as `parse` gives it."""
-        self._given = float(parsed) if isinstance(parsed, (int, float)) else parsed
-        if isinstance(self._given, float):
-            self._state.new_scalar(slot_layout.LEARNING_RATE, self._given, "float64", "learning_rate")
+        self._value = float(parsed) if isinstance(parsed, (int, float)) else parsed
+        if isinstance(self._value, float):
+            self._state.new_scalar(slot_layout.LEARNING_RATE, self._value, "float64", "learning_rate")
         else:
             self._state.remove_scalar(slot_layout.LEARNING_RATE)
         self.changed()
@@ -156,10 +156,10 @@ class Rate(Part):
         replaced by a schedule or a callable. In an `update_step` of one's own it is float64 for float64 variables.
         """
         rate = self.source
-        if self._given is not None and rate is not self._given:  # the constant's variable
+        if self._value is not None and rate is not self._value:  # the constant's variable
             return rate if self._is_exact else self._view_of(rate)
-        found = self._read(rate)
-        return tf.cast(found, tf.float32) if not self._is_exact and _is_float64_tensor(found) else found
+        value = self._read(rate)
+        return tf.cast(value, tf.float32) if not self._is_exact and _is_float64_tensor(value) else value
 
     def _view_of(self, variable: tf.Variable) -> Float32View:
         if self._view is None or self._view.exact is not variable:
@@ -186,7 +186,7 @@ class Rate(Part):
     def at(self, iterations: Any) -> Any:
         """The rate of the step after `iterations` steps, as `evaluate` gives it; None if there is none."""
         iterations = self._accumulation.count_of_step(iterations)
-        if isinstance(self._given, float) and isinstance(iterations, int):
+        if isinstance(self._value, float) and isinstance(iterations, int):
             rate = float(self._state.counter(slot_layout.LEARNING_RATE).peek())
             return _decayed(rate, iterations, self.decay)
         source = self.source

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from optim.arguments import patterns
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 from optim.state.names import matches
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ def _parse(value: Any) -> dict[str, float]:
         raise HyperparameterError(f"{argument} must map regular expressions to factors, got {value!r}")
     patterns(argument, list(value))
     factors = {}
-    for pattern, given in value.items():
-        factor = to_number(f"{argument}[{pattern!r}]", given)
+    for pattern, number in value.items():
+        factor = to_number(f"{argument}[{pattern!r}]", number)
         if factor is None or not math.isfinite(factor) or factor < 0:
-            raise HyperparameterError(f"{argument}[{pattern!r}] must be finite and >= 0, got {given!r}")
+            raise HyperparameterError(f"{argument}[{pattern!r}] must be finite and >= 0, got {number!r}")
         factors[pattern] = factor
     return factors
 
@@ -85,10 +85,10 @@ def _factor_of(multipliers: Mapping[str, float], tracked: Tracked) -> float:
     Raises:
       HyperparameterError: several patterns match, with different factors.
     """
-    found = {pattern: factor for pattern, factor in multipliers.items() if matches([pattern], tracked)}
-    if len(set(found.values())) > 1:
+    factors = {pattern: factor for pattern, factor in multipliers.items() if matches([pattern], tracked)}
+    if len(set(factors.values())) > 1:
         raise HyperparameterError(
-            f"learning_rate_multipliers is ambiguous for variable {tracked}: {found} all match its name; make the"
+            f"learning_rate_multipliers is ambiguous for variable {tracked}: {factors} all match its name; make the"
             " patterns exclude each other, with ^ and $ for example"
         )
-    return next(iter(found.values()), 1.0)
+    return next(iter(factors.values()), 1.0)

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from optim.errors import HyperparameterError, UnsupportedError
+from optim.options.base import Option, Part
 from optim.options.option_objects import GradientsClipOption
-from optim.options.part import Option, Part
 
 CLIP, SQUARE = "clip", "square"
 
 
 def check(value: Any) -> tuple[str, ...]:
     """The words of `value`, each once. Raises HyperparameterError: it is no sequence of them."""
-    given = None if isinstance(value, str) or not isinstance(value, Sequence) else list(value)
-    if given is None or any(word not in (CLIP, SQUARE) for word in given):
+    words = None if isinstance(value, str) or not isinstance(value, Sequence) else list(value)
+    if words is None or any(word not in (CLIP, SQUARE) for word in words):
         raise HyperparameterError(f'repeated_rows must be a sequence out of "{CLIP}" and "{SQUARE}", got {value!r}')
-    return tuple(word for word in (CLIP, SQUARE) if word in given)
+    return tuple(word for word in (CLIP, SQUARE) if word in words)
 
 
 class RepeatedRows(Part):
@@ -39,8 +39,8 @@ class RepeatedRows(Part):
         ),
     }
 
-    def __init__(self, given: Any):
-        self._doing = check(given)
+    def __init__(self, value: Any):
+        self._doing = check(value)
 
     @property
     def repeated_rows(self) -> list[str]:

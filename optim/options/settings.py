@@ -17,6 +17,7 @@ from optim.options import exclusive
 from optim.options.accumulation import Accumulation
 from optim.options.adaptive_clipping import AdaptiveClipping, AdaptiveGradClip
 from optim.options.averages import Averages
+from optim.options.base import Option, Part
 from optim.options.cautious import Caution
 from optim.options.clipping import Clipping
 from optim.options.executor import ExecutorChoice
@@ -25,7 +26,6 @@ from optim.options.lookahead import Lookahead, SlowWeights
 from optim.options.loss_scale import LossScale
 from optim.options.master_copies import MasterCopies
 from optim.options.option_objects import EMAOption, GradientsClipOption, combine, explicit_fields
-from optim.options.part import Option, Part
 from optim.options.rate import Rate
 from optim.options.rate_multipliers import RateMultipliers
 from optim.options.repeated_rows import RepeatedRows
@@ -100,30 +100,30 @@ class Settings:
           options: keyword arguments that options own. shared: the others of `Optimizer`.
           explicit: names of the arguments that the caller gave; None: those that have a value.
         """
-        given = {**_complete(options, algorithm.owner), **shared}
+        values = {**_complete(options, algorithm.owner), **shared}
         self._state = state
-        self.accumulation = Accumulation(given["gradient_accumulation_steps"], given["count_calls"], state)
-        self.rate = Rate(given["learning_rate"], given["lr"], given["decay"], algorithm, state, self.accumulation)
-        self.multipliers = RateMultipliers(given["learning_rate_multipliers"], state.tracked)
-        self.clipping = Clipping(_combined(GradientsClipOption, "gradients_clip_option", given))
-        self.averages = Averages(_combined(EMAOption, "ema_option", given), given["stochastic_average"], state)
-        self.weight_decay = WeightDecay(given, state.tracked, algorithm.rule)
-        self.adaptive_clipping = AdaptiveClipping(given["adaptive_grad_clip"])
-        self.caution = Caution(given["cautious"])
-        self.lookahead = SlowWeights(given["lookahead"])
-        self.lazy_rows = LazyRows(given["lazy_rows"])
-        self.repeated_rows = RepeatedRows(given["repeated_rows"])
-        self.placement = SlotPlacement(given["slot_placement"])
-        scale = _one_of_two_names("loss_scale", "loss_scale_factor", given)
-        self.loss_scale = LossScale(scale, given["loss_scale_growth_steps"], state)
-        self.masters = MasterCopies(given["master_copies"], state)
-        self.slot_dtypes = SlotDtype(given["slot_dtype"], state)
-        self.rounding = StochasticRounding(given["stochastic_rounding"], given["rounding_seed"])
-        self.execution = ExecutorChoice(given["executor"], given["jit_compile"])
+        self.accumulation = Accumulation(values["gradient_accumulation_steps"], values["count_calls"], state)
+        self.rate = Rate(values["learning_rate"], values["lr"], values["decay"], algorithm, state, self.accumulation)
+        self.multipliers = RateMultipliers(values["learning_rate_multipliers"], state.tracked)
+        self.clipping = Clipping(_combined(GradientsClipOption, "gradients_clip_option", values))
+        self.averages = Averages(_combined(EMAOption, "ema_option", values), values["stochastic_average"], state)
+        self.weight_decay = WeightDecay(values, state.tracked, algorithm.rule)
+        self.adaptive_clipping = AdaptiveClipping(values["adaptive_grad_clip"])
+        self.caution = Caution(values["cautious"])
+        self.lookahead = SlowWeights(values["lookahead"])
+        self.lazy_rows = LazyRows(values["lazy_rows"])
+        self.repeated_rows = RepeatedRows(values["repeated_rows"])
+        self.placement = SlotPlacement(values["slot_placement"])
+        scale = _one_of_two_names("loss_scale", "loss_scale_factor", values)
+        self.loss_scale = LossScale(scale, values["loss_scale_growth_steps"], state)
+        self.masters = MasterCopies(values["master_copies"], state)
+        self.slot_dtypes = SlotDtype(values["slot_dtype"], state)
+        self.rounding = StochasticRounding(values["stochastic_rounding"], values["rounding_seed"])
+        self.execution = ExecutorChoice(values["executor"], values["jit_compile"])
         self._owners = {name: part for part in self for name in part.options}
         self._of_whole: frozenset[str] = frozenset()
         self._algorithm = algorithm
-        objects = (explicit_fields(given[name]) for name in ("gradients_clip_option", "ema_option"))
+        objects = (explicit_fields(values[name]) for name in ("gradients_clip_option", "ema_option"))
         explicit = (
             [n for n, v in (*options.items(), *shared.items()) if v is not None] if explicit is None else explicit
         )
@@ -191,8 +191,8 @@ class Settings:
         rule = self._algorithm.updating_rule
         if rule is None:
             return self._algorithm
-        decayed = self.weight_decay.around(self.caution.around(rule))
-        return replace(self._algorithm, rule=self.lookahead.around(self.adaptive_clipping.around(decayed)))
+        decayed = self.weight_decay.wrap(self.caution.wrap(rule))
+        return replace(self._algorithm, rule=self.lookahead.wrap(self.adaptive_clipping.wrap(decayed)))
 
     def config(self) -> dict[str, Any]:
         """The keyword arguments again, as JSON values."""
@@ -249,8 +249,8 @@ class Settings:
             self.accumulation.add_slots(tracked, policy)
 
 
-def _combined(kind: Any, argument: str, given: Mapping[str, Any]) -> Any:
-    return combine(kind, argument, given[argument], {field.name: given[field.name] for field in fields(kind)})
+def _combined(kind: Any, argument: str, values: Mapping[str, Any]) -> Any:
+    return combine(kind, argument, values[argument], {field.name: values[field.name] for field in fields(kind)})
 
 
 PARTS: tuple[type[Part], ...] = (
@@ -276,15 +276,15 @@ OPTIONS: Mapping[str, Option] = {
 """Every keyword argument that options own, in the order of the signature."""
 
 
-def with_options(own: inspect.Signature) -> inspect.Signature:
+def with_options(signature: inspect.Signature) -> inspect.Signature:
     """A signature whose `**options` are written out, without `self`."""
-    parameters = [p for name, p in own.parameters.items() if name != "self" and p.kind is not p.VAR_KEYWORD]
-    if not any(p.kind is p.VAR_KEYWORD for p in own.parameters.values()):
-        return own.replace(parameters=parameters)
+    parameters = [p for name, p in signature.parameters.items() if name != "self" and p.kind is not p.VAR_KEYWORD]
+    if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        return signature.replace(parameters=parameters)
     names = {p.name for p in parameters}
     kind = inspect.Parameter.KEYWORD_ONLY
     more = [inspect.Parameter(n, kind, default=o.default, annotation=Any) for n, o in OPTIONS.items() if n not in names]
-    return own.replace(parameters=[*parameters, *more])
+    return signature.replace(parameters=[*parameters, *more])
 
 
 def set_scale(parts: Settings, factor: float | None) -> None:
@@ -306,9 +306,9 @@ class _Attribute:
         self._settings(instance).change(self._name, value)
 
     def _settings(self, instance: Any) -> Settings:
-        found = vars(instance).get("_settings")
-        if isinstance(found, Settings):
-            return found
+        settings = vars(instance).get("_settings")
+        if isinstance(settings, Settings):
+            return settings
         raise AttributeError(f"{self._name} is an option, which is there once the constructor of Optimizer was called")
 
 
@@ -318,9 +318,9 @@ def add_attributes(cls: type) -> None:
         setattr(cls, name, _Attribute(name))
 
 
-def _one_of_two_names(name: str, other: str, given: Mapping[str, Any]) -> Any:
+def _one_of_two_names(name: str, other: str, values: Mapping[str, Any]) -> Any:
     """An argument that has two names. Raises HyperparameterError: they contradict each other."""
-    one, two = given[name], given[other]
+    one, two = values[name], values[other]
     if one is not None and two is not None and one != two:
         raise HyperparameterError(f"{other}={two!r} contradicts {name}={one!r}; give {name} only")
     return two if one is None else one

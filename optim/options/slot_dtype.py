@@ -14,7 +14,7 @@ from optim import lazy, slot_layout
 from optim.bits import codes
 from optim.bits.storage import BFLOAT16, INT8, SLOT_DTYPES
 from optim.errors import HyperparameterError, MismatchError
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 from optim.rule import VARIABLE, Rule, Slot
 
 if TYPE_CHECKING:

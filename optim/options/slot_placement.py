@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from optim.layouts import policies
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 
 
 class SlotPlacement(Part):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from optim.bits.noise import WORD
 from optim.errors import HyperparameterError
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
 
 
 class StochasticRounding(Part):

@@ -21,8 +21,8 @@ from optim import lazy
 from optim.arguments import boolean, patterns
 from optim.errors import HyperparameterError
 from optim.hyperparameters import to_number
-from optim.options.around import Around
-from optim.options.part import Option, Part
+from optim.options.base import Option, Part
+from optim.options.rule_wrapper import RuleWrapper
 from optim.rule import Arrays, Rule, Scalars
 from optim.state.names import matches
 
@@ -48,7 +48,7 @@ def _check(value: Any) -> float | None:
 
 
 @dataclass(frozen=True)
-class CoupledDecay(Around):
+class CoupledDecay(RuleWrapper):
     """A rule whose gradients have weight decay in them."""
 
     @property
@@ -85,12 +85,12 @@ class WeightDecay(Part):
         ),
     }
 
-    def __init__(self, given: Mapping[str, Any], tracked: TrackedVariables, rule: Rule | None):
-        self.weight_decay = _check(given["weight_decay"])
-        self.decoupled_weight_decay = boolean("decoupled_weight_decay", given["decoupled_weight_decay"])
+    def __init__(self, values: Mapping[str, Any], tracked: TrackedVariables, rule: Rule | None):
+        self.weight_decay = _check(values["weight_decay"])
+        self.decoupled_weight_decay = boolean("decoupled_weight_decay", values["decoupled_weight_decay"])
         rate = "learning_rate_in_weight_decay"
-        self.learning_rate_in_weight_decay = boolean(rate, given[rate])
-        self.patterns = patterns("weight_decay_exclude", given["weight_decay_exclude"])
+        self.learning_rate_in_weight_decay = boolean(rate, values[rate])
+        self.patterns = patterns("weight_decay_exclude", values["weight_decay_exclude"])
         self.variables: list[tf.Variable] = []
         self._tracked = tracked
         self._rule = rule
@@ -111,7 +111,7 @@ class WeightDecay(Part):
                 " decay into the gradient"
             )
 
-    def around(self, rule: Rule) -> Rule:
+    def wrap(self, rule: Rule) -> Rule:
         """The rule of the optimizer out of that of its class."""
         return rule if self.decoupled_weight_decay else CoupledDecay(rule)
 
@@ -155,10 +155,10 @@ class WeightDecay(Part):
     def amount(self, tracked: Tracked) -> float | None:
         """The weight decay of a variable; None for none."""
         if tracked.index not in self._amounts:
-            given = self.weight_decay
+            decay = self.weight_decay
             if self._rule is not None:
-                given = self._rule.weight_decay(given, list(tracked.variable.shape), tracked.names)
-            self._amounts[tracked.index] = None if not given or self.is_excluded(tracked) else given
+                decay = self._rule.weight_decay(decay, list(tracked.variable.shape), tracked.names)
+            self._amounts[tracked.index] = None if not decay or self.is_excluded(tracked) else decay
         return self._amounts[tracked.index]
 
     def amounts(self, tracked: Sequence[Tracked]) -> list[float | None]:

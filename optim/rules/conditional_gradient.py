@@ -78,6 +78,6 @@ def _first_singular(xp: Any, gradient: Any) -> Any:
     for _ in range(SQUARINGS):
         square = square / _norm(xp, square)
         square = xp.matmul(square, square)
-    found = xp.matmul(square, g)
-    found = found / _norm(xp, found)
-    return found if wide else xp.transpose(found)
+    vector = xp.matmul(square, g)
+    vector = vector / _norm(xp, vector)
+    return vector if wide else xp.transpose(vector)

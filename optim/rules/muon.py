@@ -102,8 +102,8 @@ class MuonRule(Whole):
             "beta_2": hyper["adam_beta_2"],
             "epsilon": hyper["epsilon"],
         }
-        own = {"lr": hyper["learning_rate"], **{k: hyper[k] for k in ("momentum", "muon_a", "muon_b", "muon_c")}}
-        return own | {ADAM + name: value for name, value in self._adam.coefficients(xp, adam, step).items()}
+        values = {"lr": hyper["learning_rate"], **{k: hyper[k] for k in ("momentum", "muon_a", "muon_b", "muon_c")}}
+        return values | {ADAM + name: value for name, value in self._adam.coefficients(xp, adam, step).items()}
 
     def update(self, xp: Any, variable: Any, gradient: Any, slots: Arrays, c: Scalars) -> tuple[Any, Arrays]:
         if "v" in slots:

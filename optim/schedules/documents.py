@@ -67,10 +67,10 @@ def from_config(document: Mapping[str, Any]) -> LearningRateSchedule:
             " put the live schedule object into config['learning_rate']"
         )
     try:
-        made = KNOWN[name].from_config(document["config"])
+        schedule = KNOWN[name].from_config(document["config"])
     except (KeyError, TypeError) as error:
         raise HyperparameterError(f"the config of schedule {name} does not fit it: {error}") from error
     dtype = document.get("dtype", "float32" if str(document.get("module")).partition(".")[0] in KERAS else "float64")
-    if isinstance(made, Stock) and dtype != "float64":
-        made._dtype = str(dtype)
-    return made
+    if isinstance(schedule, Stock) and dtype != "float64":
+        schedule._dtype = str(dtype)
+    return schedule

@@ -41,7 +41,7 @@ class Formula(LearningRateSchedule):
     DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
     def __init__(self, operations: Sequence[Sequence[Any]], name: str = "Formula"):
-        self.operations = [list(each) for each in operations]
+        self.operations = [list(operation) for operation in operations]
         self.name = name
         try:
             rate = self._first()
@@ -78,19 +78,21 @@ class Formula(LearningRateSchedule):
         cast: Callable[[Any, str], Any],
         run: Callable[[str, Mapping[str, Any]], Any],
     ) -> Any:
-        made: list[Any] = []
-        for op, *taken in self.operations:
+        values: list[Any] = []
+        for op, *places in self.operations:
             if op not in ("Step", "Const", "Cast"):
-                inputs = zip(self.TAKES[op].split(), (made[place] for place in taken), strict=True)
-                made.append(run(op, dict(inputs)))
+                inputs = zip(self.TAKES[op].split(), (values[place] for place in places), strict=True)
+                values.append(run(op, dict(inputs)))
                 continue
-            dtype = taken[0 if op != "Cast" else 1]
+            dtype = places[0 if op != "Cast" else 1]
             if dtype not in self.DTYPES:
                 raise ValueError(f"{dtype!r} is not one of {', '.join(self.DTYPES)}")
-            made.append(
-                constant(taken[1], dtype) if op == "Const" else cast(step if op == "Step" else made[taken[0]], dtype)
+            values.append(
+                constant(places[1], dtype)
+                if op == "Const"
+                else cast(step if op == "Step" else values[places[0]], dtype)
             )
-        return made[-1]
+        return values[-1]
 
 
 KNOWN[Formula.__name__] = Formula

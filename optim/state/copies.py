@@ -23,7 +23,7 @@ def contents(config: Mapping[str, Any], state: State) -> tuple[Any, ...]:
         )
     scalars = dict(zip(state.scalars, weights.read(list(state.scalars.values())), strict=True))
     slots = [(slot, index, value.numpy()) for slot, index, value in state.slots.items()]
-    return dict(config), [t.given for t in tracked], [t.name for t in tracked], scalars, slots
+    return dict(config), [t.user_variable for t in tracked], [t.name for t in tracked], scalars, slots
 
 
 def restore(
@@ -46,9 +46,9 @@ def restore(
         state.scalars[name].assign(value)
     for slot, index, value in slots:
         tracked = state.tracked.at(index)
-        found = state.slots.find(slot, tracked)
-        if found is None:
-            optimizer.add_variable_from_reference(tracked.given, slot, value.shape, value)
+        copy = state.slots.find(slot, tracked)
+        if copy is None:
+            optimizer.add_variable_from_reference(tracked.user_variable, slot, value.shape, value)
         else:
-            found.assign(value)
+            copy.assign(value)
     return optimizer

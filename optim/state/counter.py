@@ -48,8 +48,8 @@ class Counter:
     def _is_known(self) -> bool:
         """Whether there are numbers; they are looked up once there is a kernel."""
         if not self._numbers and library.status().available:
-            found = scalar_groups(self._handles)
-            self._groups, self._numbers = [group for group, _ in found], [number for _, number in found]
+            groups = scalar_groups(self._handles)
+            self._groups, self._numbers = [group for group, _ in groups], [number for _, number in groups]
         return bool(self._numbers)
 
 

@@ -18,7 +18,7 @@ def initializer_of(initializer: Any) -> Callable[..., Any]:
         raise HyperparameterError(f"initializer must be a callable or a name, got {initializer!r}")
     known = {"zeros": tf.zeros, "ones": tf.ones}.get(initializer.lower())  # the usual case, without importing Keras
     try:
-        found = known or tf.keras.initializers.get(initializer)
+        initialize = known or tf.keras.initializers.get(initializer)
     except (ImportError, ValueError) as error:
         raise HyperparameterError(f"initializer must be a callable or a name, got {initializer!r}: {error}") from error
-    return lambda shape, dtype: tf.convert_to_tensor(found(shape, dtype=dtype), dtype)
+    return lambda shape, dtype: tf.convert_to_tensor(initialize(shape, dtype=dtype), dtype)

@@ -18,8 +18,8 @@ from tensorflow.experimental import dtensor
 from tensorflow.python.framework import auto_control_deps, func_graph
 
 from optim import devices
-from optim.layouts.boxes import region_of
 from optim.layouts.placement import from_host
+from optim.layouts.shard_slices import region_of
 
 _numbers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By identity: the numbers that some function has."""
@@ -37,19 +37,19 @@ def number_of(variable: Any, slots: Sequence[Any] = ()) -> Any:
             region = region_of(variable.shape.as_list(), layout, None, place) or (0, 0, 0)
             with tf.device(handles[k].device):
                 empty = tf.constant([], tf.int64, [0])
-                mine, at = [each[k] for each in slot_handles], tf.constant(region, tf.int64)
+                mine, at = [slot_row[k] for slot_row in slot_handles], tf.constant(region, tf.int64)
                 group, number = devices.call("DtoptGroup", [handles[k]], mine, [], [], empty, empty, at, empty)
             groups.append(group)
             numbers.append(int(number.numpy()))
     return numbers_of(layout.mesh, numbers, [variable, *slots], (variable, groups))
 
 
-def numbers_of(mesh: dtensor.Mesh, numbers: Sequence[int], variables: Sequence[Any], kept: Any) -> Any:
+def numbers_of(mesh: dtensor.Mesh, numbers: Sequence[int], variables: Sequence[Any], references: Any) -> Any:
     """While tracing: return a DTensor that gives each device of a mesh the number of its group.
 
     Args:
       variables: the contents of the groups.
-      kept: objects that must live as long as the numbers, which a function captures.
+      references: objects that must live as long as the numbers, which a function captures.
     """
     with tf.init_scope():
         parts = []
@@ -57,7 +57,7 @@ def numbers_of(mesh: dtensor.Mesh, numbers: Sequence[int], variables: Sequence[A
             with tf.device(device):
                 parts.append(tf.constant(number, tf.int64, [1] * len(mesh.dim_names)))
         packed = dtensor.pack(parts, dtensor.Layout(mesh.dim_names, mesh))
-    packed.dtopt_kept = kept
+    packed.dtopt_kept = references
     packed.dtopt_handles = [variable.handle for variable in variables]
     _numbers[id(packed)] = packed
     return packed
@@ -82,9 +82,9 @@ def _dtopt_group_resolver(op: Any, reads: Any, writes: Any) -> bool:
     if not isinstance(op.graph, func_graph.FuncGraph):
         return False
     inside = op.graph.function_captures.by_val_internal
-    found = [numbers for key, numbers in _numbers.items() if key in inside]
-    given = [numbers for numbers in found if any(each is inside[id(numbers)] for each in op.inputs)]
-    handles = [inside[id(h)] for numbers in given for h in numbers.dtopt_handles if id(h) in inside]
+    known = [numbers for key, numbers in _numbers.items() if key in inside]
+    with_inputs = [numbers for numbers in known if any(numbers_ is inside[id(numbers)] for numbers_ in op.inputs)]
+    handles = [inside[id(h)] for numbers in with_inputs for h in numbers.dtopt_handles if id(h) in inside]
     new = [handle for handle in handles if handle not in writes]
     writes.update(new)
     return bool(new)

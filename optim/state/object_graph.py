@@ -80,17 +80,17 @@ class SlotNode(tf.Module):
     def __init__(self, former_names: FormerNames) -> None:
         super().__init__(name="slot")
         self._former_names = former_names
-        self._kept: dict[str, tuple[Tracked, tf.Variable]] = {}
-        self._found: set[str] = set()
+        self._slot_variables: dict[str, tuple[Tracked, tf.Variable]] = {}
+        self._restored: set[str] = set()
         self._looked_at = (0, 0)
         self._owners: tuple[Callable[[], Any], dict[str, str]] = (lambda: None, {})
 
     def _lookup_dependency(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        own = self._owner(name, _checkpoint_that_is_read())
-        found = None if own is None else super()._lookup_dependency(own, *args, **kwargs)
-        if own is not None and found is not None:
-            self._found.add(own)
-        return found
+        former = self._owner(name, _checkpoint_that_is_read())
+        dependency = None if former is None else super()._lookup_dependency(former, *args, **kwargs)
+        if former is not None and dependency is not None:
+            self._restored.add(former)
+        return dependency
 
     def _owner(self, name: str, checkpoint: Any) -> str | None:
         """Return the variable of the slot that a checkpoint calls `name`, by the variables found in it; None if it is
@@ -99,17 +99,21 @@ class SlotNode(tf.Module):
             return name
         if self._owners[0]() is not checkpoint:
             names = _names_in(checkpoint)
-            called = {own: names[id(t.variable)] for own, (t, _) in self._kept.items() if id(t.variable) in names}
+            called = {
+                current: names[id(t.variable)]
+                for current, (t, _) in self._slot_variables.items()
+                if id(t.variable) in names
+            }
             nobodys = dict.fromkeys(called, "")
-            self._owners = ref(checkpoint), {**nobodys, **{former: own for own, former in called.items()}}
+            self._owners = ref(checkpoint), {**nobodys, **{former: current for current, former in called.items()}}
         return self._owners[1].get(name, name) or None
 
     def keep(self, tracked: Tracked, variable: tf.Variable) -> None:
         """Track the slot of a variable, and assign the value that an earlier checkpoint has for it."""
         name, former, waiting = tracked.name, self._former_name(tracked), self._deferred_dependencies
-        self._kept[name] = tracked, variable
+        self._slot_variables[name] = tracked, variable
         if former in waiting:
-            self._found.add(name)
+            self._restored.add(name)
         of_another = waiting.pop(name, None) if former != name else None
         self._track_trackable(variable, name, overwrite=True)
         if former != name:
@@ -120,16 +124,16 @@ class SlotNode(tf.Module):
     def settle(self) -> None:
         """Give slots the values that a later checkpoint has under other names; warn about the rest."""
         waiting = self._deferred_dependencies
-        if not waiting or self._looked_at == (len(waiting), len(self._kept)):
+        if not waiting or self._looked_at == (len(waiting), len(self._slot_variables)):
             return
         with tf.init_scope():
-            for name, (tracked, variable) in self._kept.items():
+            for name, (tracked, variable) in self._slot_variables.items():
                 former = self._former_name(tracked)
                 if former != name and former in waiting:
                     self._handle_deferred_dependencies(former, variable)
-                    self._found.add(name)
-        self._looked_at = len(waiting), len(self._kept)
-        missing = [name for name in self._kept if name not in self._found]
+                    self._restored.add(name)
+        self._looked_at = len(waiting), len(self._slot_variables)
+        missing = [name for name in self._slot_variables if name not in self._restored]
         if waiting and missing:
             warnings.warn(
                 f"a checkpoint has slots of {_listed(waiting)}, which the optimizer was not built on; the slots of"
@@ -160,9 +164,9 @@ def _names_in(checkpoint: Any) -> dict[int, str]:
     nodes = checkpoint.object_graph_proto.nodes
     names = {
         id(variable): attribute.full_name
-        for number, found in _found_in(checkpoint).items()
+        for number, node in _found_in(checkpoint).items()
         for attribute in nodes[number].attributes
-        if (variable := variable_in(found)) is not None
+        if (variable := variable_in(node)) is not None
     }
     counts = Counter(names.values())
     return {key: name for key, name in names.items() if name and counts[name] == 1}
@@ -170,18 +174,18 @@ def _names_in(checkpoint: Any) -> dict[int, str]:
 
 def _found_in(checkpoint: Any) -> dict[int, Any]:
     """Return objects by their numbers in a checkpoint, including those that its reader has not reached yet."""
-    found = dict(checkpoint.object_by_proto_id.items())
-    pending = list(found.items())
+    nodes = dict(checkpoint.object_by_proto_id.items())
+    pending = list(nodes.items())
     for number, parent in pending:  # which grows
         children = checkpoint.object_graph_proto.nodes[number].children
         if not children or isinstance(parent, SlotNode):
             continue
         known = parent._trackable_children()
         for child in children:
-            if child.node_id not in found and isinstance(known.get(child.local_name), Trackable):
-                found[child.node_id] = known[child.local_name]
+            if child.node_id not in nodes and isinstance(known.get(child.local_name), Trackable):
+                nodes[child.node_id] = known[child.local_name]
                 pending.append((child.node_id, known[child.local_name]))
-    return found
+    return nodes
 
 
 def _listed(names: Any) -> str:

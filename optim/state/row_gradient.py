@@ -13,8 +13,8 @@ from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from optim.devices import handles_of
-from optim.layouts.boxes import region_of
 from optim.layouts.placement import layout_of
+from optim.layouts.shard_slices import region_of
 from optim.native import library, spmd
 from optim.native.direct import Held
 from optim.precision import float64s
@@ -147,21 +147,21 @@ def window_sums(gradients: Sequence[RowGradient]) -> list[tuple[Any, Any]]:
 
 def clear_windows(gradients: Sequence[Any]) -> None:
     """Discard gradients that no step uses: those that have a window start again at zero."""
-    given = [g for g in gradients if isinstance(g, RowGradient) and g.window is not None]
-    if given:
-        library.ops().dtopt_window_clear(**window_arguments(given))
+    with_window = [g for g in gradients if isinstance(g, RowGradient) and g.window is not None]
+    if with_window:
+        library.ops().dtopt_window_clear(**window_arguments(with_window))
 
 
 def take_rows(total: tf.Variable, rows: Any) -> Any:
     """Return these rows of a sum of gradients, and set them to zero."""
-    found, seen = [], set()
+    row_gradients, seen = [], set()
     for device, handle, region in _parts(total):
         with tf.device(device):
             sums = library.ops().dtopt_take_rows(total=handle, rows=rows, region=region, T=total.dtype)
         if region not in seen:  # other devices may have the same
-            found.append(sums)
+            row_gradients.append(sums)
         seen.add(region)
-    whole = found[0] if len(found) == 1 else tf.add_n(found)
+    whole = row_gradients[0] if len(row_gradients) == 1 else tf.add_n(row_gradients)
     return tf.reshape(whole, [-1, *total.shape[1:]])
 
 

@@ -21,7 +21,7 @@ class SlotTable:
         self._slots: dict[str, dict[int, tf.Variable]] = {}
         self._count = 0
         self._names_of: dict[int, tuple[str, ...]] = {}
-        self._kept: dict[Any, Any] = {}
+        self._cache: dict[Any, Any] = {}
         self.storage = Storage()
         """How slots and variables are stored that are not as steps compute."""
 
@@ -37,31 +37,31 @@ class SlotTable:
         self._count += tracked.index not in of_variables
         of_variables[tracked.index] = value
         self._names_of.pop(tracked.index, None)
-        self._kept.clear()
+        self._cache.clear()
 
     def names_of(self, tracked: Tracked) -> tuple[str, ...]:
         """Return the slots that a variable has."""
-        found = self._names_of.get(tracked.index)
-        if found is None:
-            found = self._names_of[tracked.index] = tuple(n for n in self._slots if tracked.index in self._slots[n])
-        return found
+        names = self._names_of.get(tracked.index)
+        if names is None:
+            names = self._names_of[tracked.index] = tuple(n for n in self._slots if tracked.index in self._slots[n])
+        return names
 
     def find(self, slot: str, tracked: Tracked) -> tf.Variable | None:
         return self._slots.get(slot, {}).get(tracked.index)
 
     def get(self, slot: str, tracked: Tracked) -> tf.Variable:
         """Return one slot variable. Raises UnknownVariableError."""
-        found = self.find(slot, tracked)
-        if found is None:
+        variable_ = self.find(slot, tracked)
+        if variable_ is None:
             raise UnknownVariableError(
                 f"variable {tracked} has no slot {slot!r}; the slots are {', '.join(self._slots) or 'none'}"
             )
-        return found
+        return variable_
 
     def of(self, tracked: Tracked, names: Sequence[str]) -> dict[str, tf.Variable]:
         """Return those of the named slots that the variable has."""
-        found = {name: self.find(name, tracked) for name in names}
-        return {name: variable for name, variable in found.items() if variable is not None}
+        variables = {name: self.find(name, tracked) for name in names}
+        return {name: variable for name, variable in variables.items() if variable is not None}
 
     def packing(self, tracked: Tracked, names: Sequence[str]) -> tuple[str, ...] | None:
         """The dtypes of a variable's named slots, if one of them is codes, or if it or the variable is rounded
@@ -80,15 +80,15 @@ class SlotTable:
         names = self.names_of(tracked) if self.storage.slot_dtype == INT8 else ()
         return any(name.endswith(slot_layout.SCALE) for name in names)
 
-    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+    def cached(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return the result of `make`, called once for a key, until there are further slots."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
     def traced(self, key: Any, function: Callable[..., Any]) -> Any:
         """Return `function`, in which these variables are constants, as a `tf.function`; made once for a key."""
-        return self.kept(key, lambda: tf.function(function, autograph=False))
+        return self.cached(key, lambda: tf.function(function, autograph=False))
 
     def items(self) -> Iterator[tuple[str, int, tf.Variable]]:
         """Yield (slot, index of the model variable, slot variable), slot by slot."""

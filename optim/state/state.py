@@ -90,10 +90,10 @@ class State:
 
     def counter(self, key: str) -> Counter:
         """Return the handle-level view of a scalar."""
-        found = self._counters.get(key)
-        if found is None or found.variable is not self.scalars[key]:
-            found = self._counters[key] = Counter(self.scalars[key])
-        return found
+        counter_ = self._counters.get(key)
+        if counter_ is None or counter_.variable is not self.scalars[key]:
+            counter_ = self._counters[key] = Counter(self.scalars[key])
+        return counter_
 
     def put_scalar(self, key: str, variable: tf.Variable) -> tf.Variable:
         """Store a variable of the whole optimizer, `optimizer/<key>` in its checkpoints."""
@@ -149,41 +149,41 @@ class State:
         if key in self.scalars or key == "slots":
             raise HyperparameterError(f"add_variable: the optimizer has a variable {key!r} already; give another name")
         with tf.init_scope():
-            made = placement.new_variable(initializer_of(initializer)(dims, dtype=dtype), dtype, key, layout)
-        return self.put_scalar(key, made)
+            variable = placement.new_variable(initializer_of(initializer)(dims, dtype=dtype), dtype, key, layout)
+        return self.put_scalar(key, variable)
 
     # Model variables.
 
-    def track(self, given: Iterable[Any], names: Iterable[str] | None = None) -> list[Tracked]:
+    def track(self, variables: Iterable[Any], names: Iterable[str] | None = None) -> list[Tracked]:
         """Track all these model variables, or none of them if one is invalid; tracked ones stay unchanged.
 
         Raises:
           GradientsError: not a variable. MismatchError: the optimizer was made with a mesh and a variable is not on it.
         """
-        given = list(given)
-        chosen: list[str | None] = [None] * len(given) if names is None else list(names)
-        for item in given:
+        variables = list(variables)
+        chosen: list[str | None] = [None] * len(variables) if names is None else list(names)
+        for item in variables:
             self._check_mesh(item)
         known = len(self.tracked)
-        found = [self.tracked.add(item, name) for item, name in zip(given, chosen, strict=True)]
+        tracked_ = [self.tracked.add(item, name) for item, name in zip(variables, chosen, strict=True)]
         if len(self.tracked) > known:
             self._former_names.read_again()
         self._adopt_mesh()
-        return found
+        return tracked_
 
     @property
     def given_mesh(self) -> dtensor.Mesh | None:
         """The mesh that the optimizer was made with, whatever the mesh of its variables."""
         return self.mesh if self._mesh_was_given else None
 
-    def _check_mesh(self, given: Any) -> None:
-        layout = placement.layout_of(unwrap(given))
+    def _check_mesh(self, variable: Any) -> None:
+        layout = placement.layout_of(unwrap(variable))
         if not self._mesh_was_given or (layout is not None and layout.mesh == self.mesh):
             return
         assert self.mesh is not None
         where = "on no mesh" if layout is None else f"on mesh {layout.mesh.dim_names} {layout.mesh.shape()}"
         raise MismatchError(
-            f"variable {plain_name(given)!r} is {where}, the optimizer was made with mesh={self.mesh.dim_names}"
+            f"variable {plain_name(variable)!r} is {where}, the optimizer was made with mesh={self.mesh.dim_names}"
             f" {self.mesh.shape()}; put the variable there, or make the optimizer with mesh=None to mix"
         )
 
@@ -224,9 +224,9 @@ class State:
         Raises:
           MismatchError: a slot filled with a number, for a variable whose shape is not fully known; or no dims are.
         """
-        found = self.slots.find(slot, tracked)
-        if found is not None:
-            return found
+        existing = self.slots.find(slot, tracked)
+        if existing is not None:
+            return existing
         if value is None or tracked.variable.shape.rank is None:
             check_has_shape(slot, tracked)
         shape = tracked.variable.shape.as_list()
@@ -237,20 +237,20 @@ class State:
         name = slot_variable_name(slot, tracked.variable)
         with placement.beside(tracked.variable), _on_host(layout) if is_counter else nullcontext():
             if value is None:
-                made = placement.filled_variable(shape, fill, dtype, name, layout)
+                variable = placement.filled_variable(shape, fill, dtype, name, layout)
             else:
-                made = placement.new_variable(value, dtype, name, layout)
-        return self.put_slot(slot, tracked, made)
+                variable = placement.new_variable(value, dtype, name, layout)
+        return self.put_slot(slot, tracked, variable)
 
     def new_block_slot(self, slot: str, tracked: Tracked, blocks: int, fill: float) -> tf.Variable:
         """Make and keep a float32 slot of one number for each block of elements of a variable on no mesh."""
-        found = self.slots.find(slot, tracked)
-        if found is not None:
-            return found
+        existing = self.slots.find(slot, tracked)
+        if existing is not None:
+            return existing
         with placement.beside(tracked.variable):
             name = slot_variable_name(slot, tracked.variable)
-            made = placement.filled_variable([blocks], fill, tf.float32, name, None)
-        return self.put_slot(slot, tracked, made)
+            variable = placement.filled_variable([blocks], fill, tf.float32, name, None)
+        return self.put_slot(slot, tracked, variable)
 
     def new_copy(self, slot: str, tracked: Tracked, policy: Placement, dtype: tf.DType) -> tf.Variable:
         """Make and store a slot that starts as the value of its variable.
@@ -261,9 +261,9 @@ class State:
         if _has_value(tracked):
             value = tf.cast(tracked.variable.read_value(), dtype)
             return self.new_slot(slot, tracked, policy, value=value, dtype=dtype)
-        made = self.new_slot(slot, tracked, policy, dtype=dtype)
-        self._late.append((made, tracked))
-        return made
+        copy = self.new_slot(slot, tracked, policy, dtype=dtype)
+        self._late.append((copy, tracked))
+        return copy
 
     def copy_late_values(self) -> None:
         """Set the copies of variables that had no value at the time of copying."""
@@ -283,11 +283,11 @@ class State:
         self, slot: str, tracked: Tracked, policy: Placement, shape: Sequence[int] | None, initial_value: Any
     ) -> tf.Variable:
         """Return the result of `Optimizer.add_variable_from_reference`."""
-        found = self.slots.find(slot, tracked)
-        if found is not None:
+        existing = self.slots.find(slot, tracked)
+        if existing is not None:
             dims = tracked.variable.shape.as_list() if shape is None else [int(n) for n in shape]
-            if (slot, tracked.index) in self._references and found.shape.as_list() == dims:
-                return found  # a subclass's `build` that is called again
+            if (slot, tracked.index) in self._references and existing.shape.as_list() == dims:
+                return existing  # a subclass's `build` that is called again
             raise HyperparameterError(
                 f"add_variable_from_reference: variable {tracked} has a slot {slot!r} already; give another name"
             )
@@ -299,8 +299,8 @@ class State:
         value = tf.zeros(dims, tracked.variable.dtype) if initial_value is None else initial_value
         name = slot_variable_name(slot, tracked.variable)
         with placement.beside(tracked.variable):
-            made = placement.new_variable(value, tracked.variable.dtype, name, layout)
-        return self.put_slot(slot, tracked, made)
+            variable = placement.new_variable(value, tracked.variable.dtype, name, layout)
+        return self.put_slot(slot, tracked, variable)
 
     def placeholder(self, tracked: Tracked) -> tf.Variable:
         """Return a scalar zero on the mesh of a variable, for a slot that it does not have."""

@@ -23,10 +23,10 @@ def unwrap(variable: Any) -> tf.Variable:
     Raises:
       GradientsError: not a variable.
     """
-    found = variable_in(variable)
-    if found is None:
+    inner = variable_in(variable)
+    if inner is None:
         raise GradientsError(f"expected a variable, got {type(variable).__name__}: {str(variable)[:80]!r}")
-    return found
+    return inner
 
 
 def variable_in(value: Any) -> tf.Variable | None:
@@ -43,12 +43,12 @@ def variable_in(value: Any) -> tf.Variable | None:
 class Tracked:
     """One model variable that an optimizer was built on.
 
-    `given` is the caller's object, `variable` the `tf.Variable` in it, `name` its unique name in checkpoints.
+    `user_variable` is the caller's object, `variable` the `tf.Variable` in it, `name` its unique name in checkpoints.
     """
 
     index: int
     name: str
-    given: Any
+    user_variable: Any
     variable: tf.Variable
     layout: dtensor.Layout | None
     mesh: dtensor.Mesh | None
@@ -71,12 +71,12 @@ class Tracked:
     @property
     def is_overwritten(self) -> bool:
         """Whether steps assign the gradient to it unchanged (`overwrite_with_gradient` of Keras, for float8 scales)."""
-        return bool(getattr(self.given, "overwrite_with_gradient", False))
+        return bool(getattr(self.user_variable, "overwrite_with_gradient", False))
 
     @property
     def names(self) -> tuple[str, str]:
         """The names that regular expressions of options match: its name in checkpoints, and its own."""
-        return self.name, plain_name(self.given)
+        return self.name, plain_name(self.user_variable)
 
 
 class TrackedList(list[Tracked]):
@@ -119,10 +119,10 @@ class TrackedVariables:
         return id(unwrap(variable)) in self._by_id
 
     def __getitem__(self, variable: Any) -> Tracked:
-        found = self._by_id.get(id(unwrap(variable)))
-        if found is None:
+        item = self._by_id.get(id(unwrap(variable)))
+        if item is None:
             raise UnknownVariableError(self._why_unknown(plain_name(variable)))
-        return found
+        return item
 
     def _why_unknown(self, name: str) -> str:
         if name in self._names:
@@ -149,37 +149,37 @@ class TrackedVariables:
                 f"{len(gradients)} gradients for the {len(self)} variables that the optimizer was built on; pass"
                 " trainable_variables"
             )
-        return [item.given for item in self]
+        return [item.user_variable for item in self]
 
     def recall(self, variables: Sequence[Any]) -> TrackedList | None:
         """Return the last result of `find`, if it was for the same variables."""
-        ids, _, found = self._last
-        return found if ids == tuple(map(id, variables)) else None
+        ids, _, items = self._last
+        return items if ids == tuple(map(id, variables)) else None
 
     def find(self, variables: Sequence[Any]) -> TrackedList:
         """Look up each variable by identity. Raises UnknownVariableError."""
-        found = TrackedList(self[variable] for variable in variables)
-        if all(item.variable is variable for item, variable in zip(found, variables, strict=True)):
+        items = TrackedList(self[variable] for variable in variables)
+        if all(item.variable is variable for item, variable in zip(items, variables, strict=True)):
             # References prevent reuse of an id by another object. Wrappers may change their contents.
-            self._last = (tuple(map(id, variables)), list(variables), found)
-        return found
+            self._last = (tuple(map(id, variables)), list(variables), items)
+        return items
 
-    def add(self, given: Any, name: str | None = None) -> Tracked:
+    def add(self, value: Any, name: str | None = None) -> Tracked:
         """Track a variable; return a tracked one unchanged."""
-        variable = unwrap(given)
+        variable = unwrap(value)
         if id(variable) in self._by_id:
             return self._by_id[id(variable)]
-        unique = self._unique(name or plain_name(given))
+        unique = self._unique(name or plain_name(value))
         layout = placement.layout_of(variable)
         mesh = None if layout is None else layout.mesh
         mesh = self._meshes.setdefault(mesh, mesh)  # one object for each, found by identity
         text = None if layout is None else layout.to_string()
         shape = tuple(variable.shape.as_list()) if variable.shape.is_fully_defined() else None
         number = variable.dtype.as_datatype_enum
-        wanted = direct.expected(text, number, shape)
-        constrained = given is not variable or variable.constraint is not None
-        found = (len(self._items), unique, given, variable, layout, mesh, text, shape, number, wanted, constrained)
-        tracked = Tracked(*found)
+        expected = direct.expected(text, number, shape)
+        constrained = value is not variable or variable.constraint is not None
+        fields = (len(self._items), unique, value, variable, layout, mesh, text, shape, number, expected, constrained)
+        tracked = Tracked(*fields)
         self._items.append(tracked)
         self.any_overwritten = self.any_overwritten or tracked.is_overwritten
         self._by_id[id(variable)] = tracked

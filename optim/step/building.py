@@ -78,12 +78,12 @@ class Builder:
         zero, as in Keras, and not part of the state.
         """
         tracked = self._state.tracked[variable]
-        found = self._state.slots.find(name, tracked)
+        variable_ = self._state.slots.find(name, tracked)
         rule = self._algorithm.rule_of(tracked)
-        own = () if rule is None else rule.slots
-        if found is None and self._state.built and any(slot.name == name for slot in own):
+        declared = () if rule is None else rule.slots
+        if variable_ is None and self._state.built and any(slot.name == name for slot in declared):
             return self._state.placeholder(tracked)
-        return found if found is not None else self._state.slots.get(name, tracked)
+        return variable_ if variable_ is not None else self._state.slots.get(name, tracked)
 
     def add_variable_from_reference(
         self, model_variable: Any, variable_name: str, shape: Sequence[int] | None = None, initial_value: Any = None

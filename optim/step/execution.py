@@ -64,10 +64,10 @@ class Execution:
 
     def _new_report(self) -> ExecutorReport:
         reason = self._why_portable()
-        asked = self._settings.execution
-        if asked.executor == "local" and reason:
+        options = self._settings.execution
+        if options.executor == "local" and reason:
             raise UnsupportedError(f'executor="local" is impossible here: {reason}; use executor="auto"')
-        if asked.jit_compile and reason:
+        if options.jit_compile and reason:
             raise UnsupportedError(f"jit_compile=True needs the local executor, which is impossible here: {reason}")
         names = {item.name: self._kernel_name(item, bool(reason)) for item in self._state.tracked}
         why = reason or "every shard can be updated in place"
@@ -158,8 +158,8 @@ class Execution:
 
     def _why_no_kernel(self, item: Tracked, is_portable: bool) -> str:
         """Explain why dtopt's own kernel does not update a variable in an eager step; empty if it does."""
-        rule, asked = self._rule_of(item), self._settings.execution.executor
-        if is_portable and (rule is None or item.mesh is not None or asked == "portable"):
+        rule, executor = self._rule_of(item), self._settings.execution.executor
+        if is_portable and (rule is None or item.mesh is not None or executor == "portable"):
             return "the steps are portable"
         return native.why_not(rule, item, self._state.slots)
 
@@ -199,8 +199,8 @@ class Execution:
         return self._by_row[item.index]
 
     def _takes_rows(self, item: Tracked, is_eager: bool) -> bool:
-        rule, state, asked = self._rule_of(item), self._state, self._settings.execution.executor
-        if rule is None or asked == "portable" or not rows.are_possible(item.layout) or state.slots.has_codes(item):
+        rule, state, executor = self._rule_of(item), self._state, self._settings.execution.executor
+        if rule is None or executor == "portable" or not rows.are_possible(item.layout) or state.slots.has_codes(item):
             return False
         if native.on_gpu(item) and not (
             rule.elementwise and (self.keeps_rows(item) or self._squares_all_rows(rule, item))
@@ -217,7 +217,7 @@ class Execution:
         """Whether a GPU gets all rows of a gradient with the sums of their squares, because all of them move."""
         if not self._squares or self._settings.lazy_rows.applies_to(item) or not native.adds_up_on(item):
             return False
-        return not native.why_not(rule, item, self._state.slots, each=True)
+        return not native.why_not(rule, item, self._state.slots, is_sum=True)
 
     def _why_not_in_shards(self, item: Tracked) -> str:
         """Explain why a variable cannot be updated shard by shard; empty if it can."""
@@ -239,8 +239,8 @@ class Execution:
 
     def check_traceable(self, tracked: Sequence[Tracked]) -> None:
         """Refuse, while tracing, steps that TensorFlow would run incorrectly."""
-        asked, state = self._settings.execution, self._state
-        if asked.executor == "local":
+        options, state = self._settings.execution, self._state
+        if options.executor == "local":
             raise UnsupportedError(
                 'executor="local" steps outside of tf.function: compute gradients in the function, return them, and'
                 " call apply_gradients on them eagerly"
@@ -254,14 +254,14 @@ class Execution:
         if meshes != {None}:
             program_order.warn_if_not_kept()
         for slot, index, variable in state.slots.items():
-            layout, own = state.tracked.at(index).layout, placement.layout_of(variable)
-            if layout is not None and own is not None and not placement.is_finer(own, layout):
+            layout, variable_layout = state.tracked.at(index).layout, placement.layout_of(variable)
+            if layout is not None and variable_layout is not None and not placement.is_finer(variable_layout, layout):
                 raise UnsupportedError(
                     f"slot {slot!r} of {state.tracked.at(index)} is sharded across its variable's layout; a read"
                     " of the variable after the step in the same tf.function would give its old value (TensorFlow"
                     " 2.21); call apply_gradients eagerly"
                 )
-        if asked.jit_compile and meshes != {None}:
+        if options.jit_compile and meshes != {None}:
             raise UnsupportedError(
                 "jit_compile=True has no effect inside a tf.function over DTensors, which TensorFlow never compiles;"
                 " call apply_gradients eagerly, or leave jit_compile out"

@@ -19,7 +19,7 @@ from optim.errors import UnsupportedError
 KERNEL = "DtoptStep"
 WITHOUT = 'save the tf.function that it comes from, which is then traced again, or use executor="portable"'
 
-_told: weakref.WeakSet[Any] = weakref.WeakSet()
+_reported: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def is_written() -> bool:
@@ -33,10 +33,10 @@ def check(graph: tf.Graph) -> None:
     Raises:
       UnsupportedError: on a mesh, TensorFlow cannot write the inputs of the kernel's op.
     """
-    if graph in _told or not _has_kernel(graph):
+    if graph in _reported or not _has_kernel(graph):
         return
     with tf.init_scope():  # out of a signature that is being traced
-        on_mesh = any(isinstance(given, tf.Tensor) and dtensor.is_dtensor(given) for given, _ in graph.captures)
+        on_mesh = any(isinstance(value, tf.Tensor) and dtensor.is_dtensor(value) for value, _ in graph.captures)
     if on_mesh:
         raise UnsupportedError(
             f"concrete function {graph.name} holds a step on a mesh by dtopt's kernel, which no SavedModel can hold;"
@@ -44,7 +44,7 @@ def check(graph: tf.Graph) -> None:
             " TensorFlow cannot run steps on a mesh from a SavedModel: to train on, tf.train.Checkpoint or"
             " optim.save_checkpoint keep the state"
         )
-    _told.add(graph)
+    _reported.add(graph)
     warnings.warn(
         f"concrete function {graph.name} holds a step by dtopt's kernel: a program that loads this SavedModel has to"
         f" call optim.build_kernels() first. To do without, {WITHOUT}",

@@ -46,20 +46,20 @@ def split_pairs(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
 def check_distinct(variables: Sequence[Any]) -> None:
     """Raise GradientsError: not a variable, or the same variable twice."""
     seen: set[int] = set()
-    for given in variables:
-        variable = unwrap(given)
+    for value in variables:
+        variable = unwrap(value)
         if id(variable) in seen:
-            raise GradientsError(f"grads_and_vars names variable {plain_name(given)!r} twice; add its gradients up")
+            raise GradientsError(f"grads_and_vars names variable {plain_name(value)!r} twice; add its gradients up")
         seen.add(id(variable))
 
 
 def check_dtypes(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
     """Raise MismatchError: a variable that has a gradient contains integers, booleans or strings."""
-    for gradient, given in zip(gradients, variables, strict=True):
-        dtype = unwrap(given).dtype
+    for gradient, value in zip(gradients, variables, strict=True):
+        dtype = unwrap(value).dtype
         if gradient is not None and not (dtype.is_floating or dtype.is_complex):
             raise MismatchError(
-                f"variable {plain_name(given)!r} is {dtype.name}, and a step moves floating-point variables only;"
+                f"variable {plain_name(value)!r} is {dtype.name}, and a step moves floating-point variables only;"
                 " leave it out"
             )
 
@@ -98,13 +98,13 @@ def conform_all(
       The gradients, and the same as dtopt's own kernel has them, if it checked them and none needs a change.
     """
     if not by_kernel:
-        each = _conform_by_one if tf.executing_eagerly() else _conform_in_graph
-        return each(gradients, tracked, keeps_float32), None
-    found = direct.hold_if(gradients, tracked.expected)
+        conform_them = _conform_by_one if tf.executing_eagerly() else _conform_in_graph
+        return conform_them(gradients, tracked, keeps_float32), None
+    result = direct.hold_if(gradients, tracked.expected)
     conformed = list(gradients)
-    if isinstance(found, Held):
-        return conformed, found
-    for i in found:
+    if isinstance(result, Held):
+        return conformed, result
+    for i in result:
         conformed[i] = conform(gradients[i], tracked[i], keeps_float32)
     return conformed, None
 
@@ -204,14 +204,16 @@ def _on_mesh(gradient: Any, tracked: Tracked) -> Any:
             f"the gradient of {tracked} is not on the variable's mesh ({layout.mesh.dim_names}); compute it from"
             " DTensors, or put it there with dtensor.copy_to_mesh"
         )
-    found = dtensor.fetch_layout(gradient)
-    if layout is not None and found == layout:
+    own_layout = dtensor.fetch_layout(gradient)
+    if layout is not None and own_layout == layout:
         return gradient
     if layout is None:
-        raise MismatchError(f"the gradient of {tracked} is on a mesh ({found.mesh.dim_names}), the variable is not")
-    if found.mesh != layout.mesh:
         raise MismatchError(
-            f"the gradient of {tracked} is on mesh {found.mesh.dim_names} {found.mesh.shape()}, the variable on"
-            f" {layout.mesh.dim_names} {layout.mesh.shape()}"
+            f"the gradient of {tracked} is on a mesh ({own_layout.mesh.dim_names}), the variable is not"
+        )
+    if own_layout.mesh != layout.mesh:
+        raise MismatchError(
+            f"the gradient of {tracked} is on mesh {own_layout.mesh.dim_names} {own_layout.mesh.shape()},"
+            f" the variable on {layout.mesh.dim_names} {layout.mesh.shape()}"
         )
     return dtensor.relayout(gradient, layout)

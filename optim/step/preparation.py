@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from optim.algorithm import Algorithm
-from optim.executors.apart import AS_GIVEN, Apart
+from optim.executors.gradient_metadata import UNCHANGED, GradientMetadata
 from optim.executors.work import Work
 from optim.namespace import XP
 from optim.options.option_objects import GradientsClipOption
@@ -53,9 +53,9 @@ class Preparation(StepScalars):
         tracked: Sequence[Tracked],
         gradients: Sequence[Any],
         active: Sequence[Any] | None = None,
-        apart: Apart = AS_GIVEN,
+        metadata: GradientMetadata = UNCHANGED,
     ) -> Work:
-        """Return the input of an executor for a whole step; `apart`: what was done to the gradients before."""
+        """Return the input of an executor for a whole step; `metadata`: what was done to the gradients before."""
         settings, own_step = self._settings, self._algorithm.own_step
         lazy = settings.lazy_rows
         return Work(
@@ -69,16 +69,16 @@ class Preparation(StepScalars):
             decay_factors=self._decay_factors(tracked),
             active=active or [True] * len(tracked),
             lazy=[lazy.applies_to(t) for t in tracked] if lazy.patterns else [False] * len(tracked),
-            clip=GradientsClipOption() if apart.is_settled else settings.clipping.option,
+            clip=GradientsClipOption() if metadata.is_clipped else settings.clipping.option,
             has_averages=settings.averages.is_used,
             ema_momentum=self.ema_momentum,
             overwrite=self.overwrite,
-            loss_scale=1.0 if apart.is_settled and self.loss_scale is not None else self.loss_scale,
+            loss_scale=1.0 if metadata.is_clipped and self.loss_scale is not None else self.loss_scale,
             jit_compile=bool(settings.execution.jit_compile),
             only_ops=settings.execution.executor == "portable",
-            slices=[apart.slices.get(t.index) for t in tracked] if apart.slices else (),
-            named=[apart.named.get(t.index) for t in tracked] if apart.named else (),
-            held=apart.held,
+            slices=[metadata.slices.get(t.index) for t in tracked] if metadata.slices else (),
+            named=[metadata.named.get(t.index) for t in tracked] if metadata.named else (),
+            held_tensors=metadata.held_tensors,
             key=self.key,
         )
 

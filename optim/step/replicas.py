@@ -56,8 +56,8 @@ def summed(pairs: Pairs) -> list[tuple[Any, Any]]:
     if not tf.distribute.has_strategy():
         return list(pairs)
     context = tf.distribute.get_replica_context()
-    found = [gradient for gradient, _ in pairs if gradient is not None]
-    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, found) if found else ())
+    gradients = [gradient for gradient, _ in pairs if gradient is not None]
+    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, gradients) if gradients else ())
     return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]
 
 
@@ -71,13 +71,16 @@ def alike(pairs: Pairs) -> list[tuple[Any, Any]]:
     processes cannot be asked: there, all workers must have gradients for the same variables.
     """
 
-    def forms(strategy: Any, *own: Any) -> list[int]:
-        found = [set(strategy.experimental_local_results(each)) for each in own]
-        return [each.pop() if len(each) == 1 else DENSE for each in found]
+    def forms(strategy: Any, *forms_here: Any) -> list[int]:
+        forms_of = [set(strategy.experimental_local_results(result)) for result in forms_here]
+        return [result.pop() if len(result) == 1 else DENSE for result in forms_of]
 
-    own = [NONE if g is None else SPARSE if isinstance(g, tf.IndexedSlices) else DENSE for g, _ in pairs]
-    wanted = tf.distribute.get_replica_context().merge_call(forms, args=tuple(own))
-    return [(g if have == want else _dense(g, v), v) for (g, v), have, want in zip(pairs, own, wanted, strict=True)]
+    forms_here = [NONE if g is None else SPARSE if isinstance(g, tf.IndexedSlices) else DENSE for g, _ in pairs]
+    target_forms = tf.distribute.get_replica_context().merge_call(forms, args=tuple(forms_here))
+    return [
+        (g if have == want else _dense(g, v), v)
+        for (g, v), have, want in zip(pairs, forms_here, target_forms, strict=True)
+    ]
 
 
 def _dense(gradient: Any, variable: Any) -> Any:
@@ -111,9 +114,9 @@ def step(
         with tf.init_scope(), strategy.scope():
             build()
 
-        def update(_: Any, *own: Any) -> None:
+        def update(_: Any, *gradients_: Any) -> None:
             with _in_copy():
-                one(list(zip(own, variables, strict=True)))
+                one(list(zip(gradients_, variables, strict=True)))
 
         strategy.extended.update(anchor, update, args=tuple(gradients), group=False)
 

@@ -113,16 +113,16 @@ def summary(owner: str, signature: inspect.Signature, config: Callable[[], Mappi
     state."""
     defaults = {name: p.default for name, p in signature.parameters.items()}
     defaults |= {**asdict(GradientsClipOption()), **asdict(EMAOption())}
-    said = []
+    items = []
     try:
         for name, value in config().items():
             default = defaults.get(name)
             is_usual = (name == "name" and value == owner) or value == default or (not value and not default)
             if name == "learning_rate" or not is_usual:
-                said.append(f"{name}={_shown(name, value)}")
+                items.append(f"{name}={_shown(name, value)}")
     except DtoptError as error:
-        said = [f"config: {error}"]
+        items = [f"config: {error}"]
     steps = state.counter(slot_layout.ITERATIONS).now() if tf.executing_eagerly() else "?"
     return (
-        f"<{owner}({', '.join(said)}): {int(steps) if steps != '?' else steps} steps, {len(state.tracked)} variables>"
+        f"<{owner}({', '.join(items)}): {int(steps) if steps != '?' else steps} steps, {len(state.tracked)} variables>"
     )

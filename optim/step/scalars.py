@@ -62,8 +62,8 @@ class StepScalars:
         step = float(iterations + 1) if eager else xp.cast(iterations + 1, "float64")
         hyper["base_learning_rate"] = self.rate
         for group, (factor, constants) in self._groups(algorithm.rule).items():
-            given = {**hyper, "learning_rate": self.rate * factor, **constants}
-            scalars = algorithm.rule.coefficients(np if eager else xp, given, step)
+            values = {**hyper, "learning_rate": self.rate * factor, **constants}
+            scalars = algorithm.rule.coefficients(np if eager else xp, values, step)
             self.coefficients[group] = {n: float(v) for n, v in scalars.items()} if eager else scalars
 
     def _groups(self, rule: Rule) -> dict[Group, tuple[float, Mapping[str, float]]]:

@@ -22,7 +22,7 @@ from optim import slot_layout
 from optim.algorithm import Algorithm
 from optim.errors import NoGradientsError, UnsupportedError
 from optim.executors import local, one_op, portable
-from optim.executors.apart import AS_GIVEN, Apart
+from optim.executors.gradient_metadata import UNCHANGED, GradientMetadata
 from optim.executors.work import Work
 from optim.options import master_copies
 from optim.options.settings import Settings
@@ -31,8 +31,8 @@ from optim.state.state import State
 from optim.state.tracked import Tracked, TrackedList, plain_name, unwrap
 from optim.state.unsettled import Unsettled
 from optim.step import replicas
-from optim.step.conforming import Conforming
 from optim.step.execution import Execution
+from optim.step.gradient_inputs import GradientInputs
 from optim.step.gradients import (
     check_complex,
     check_distinct,
@@ -76,7 +76,7 @@ class Stepper:
         self._algorithm = algorithm
         self._state = state
         self._settings = settings
-        self._conforming = Conforming(algorithm, state, settings, self.execution)
+        self._gradient_inputs = GradientInputs(algorithm, state, settings, self.execution)
         self._build = build
         self._preparation = preparation
         settings.watch(self.options_changed)
@@ -183,9 +183,9 @@ class Stepper:
         missing = _check_some(gradients, variables)
         if tracked is None:
             if alone or not replicas.in_copy():
-                held = [unwrap(variable) for variable in variables]
-                replicas.check_alone(held)
-                replicas.check_not_on_servers(held)
+                distinct = [unwrap(variable) for variable in variables]
+                replicas.check_alone(distinct)
+                replicas.check_not_on_servers(distinct)
             check_dtypes(gradients, variables)
             self._build_once(variables)
             tracked = self._state.tracked.find(variables)
@@ -199,19 +199,19 @@ class Stepper:
             gradients = [gradient for gradient in gradients if gradient is not None]
         if tracked.has_complex:
             check_complex(tracked, self._settings.clipping.option.active, self._settings.loss_scale.is_used)
-        gradients, apart = self._conforming.conformed(gradients, tracked, executor)
+        gradients, metadata = self._gradient_inputs.conformed(gradients, tracked, executor)
         if self._state.tracked.any_overwritten:
             tracked, gradients = self._overwrite(tracked, gradients)
-            apart = replace(apart, held=None)
+            metadata = replace(metadata, held_tensors=None)
         if alone:
-            self._apply_eagerly(tracked, gradients, apart, executor)
+            self._apply_eagerly(tracked, gradients, metadata, executor)
         else:
             self.execution.check_traceable(tracked)
             self._state.place_scalars()
             self.traces.watch()
             gradients, checks = checked_when_run(gradients, tracked)
             with tf.control_dependencies(checks):
-                self._apply_traced(tracked, gradients, apart)
+                self._apply_traced(tracked, gradients, metadata)
 
     def _overwrite(self, tracked: TrackedList, gradients: list[Any]) -> tuple[TrackedList, list[Any]]:
         """Assign gradients to the variables that take them unchanged; return the others."""
@@ -228,28 +228,30 @@ class Stepper:
         indices = frozenset(item.index for item in without_gradient)
         if indices not in self._warned_of:
             self._warned_of.add(indices)
-            names = _names([item.given for item in without_gradient])
+            names = _names([item.user_variable for item in without_gradient])
             text = f"no gradients for {names}: they stay as they are. Does the loss depend on them?"
             warnings.warn(text, UserWarning, stacklevel=6)
 
     # Eagerly.
 
-    def _apply_eagerly(self, tracked: TrackedList, gradients: list[Any], apart: Apart, executor: str) -> None:
+    def _apply_eagerly(
+        self, tracked: TrackedList, gradients: list[Any], metadata: GradientMetadata, executor: str
+    ) -> None:
         counter = self._state.counter(slot_layout.ITERATIONS)
-        iterations = int(counter.now() if apart.held is None else counter.peek())  # reading these has waited
+        iterations = int(counter.now() if metadata.held_tensors is None else counter.peek())  # reading these has waited
         preparation = self._prepared(iterations)
         with Deferred():
             accumulation = self._settings.accumulation
             if accumulation.is_used:
-                members = accumulation.gather_eagerly(tracked, gradients, self._conforming.takes_rows)
+                members = accumulation.gather_eagerly(tracked, gradients, self._gradient_inputs.takes_rows)
                 if not members:
                     self._end_without_step(tracked, preparation)
                     return
                 tracked = TrackedList(member.tracked for member in members)
                 gradients = accumulation.take_mean(members, self._settings.masters.state_dtype)
-                apart = replace(apart, held=None)
+                metadata = replace(metadata, held_tensors=None)
                 local.wait_for_pending()
-            work = preparation.work(tracked, gradients, apart=apart)
+            work = preparation.work(tracked, gradients, metadata=metadata)
             constrained = _constrained(tracked)
             may_raise = bool(constrained) or self._algorithm.own_step is not None or tracked.has_complex
             with self._undone_on_error(tracked) if may_raise else nullcontext():
@@ -277,14 +279,14 @@ class Stepper:
 
     def _run(self, work: Work, executor: str) -> local.Stepped:
         """Run a step, and return whether there was one; afterwards counters may be read and set without waiting."""
-        apart = [i for i in range(len(work.tracked)) if work.is_apart(i)] if work.slices or work.named else []
-        if executor == "local" and not apart:
+        by_row = [i for i in range(len(work.tracked)) if work.needs_metadata(i)] if work.slices or work.named else []
+        if executor == "local" and not by_row:
             return local.run(work, self.execution.plan())
         stepped = work.loss_scale is None or portable.is_finite(work)
         if stepped and executor == "local":
-            rest = [i for i in range(len(work.tracked)) if i not in apart]
+            rest = [i for i in range(len(work.tracked)) if i not in by_row]
             local.run(work.only(rest), self.execution.plan())
-            work = work.only(apart)
+            work = work.only(by_row)
         if stepped:
             control = None if work.loss_scale is not None else one_op.control(work, portable.is_finite)
             portable.run(replace(work, control=control))
@@ -306,10 +308,10 @@ class Stepper:
 
     # In a graph.
 
-    def _apply_traced(self, tracked: Sequence[Tracked], gradients: list[Any], apart: Apart) -> None:
+    def _apply_traced(self, tracked: Sequence[Tracked], gradients: list[Any], metadata: GradientMetadata) -> None:
         accumulation = self._settings.accumulation
         if not accumulation.is_used:
-            self._step_in_graph(tracked, gradients, apart=apart)
+            self._step_in_graph(tracked, gradients, metadata=metadata)
             return
         complete = accumulation.gather(tracked, gradients)
 
@@ -332,12 +334,12 @@ class Stepper:
         tracked: Sequence[Tracked],
         gradients: Sequence[Any],
         active: Sequence[Any] | None = None,
-        apart: Apart = AS_GIVEN,
+        metadata: GradientMetadata = UNCHANGED,
     ) -> None:
         iterations = self._state.scalars[slot_layout.ITERATIONS]
         with one_op.place_of_scalars(tracked):
             preparation = self._prepared(iterations.read_value())
-            work = preparation.work(tracked, gradients, active, apart)
+            work = preparation.work(tracked, gradients, active, metadata)
             waits = work.loss_scale is not None and _constrained(tracked)  # which only follow a step that was taken
             work = replace(work, control=None if waits else one_op.control(work, portable.is_finite))
 
@@ -366,14 +368,14 @@ class Stepper:
 
     def _step_unless_left_out(self, preparation: Preparation, work: Work) -> None:
         """Run a step that a GPU may leave out, without a branch: a branch would wait before the launch."""
-        taken = one_op.was_taken(work)
+        was_taken = one_op.was_taken(work)
         iterations = self._state.scalars[slot_layout.ITERATIONS]
         with tf.control_dependencies(portable.run(work)):
-            iterations.assign_add(tf.cast(taken, iterations.dtype))
+            iterations.assign_add(tf.cast(was_taken, iterations.dtype))
             for name, value in preparation.new_scalars().items():
                 variable = self._state.scalars[name]
-                variable.assign(tf.where(taken, value, variable.read_value()))
-        self._settings.loss_scale.update_traced(taken)
+                variable.assign(tf.where(was_taken, value, variable.read_value()))
+        self._settings.loss_scale.update_traced(was_taken)
 
     # Both.
 
@@ -409,7 +411,7 @@ class Stepper:
     def _apply_constraints(self, constrained: Sequence[Tracked]) -> None:
         slots = self._state.slots
         for item in constrained:
-            value = item.given.constraint(master_copies.target(slots, item).read_value())
+            value = item.user_variable.constraint(master_copies.target(slots, item).read_value())
             master_copies.write(slots, item, value)
 
 
@@ -441,4 +443,4 @@ def _names(variables: Sequence[Any]) -> str:
 def _constrained(tracked: Sequence[Tracked]) -> list[Tracked]:
     if isinstance(tracked, TrackedList) and not tracked.may_be_constrained:
         return []
-    return [t for t in tracked if t.may_be_constrained and getattr(t.given, "constraint", None) is not None]
+    return [t for t in tracked if t.may_be_constrained and getattr(t.user_variable, "constraint", None) is not None]

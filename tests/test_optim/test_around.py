@@ -123,7 +123,7 @@ def test_copies_go_on_alike() -> None:
     for _ in range(3):
         optimizer.apply_gradients([(tf.constant([1.0, -1.0], tf.float64), variable)])
     other = copy.deepcopy(optimizer)
-    (twin,) = [t.given for t in other._state.tracked]
+    (twin,) = [t.user_variable for t in other._state.tracked]
     for one, its in ((optimizer, variable), (other, twin)):
         for _ in range(3):
             one.apply_gradients([(tf.constant([0.5, -1.0], tf.float64), its)])

@@ -21,7 +21,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 import optim
 from optim.errors import CheckpointError, UnsupportedError
-from optim.keras import making
+from optim.keras import for_keras
 from optim.keras.adapter import Adapter
 from optim.keras.keras_3 import Keras3Adapter
 from optim.keras.scaling import ScalesLosses, base_of
@@ -411,5 +411,5 @@ def test_a_view_of_keras_is_as_good_as_keras(view: str, module: Any) -> None:
 
 def test_before_any_keras_is_imported_it_is_that_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a program that makes its optimizer first: `tf.keras` is loaded when it is used."""
-    monkeypatch.setattr(making, "sys", SimpleNamespace(modules={}))
+    monkeypatch.setattr(for_keras, "sys", SimpleNamespace(modules={}))
     assert isinstance(optim.for_keras(optim.SGD(0.1)), keras.optimizers.Optimizer)

@@ -21,7 +21,7 @@ from optim.errors import UnsupportedError
 from optim.executors import one_op
 from optim.legacy import v1, v2
 from optim.state import row_gradient
-from optim.step import conforming
+from optim.step import gradient_inputs
 from tests.breadth import broad, covering
 
 START = np.array([[1.0, -2.0], [3.0, 0.5], [0.25, 4.0]], np.float32)
@@ -145,8 +145,8 @@ def test_sparse_gradients_are_gathered_row_by_row(traced: bool, mode: str, monke
 @pytest.mark.parametrize("mode", ["native_function"])
 def test_sparse_gradients_are_summed_row_by_row(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    own = conforming.row_gradient
-    monkeypatch.setattr(conforming, "row_gradient", lambda *given, **how: seen.append(given) or own(*given, **how))
+    own = gradient_inputs.row_gradient
+    monkeypatch.setattr(gradient_inputs, "row_gradient", lambda *given, **how: seen.append(given) or own(*given, **how))
     ends = [run(mirrored(), lambda m=m: m.Adagrad(0.1), sparse=True)[1] for m in (optim, tf_keras.optimizers)]
     assert seen
     np.testing.assert_allclose(copies(ends[0])[0], copies(ends[1])[0], rtol=1e-5, atol=1e-6)

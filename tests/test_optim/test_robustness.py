@@ -109,7 +109,7 @@ def test_a_copy_goes_on_as_the_original(make: Any, how: Any) -> None:
     optimizer.apply_gradients([(tf.constant([0.1, 0.2]), var)])
     optimizer.executor_report()
     other = how(optimizer)
-    (twin,) = [t.given for t in other._state.tracked]
+    (twin,) = [t.user_variable for t in other._state.tracked]
     assert twin is not var
     for one, its in ((optimizer, var), (other, twin)):
         one.apply_gradients([(tf.constant([0.3, -0.2]), its)])

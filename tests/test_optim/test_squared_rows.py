@@ -11,10 +11,10 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 import optim
-from optim.each import POWERS, Each, EachNamespace
 from optim.errors import MismatchError
 from optim.native.generate import builtin_programs, program_for
 from optim.step import gradients as dense_gradients
+from optim.summed_gradients import POWERS, NamespaceOfSums, SummedGradient
 from tests.breadth import broad, covering
 from tests.dtensor_asserts import value_of
 from tests.test_optim.kernel_support import ops_of
@@ -241,8 +241,8 @@ def test_in_replicas() -> None:
 def test_each_in_numpy() -> None:
     """What a rule asks of such a gradient, whichever arrays it is made of."""
     given = np.array([3.0, -4.0])
-    each = Each(given.sum(), lambda name: POWERS[name](given).sum())
-    xp = EachNamespace(np)
+    each = SummedGradient(given.sum(), lambda name: POWERS[name](given).sum())
+    xp = NamespaceOfSums(np)
     halved = each / 2.0
     found = [xp.square(halved), halved * halved, halved**2, xp.abs(-2.0 * each), each + 1.0, 2.0 - each, xp.sign(each)]
     assert [float(f) for f in found] == [6.25, 6.25, 6.25, 14.0, 0.0, 3.0, -1.0]

@@ -12,7 +12,7 @@ from tensorflow.experimental import dtensor
 
 import optim
 from optim.layouts import placement
-from optim.layouts.boxes import Box, box_of, partners
+from optim.layouts.shard_slices import Box, box_of, partners
 from tests.breadth import covering
 from tests.dtensor_asserts import value_of
 from tests.test_optim.cases import VARIANTS, WHOLE, Case, is_one_of_few, marked

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from optim.each import POWERS
 from optim.layouts.placement import relayout
 from optim.native.direct import Held
 from optim.precision import compute_dtype
+from optim.summed_gradients import POWERS
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Slices:
     rows: Any
 
     @classmethod
-    def of(cls, given: tf.IndexedSlices) -> Slices:
-        values, rows = tf.convert_to_tensor(given.values), tf.convert_to_tensor(given.indices)
+    def of(cls, gradient: tf.IndexedSlices) -> Slices:
+        values, rows = tf.convert_to_tensor(gradient.values), tf.convert_to_tensor(gradient.indices)
         return cls(tf.cast(values, compute_dtype(values.dtype)), tf.cast(rows, tf.int64))
 
     def summed(self, power: str, count: int, layout: Any) -> Any:
@@ -32,21 +32,21 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Apart:
+class GradientMetadata:
     """What was done to the gradients of a call before the step.
 
     Attributes:
-      is_settled: whether they are already divided by the loss scale, and clipped.
+      is_clipped: whether they are already divided by the loss scale, and clipped.
       slices: those whose gradients are squared one by one, by index of the variable.
       named: rows of `IndexedSlices` that were made dense, if other rows must not change, by index of the variable.
-      held: the gradients as dtopt's own kernel has them, if it took them all while they were checked.
+      held_tensors: the gradients as dtopt's own kernel has them, if it took them all while they were checked.
     """
 
-    is_settled: bool = False
+    is_clipped: bool = False
     slices: Mapping[int, Slices] = field(default_factory=dict)
     named: Mapping[int, Any] = field(default_factory=dict)
-    held: Held | None = None
+    held_tensors: Held | None = None
 
 
-AS_GIVEN = Apart()
+UNCHANGED = GradientMetadata()
 """Gradients that nothing has changed."""

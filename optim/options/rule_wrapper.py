@@ -13,7 +13,7 @@ from optim.rule import Arrays, Rule, Scalars, Slot
 
 
 @dataclass(frozen=True)
-class Around(Rule):
+class RuleWrapper(Rule):
     """A rule as it is; subclasses do something before or after."""
 
     rule: Rule

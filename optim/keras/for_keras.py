@@ -92,10 +92,10 @@ def _is_keras_3(keras: ModuleType) -> bool:
 
 
 def _imported_keras() -> ModuleType:
-    found = [sys.modules[name] for name in ("keras", "tf_keras") if name in sys.modules]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    modules = [sys.modules[name] for name in ("keras", "tf_keras") if name in sys.modules]
+    if len(modules) == 1:
+        return modules[0]
+    if modules:
         raise UnsupportedError(
             "both keras and tf_keras were imported; pass the one that your model is made with:"
             " for_keras(optimizer, keras)"
@@ -135,10 +135,10 @@ def _reduced(optimizer: Any) -> Any:
 
 
 def _again(inner: Any, keras: str, state: Mapping[str, Any] | None = None) -> Any:
-    made = for_keras(inner, import_module(keras))
+    optimizer = for_keras(inner, import_module(keras))
     if state:
-        made.load_own_variables(state)
-    return made
+        optimizer.load_own_variables(state)
+    return optimizer
 
 
 @cache
@@ -147,8 +147,8 @@ def _make_class(keras: ModuleType) -> type:
     if keras.backend.backend() in BACKENDS:
         return _registered(keras, (AnyBackend, theirs))
     trackable = tf.__internal__.tracking.Trackable
-    own = (theirs,) if issubclass(theirs, trackable) else (theirs, trackable)  # in Keras 3.0 it is not
-    return _registered(keras, (keras_3.Keras3Adapter if _is_keras_3(keras) else adapter.Adapter, *own))
+    bases = (theirs,) if issubclass(theirs, trackable) else (theirs, trackable)  # in Keras 3.0 it is not
+    return _registered(keras, (keras_3.Keras3Adapter if _is_keras_3(keras) else adapter.Adapter, *bases))
 
 
 @cache
@@ -159,8 +159,8 @@ def _make_scaling_class(keras: ModuleType) -> type:
 
 def _registered(keras: ModuleType, bases: tuple[type, ...]) -> type:
     """A class under the name that saved models have for all; `from_config` tells which it is."""
-    own = {"_keras": keras, "_around": staticmethod(partial(for_keras, keras=keras)), "__reduce__": _reduced}
-    made = type(NAME, bases, {**own, "__doc__": bases[0].__doc__})
-    made.__module__ = __name__
-    registered: type = keras.saving.register_keras_serializable(package=PACKAGE, name=NAME)(made)
+    members = {"_keras": keras, "_adapt": staticmethod(partial(for_keras, keras=keras)), "__reduce__": _reduced}
+    cls = type(NAME, bases, {**members, "__doc__": bases[0].__doc__})
+    cls.__module__ = __name__
+    registered: type = keras.saving.register_keras_serializable(package=PACKAGE, name=NAME)(cls)
     return registered

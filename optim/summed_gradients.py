@@ -10,7 +10,7 @@ POWERS: Mapping[str, Callable[[Any], Any]] = {"square": lambda x: x * x, "abs": 
 """Functions of each gradient before the sum: those with f(c·g) = f(c)·f(g)."""
 
 
-class Each:
+class SummedGradient:
     """A gradient that is the sum of several, times a `factor`: a rule computes with the sum and with sums of powers.
 
     Products with other arrays apply to each gradient; everything else in a rule applies to the sum. Keras 3's
@@ -28,29 +28,31 @@ class Each:
         self._factor = factor
 
     def power(self, name: str) -> Any:
-        found = self._power(name)
-        return found if self._factor is None else found * POWERS[name](self._factor)
+        power_ = self._power(name)
+        return power_ if self._factor is None else power_ * POWERS[name](self._factor)
 
-    def map(self, function: Callable[[Any], Any]) -> Each:
+    def map(self, function: Callable[[Any], Any]) -> SummedGradient:
         """Return the same with `function` applied to the sum, and to the sum of each power."""
-        return Each(function(self.total), lambda name: function(self._power(name)), self._factor)
+        return SummedGradient(function(self.total), lambda name: function(self._power(name)), self._factor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.total, name)
 
     def __mul__(self, other: Any) -> Any:
-        if isinstance(other, Each):
+        if isinstance(other, SummedGradient):
             return self.power("square") if other is self else self.total * other.total
-        return Each(self.total * other, self._power, other if self._factor is None else self._factor * other)
+        return SummedGradient(self.total * other, self._power, other if self._factor is None else self._factor * other)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Each:
+    def __truediv__(self, other: Any) -> SummedGradient:
         divisor = summed(other)
-        return Each(self.total / divisor, self._power, (1.0 if self._factor is None else self._factor) / divisor)
+        return SummedGradient(
+            self.total / divisor, self._power, (1.0 if self._factor is None else self._factor) / divisor
+        )
 
-    def __neg__(self) -> Each:
-        return Each(-self.total, self._power, self._factor)
+    def __neg__(self) -> SummedGradient:
+        return SummedGradient(-self.total, self._power, self._factor)
 
     def __abs__(self) -> Any:
         return self.power("abs")
@@ -86,12 +88,12 @@ class Each:
 
 
 def summed(value: Any) -> Any:
-    """Return an array; for `Each` of several, their sum."""
-    return value.total if isinstance(value, Each) else value
+    """Return an array; for `SummedGradient` of several, their sum."""
+    return value.total if isinstance(value, SummedGradient) else value
 
 
-class EachNamespace:
-    """The `xp` of a rule that computes with `Each`, made from its usual `xp`."""
+class NamespaceOfSums:
+    """The `xp` of a rule that computes with `SummedGradient`, made from its usual `xp`."""
 
     _OPERATORS: Mapping[str, Callable[..., Any]] = {
         "multiply": operator.mul,
@@ -112,7 +114,7 @@ class EachNamespace:
             return function
 
         def on_each(*args: Any, **kwargs: Any) -> Any:
-            if name in self._OPERATORS and any(isinstance(arg, Each) for arg in args):
+            if name in self._OPERATORS and any(isinstance(arg, SummedGradient) for arg in args):
                 return self._OPERATORS[name](*args)
             return function(*map(summed, args), **{key: summed(value) for key, value in kwargs.items()})
 
