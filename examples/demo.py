@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CASE = ROOT / "tests" / "fixtures" / "corpus" / "keras231-adam-amsgrad-mlp"
+CASE = ROOT / "tests" / "fixtures" / "cases" / "corpus" / "keras231-adam-amsgrad-mlp"
 """Where keras231.h5 is from; with what Keras 2.3.1 did next."""
 
 

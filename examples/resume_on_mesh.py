@@ -2,7 +2,7 @@
 
     python examples/resume_on_mesh.py MIGRATED CASE
 
-MIGRATED is what `dtopt migrate checkpoint` wrote; CASE is a folder of tests/fixtures/corpus, whose oracle.npz holds the
+MIGRATED is what `dtopt migrate checkpoint` wrote; CASE is a folder of tests/fixtures/cases/corpus, whose oracle.npz holds the
 gradients of the original framework's next six steps and its variables after each.
 """
 

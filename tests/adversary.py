@@ -1,6 +1,6 @@
 """Alters every case of a folder in every way and replays what is called exact: `python -m tests.adversary [FOLDER]`.
 
-FOLDER holds cases as `tests/fixtures/corpus` does, which is the default, or as `tests/fixtures/wild`. Each printed
+FOLDER holds cases as `tests/fixtures/cases/corpus` does, which is the default, or as `tests/fixtures/cases/wild`. Each printed
 line is an alteration after which a report said `exact` and the next steps were not the release's; `told` marks those
 that the source could have told.
 The last lines count, for each kind, how many were tried, refused, approximate, exact and right, exact and denied.
@@ -27,9 +27,9 @@ from optim.errors import DtoptError
 from tests import next_steps, wild_table
 from tests.alterations import Case
 from tests.alterations.alteration import Alteration
+from tests.places import CORPUS
 from tests.test_migrate.confirm import confirmed
 
-CORPUS = Path(__file__).parent / "fixtures" / "corpus"
 LISTS = ("weights.npz", "weights.npy", "weights.pkl")
 SAYS_ALL = ("h5", "keras", "saved_model")
 ROUNDING = 4.0
@@ -71,7 +71,7 @@ def case(folder: Path) -> Case:
 
 
 def _wild(folder: Path, document: dict[str, Any]) -> Case:
-    """A case as `tests/fixtures/wild` has them."""
+    """A case as `tests/fixtures/cases/wild` has them."""
     source = folder / document["source"]
     within = find_prefix(str(source)) or str(source)
     return Case(folder / "source", str(Path(within).relative_to(folder / "source")), wild_table.hints_of(document))

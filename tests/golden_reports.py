@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.places import CASE_FOLDER, FIXTURES
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-FIXTURES = Path(__file__).parent / "fixtures"
 REPORTS = FIXTURES / "reports.txt"
 TARGETS = {"slots": "target", "keras": "target.keras", "tf-keras": "target.h5", "list": "target.npz"}
 SELF_CONTAINED = ("h5", "keras", "saved_model")
@@ -40,18 +41,18 @@ VERIFY = ":verify"
 
 
 def sources() -> list[str]:
-    """Every checkpoint among the fixtures, relative to them."""
+    """Every checkpoint among the cases, relative to their folder."""
     from migrate.batches import naming
 
-    with _among_fixtures():
+    with _among_cases():
         found = naming._tree(".", "")
     return sorted(os.path.normpath(path) for path in found if not path.endswith(".npz") or "/source/" in path)
 
 
 @contextlib.contextmanager
-def _among_fixtures() -> Iterator[None]:
+def _among_cases() -> Iterator[None]:
     before = os.getcwd()
-    os.chdir(FIXTURES)
+    os.chdir(CASE_FOLDER)
     try:
         yield
     finally:
@@ -59,7 +60,7 @@ def _among_fixtures() -> Iterator[None]:
 
 
 def report(source: str, verify: bool = True) -> str:
-    """What the commands print about one source. Runs in the folder of the fixtures."""
+    """What the commands print about one source. Runs in the folder of the cases."""
     facts: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         hints = _hints(source, Path(folder))
@@ -84,7 +85,7 @@ def _commands(source: str, folder: str, hints: list[str], verify: bool) -> Itera
 
 def _hints(source: str, folder: Path) -> list[str]:
     """Options with the config, and for a list the variables, of the case that a source is part of."""
-    case = next((p / "case.json" for p in (FIXTURES / source).parents if (p / "case.json").is_file()), None)
+    case = next((p / "case.json" for p in (CASE_FOLDER / source).parents if (p / "case.json").is_file()), None)
     if case is None:
         return []
     document = json.loads(case.read_text())
@@ -198,13 +199,13 @@ def _of_hdf5(data: bytes) -> bytes:
 
 
 def _without_places(text: str, folder: str) -> str:
-    text = text.replace(folder, "FOLDER").replace(str(FIXTURES), "FIXTURES")
+    text = text.replace(folder, "FOLDER").replace(str(CASE_FOLDER), "FIXTURES")
     return re.sub(r"\b((?:tf_)?keras|TensorFlow|tensorflow) \d+\.\d+\.\d+(?= loaded it)", r"\1 VERSION", text)
 
 
 def reports(names: Sequence[str], processes: int = 1, verify: bool = True) -> Iterator[str]:
     """The report of each source, in order."""
-    with _among_fixtures():
+    with _among_cases():
         if processes == 1:
             yield from (report(name, verify) for name in names)
             return

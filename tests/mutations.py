@@ -1,6 +1,6 @@
 """Damages every file of every case in every way that a seed can think of: `python -m tests.mutations [FOLDER...]`.
 
-Each FOLDER holds cases as `tests/fixtures/corpus` and `tests/fixtures/wild` do, which are the default. `--rounds N`
+Each FOLDER holds cases as `tests/fixtures/cases/corpus` and `tests/fixtures/cases/wild` do, which are the default. `--rounds N`
 damages each file N times: as bytes, with knowledge of its format (`tests.structures`), and so that it looks as sound as
 before (`tests.plausible`). A child process does some and is left behind, so that what one of them does to memory or
 open files is seen, and hurts no other. Each printed line is a fault: a traceback, a refusal of many or unprintable
@@ -42,11 +42,11 @@ from migrate.bytes.messages import LONGEST
 from optim.errors import DtoptError
 from tests import adversary
 from tests.damages import BYTES
+from tests.places import CORPUS, WILD
 from tests.plausible import altered
 from tests.structures import restructured, strange_hint
 from tests.test_migrate.confirm import confirmed
 
-FIXTURES = Path(__file__).parent / "fixtures"
 SECONDS = 60
 MEMORY = 1 << 30
 AT_ONCE = 40
@@ -286,7 +286,7 @@ def _original(subject: Subject) -> Said | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("folders", nargs="*", type=Path, default=[FIXTURES / "corpus", FIXTURES / "wild"])
+    parser.add_argument("folders", nargs="*", type=Path, default=[CORPUS, WILD])
     parser.add_argument("--rounds", type=int, default=AT_ONCE)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--match", default="")

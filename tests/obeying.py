@@ -1,7 +1,7 @@
 """Types what `dtopt migrate checkpoint` says to type, until it says nothing more: `python -m tests.obeying [FOLDER]`.
 
 A report ends with one command that answers all that has one answer: typed as it is printed it leaves nothing of that
-open. FOLDER holds cases as `tests/fixtures/corpus` and `tests/fixtures/wild` do, which are the default. Every case is
+open. FOLDER holds cases as `tests/fixtures/cases/corpus` and `tests/fixtures/cases/wild` do, which are the default. Every case is
 tried without hints, as somebody who knows nothing of dtopt would, for every target. If there is no command, the options
 are taken that each refusal and each reason names, typed as they are printed, with the case's own truth where it leaves
 a place open (FILE, CLASS, N). Each printed line is a fault: an option that is not there, a quoting that a shell takes
@@ -33,8 +33,8 @@ from migrate.bytes.messages import LONGEST
 from migrate.errors import ContradictionError
 from optim.errors import DtoptError
 from tests import adversary
+from tests.places import CORPUS, WILD
 
-FIXTURES = Path(__file__).parent / "fixtures"
 TARGETS = {"slots": "", "keras": ".keras", "tf-keras": ".h5", "list": ".npz"}
 DEEPEST = 7
 Words = tuple[str, ...]
@@ -280,7 +280,7 @@ def faults(folder: Path) -> tuple[list[str], int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("folders", nargs="*", type=Path, default=[FIXTURES / "corpus", FIXTURES / "wild"])
+    parser.add_argument("folders", nargs="*", type=Path, default=[CORPUS, WILD])
     parser.add_argument("--match", default="")
     given = parser.parse_args()
     wrong = commands = 0

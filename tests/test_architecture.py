@@ -15,9 +15,9 @@ import pytest
 
 from migrate import generations
 from migrate.generations import GENERATIONS
+from tests.places import ROOT
 from tests.timing import HANGS
 
-ROOT = Path(__file__).parents[1]
 # package: what of this project it may import.
 ALLOWED = {
     "optim": {"optim"},

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from dtopt_cli.app import app
 from tests import servers
+from tests.places import CORPUS, ROOT
 from tests.timing import HANGS
 
-ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(?:\*Needs `(\w+)`\.\*\n\n)?```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """An example, and the package without which it is left out."""
 PAGES = [
@@ -126,7 +126,7 @@ def test_commands_take_an_old_file_from_s3_to_keras(tmp_path: Path) -> None:
     """The commands that a stranger types, with a bucket of moto's server under their name."""
     import boto3
 
-    old = ROOT / "tests/fixtures/corpus/keras224-adam-eps-none-nested/source/model.h5"
+    old = CORPUS / "keras224-adam-eps-none-nested/source/model.h5"
     typed = re.findall(
         r"^    dtopt (migrate .*s3://.*)$", (ROOT / "docs" / "remote.md").read_text("utf-8"), re.MULTILINE
     )

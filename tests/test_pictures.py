@@ -8,14 +8,13 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.places import ROOT
 from tools import pictures
 
-ROOT = Path(__file__).parents[1]
 ROUNDING = 1e-4
 """Relative, of a loss after 80 steps that began alike; measured: 2.6e-6."""
 

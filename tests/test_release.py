@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from optim.native import modules
+from tests.places import ROOT
 from tools import build, versions
 
-ROOT = Path(__file__).resolve().parent.parent
 BACKEND = "import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
 
 

@@ -20,9 +20,8 @@ import optim
 from optim import errors
 from optim.legacy import v1, v2
 from optim.schedules import phases
+from tests.places import ROOT
 from tools import site_hooks
-
-ROOT = Path(__file__).parents[1]
 
 
 def _public(module: ModuleType) -> list[str]:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.places import ROOT
+
 LIMITS = Path(__file__).with_name("style_limits.json")
 PACKAGES = ("optim", "migrate", "bench", "dtopt_cli", "tools")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")

@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-STORY = ROOT / "tests" / "fixtures" / "resumed"
+STORY = ROOT / "tests" / "fixtures" / "cases" / "stories" / "resumed"
 """A run of TensorFlow 1.15.5: its losses, and its model.h5 after SAVED steps."""
 SAVED, MOVED, END = 80, 160, 240
 HIGH = 46

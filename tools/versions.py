@@ -71,7 +71,7 @@ assert status.path and status.path.parent == build.PREBUILT, f"not the kernel of
 assert set(optimizer.executor_report().kernels.values()) == {"native"}, optimizer.executor_report()
 print(json.dumps({"tensorflow": tf.__version__, "keras": keras.__version__, "tf_keras": tf_keras.__version__}))
 """
-OLD = ROOT / "tests/fixtures/corpus/keras224-adam-eps-none-nested/source/model.h5"
+OLD = ROOT / "tests/fixtures/cases/corpus/keras224-adam-eps-none-nested/source/model.h5"
 MIGRATING = (
     ("inspect", OLD),
     ("checkpoint", OLD, "new.keras", "--to", "keras", "--strict"),

@@ -15,8 +15,7 @@ from bench.errors import OptionError
 from bench.step.against import home
 from bench.step.query import make_plan
 from bench.step.rows import rerun_command
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.places import ROOT
 
 
 def test_a_folder_comes_first_on_the_path_of_its_workers_and_goes_with_the_run(tmp_path: Path) -> None:

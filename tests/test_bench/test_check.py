@@ -18,8 +18,8 @@ from bench.measuring.stats import Ratio, median_absolute_deviation
 from bench.results.document import Result
 from bench.results.records import Sample
 from bench.step.row import Row
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).parent / "step-v1.json"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.kinds import prose as table
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
 SOURCE = Path(__file__).parent / "step-v1.json"
 

@@ -35,6 +35,7 @@ from optim.errors import UnsupportedError
 from optim.native import compiling
 from optim.native.driver import Facts, Stream
 from tests import emulated_gpu
+from tests.places import ROOT
 from tests.test_bench.test_contest import FakeWorker, peer
 
 CASE = Case("gpt2:layer", "adam", parse_mesh("model=1"), "replicated", device="gpu", threads=1)
@@ -372,7 +373,7 @@ def test_plans_count_updates_at_what_was_measured(roof_of_gpu: Result, monkeypat
 
 def test_a_share_of_bandwidth_is_that_of_a_published_run() -> None:
     """Whoever publishes a table writes its share there; without one nothing is claimed."""
-    folder = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+    folder = ROOT / "docs" / "benchmarks"
     from bench.kinds import load
 
     shares = {

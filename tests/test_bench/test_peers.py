@@ -16,9 +16,8 @@ from bench import peers
 from bench.cases.algorithms import ALGORITHMS
 from bench.cases.case import Case
 from bench.peers import tensorflow
+from tests.places import ROOT
 from tests.test_bench.small_peers import SMALL, checked, made
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)

@@ -40,9 +40,8 @@ from bench.scale.setup import Setup
 from bench.scale.wire import bytes_sent
 from dtopt_cli.commands.bench import app
 from dtopt_cli.exit_codes import Exit
+from tests.places import ROOT
 from tests.timing import HANGS
-
-ROOT = Path(__file__).parents[2]
 
 
 class FakeClient:

@@ -11,8 +11,8 @@ import pytest
 from bench.forecast import query
 from bench.kinds import load
 from bench.kinds.schema import schema
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "docs" / "formats" / "bench-results.schema.json"
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from bench.step import trace
-
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
 
 
 class Sleeps:

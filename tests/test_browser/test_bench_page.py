@@ -13,10 +13,10 @@ import pytest
 
 from bench.kinds import load
 from bench.kinds import page as make
+from tests.places import ROOT
 from tests.test_browser import browser
 
 pytestmark = [pytest.mark.breadth, browser.needed]
-ROOT = Path(__file__).resolve().parents[2]
 RUNS = [ROOT / "tests/test_bench/data/aa-6.json", ROOT / "tests/test_bench/step-v1.json"]
 MEASURE = """<script>
 const page = document.documentElement, svgs = [...document.querySelectorAll("svg")].map(s => s.getBoundingClientRect());

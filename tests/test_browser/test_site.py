@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.places import ROOT
 from tests.test_browser import browser
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.breadth, browser.needed]
 FRAMES = """<title></title><script>
 const jobs = %s, found = [];

@@ -15,8 +15,8 @@ from dtopt_cli import typed
 from dtopt_cli.app import app
 from migrate.claims import Questions
 from migrate.errors import StrictError
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 SGD = str(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1")
 COUNTED = str(CORPUS / "keras231-adam-amsgrad-mlp" / "source" / "model.h5")
 ADAM = str(CORPUS / "tf24-adam-convbn" / "source" / "model.h5")

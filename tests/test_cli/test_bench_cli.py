@@ -26,9 +26,8 @@ from dtopt_cli.commands.bench import app
 from dtopt_cli.exit_codes import Exit
 from optim.errors import DtoptError
 from tests.interrupts import listen_to_sigint
+from tests.places import ROOT
 from tests.timing import HANGS, until
-
-ROOT = Path(__file__).parents[2]
 
 
 class Recorder:

@@ -11,8 +11,8 @@ import pytest
 from typer.main import get_command
 
 from dtopt_cli.commands.bench import app
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 WORDS = {
     "step": ("-w", "-o", "-p", "--layout", "--device", "--baseline", "--slot-placement", "--dtype", "--in", "--cache"),
     "plan": ("-w", "-o", "--layout", "--slot-placement", "--dtype", "--checkpointing", "--device-type"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import bench.errors
 from dtopt_cli.exit_codes import Exit
 from optim.errors import DtoptError
+from tests.places import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarking.md"
+PAGE = ROOT / "docs" / "benchmarking.md"
 
 
 def test_the_documented_codes_are_those_there_are() -> None:

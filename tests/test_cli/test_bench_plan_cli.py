@@ -22,9 +22,8 @@ from bench.roof import row as roof_row
 from bench.scale import row as scale_row
 from dtopt_cli.commands.bench import app
 from optim.errors import DtoptError
+from tests.places import CORPUS, ROOT
 from tests.timing import HANGS
-
-ROOT = Path(__file__).parents[2]
 
 
 def call(*words: str) -> Any:
@@ -91,7 +90,7 @@ def test_shapes_of_a_file(tmp_path: Path) -> None:
 
 
 def test_weights_alone_are_refused_with_what_does_instead() -> None:
-    weights = ROOT / "tests/fixtures/corpus/keras231-adagrad-decay-eps-nested/source/model_weights.h5"
+    weights = CORPUS / "keras231-adagrad-decay-eps-nested/source/model_weights.h5"
     done = call("--shapes", str(weights))
     assert isinstance(done.exception, DtoptError), done.output
     assert "for --shapes, module:function that returns variables does as well" in str(done.exception)

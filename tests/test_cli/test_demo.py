@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from dtopt_cli.commands import demo
+from tests.places import ROOT
 from tools import demo_files
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_archive_holds_the_fixtures() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.interrupts import listen_to_sigint
+from tests.places import CORPUS
 from tests.timing import HANGS, until
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
 SGD = CORPUS / "tf29-adam-clipnorm-decay-nested" / "source" / "model.h5"
 DECAYED = CORPUS / "extra-k224-adadelta-decay-mlp-npz"

@@ -17,8 +17,8 @@ import pytest
 
 from dtopt_cli import importing
 from migrate.proof import loaded
+from tests.places import CORPUS, SCOPED
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = str(CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5")
 SGD = str(CORPUS / "tf29-adam-clipnorm-decay-nested" / "source" / "model.h5")
 LIST = str(CORPUS / "tf215-new-sgd-gclip-weights-mlp" / "source" / "weights.npz")
@@ -249,7 +249,7 @@ def test_unknown_names_are_said(dtopt: Any, tmp_path: Path) -> None:
 
 
 def test_people_are_shown_what_a_formula_gives_at_this_step(dtopt: Any) -> None:
-    source = str(Path(__file__).parents[1] / "fixtures" / "scoped" / "warm" / "source" / "model.ckpt")
+    source = str(SCOPED / "warm" / "source" / "model.ckpt")
     _, out, _ = dtopt("inspect", source, "--explain")
     assert out.count("<Formula of 25 operations, 0.06 at step 3>") == 3
     assert "'operations'" not in out

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from migrate.code import files
+from tests.places import CORPUS, STORIES
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-STORIES = FIXTURES / "code" / "stories"
-ADADELTA = FIXTURES / "corpus" / "keras224-adam-eps-none-nested" / "source" / "model.h5"
+ADADELTA = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
 GOOD = "import keras\no = keras.optimizers.SGD(lr=0.1)\n"
 BY_HAND = "import keras\nclass Mine(keras.optimizers.SGD):\n    pass\n"
 PYTHON_2 = "import keras\no = keras.optimizers.SGD(lr=0.1)\nprint 'x'\n"

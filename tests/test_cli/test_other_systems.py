@@ -19,9 +19,9 @@ from migrate.batches import naming
 from migrate.bytes import atomic
 from migrate.errors import TargetExistsError
 from optim.bytes import files, system, urls
+from tests.places import ROOT, STORIES
 
-ROOT = Path(__file__).parents[2]
-STORY = ROOT / "tests" / "fixtures" / "resumed" / "model.h5"
+STORY = STORIES / "resumed" / "model.h5"
 ELSEWHERE = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "elsewhere"), str(ROOT)])}
 
 

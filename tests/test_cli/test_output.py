@@ -13,8 +13,9 @@ import pytest
 from dtopt_cli import output
 from dtopt_cli.commands import migrate_printing
 from migrate.conversion.inspection import SlotRow
+from tests.places import CORPUS
 
-SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf115-rmsprop-mlp" / "source" / "model.h5"
+SOURCE = CORPUS / "tf115-rmsprop-mlp" / "source" / "model.h5"
 FULL = "dtopt: the output cannot be written: No space left on device\n"
 INSPECT = f"{sys.executable} -m dtopt_cli migrate inspect {SOURCE}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from typer.testing import CliRunner
 from dtopt_cli import options, output
 from dtopt_cli.app import app
 from dtopt_cli.commands.bench_list import KINDS
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 COUNTED = str(CORPUS / "keras231-adam-amsgrad-mlp" / "source" / "model.h5")
 SGD = str(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1")
 COLORS = re.compile(r"\x1b\[[\d;]*m")

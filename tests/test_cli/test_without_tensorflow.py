@@ -15,9 +15,8 @@ import pytest
 import migrate
 from migrate.proof import by_rule
 from optim.errors import UnsupportedError
+from tests.places import CORPUS, ROOT
 
-ROOT = Path(__file__).parents[2]
-CORPUS = ROOT / "tests" / "fixtures" / "corpus"
 H5 = CORPUS / "keras231-adam-amsgrad-mlp" / "source" / "model.h5"
 ABSENT = "import sys\nfor name in ('tensorflow', 'keras', 'tf_keras'): sys.modules[name] = None\n"
 """Python runs this at its start, also in processes that the command starts; an import of these is then an error."""

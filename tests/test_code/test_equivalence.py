@@ -16,8 +16,9 @@ import pytest
 
 from migrate.code.findings import DIFFERS, REWRITTEN, SAME, Finding
 from migrate.code.run import migrate_code
+from tests.places import FIXTURES
 
-FOLDER = Path(__file__).parents[1] / "fixtures" / "code" / "steps"
+FOLDER = FIXTURES / "code" / "steps"
 FILES = sorted(FOLDER.glob("*.json"))
 STEPS, SHAPES = 6, ((2, 3), (4,))
 PREFIX = {

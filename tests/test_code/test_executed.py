@@ -19,9 +19,9 @@ import pytest
 
 from migrate.code.findings import BY_HAND, DIFFERS
 from migrate.code.run import migrate_code
+from tests.places import FIXTURES, ROOT, STORIES
 
-ROOT = Path(__file__).parents[2]
-PROGRAMS = ROOT / "tests" / "fixtures" / "code" / "programs"
+PROGRAMS = FIXTURES / "code" / "programs"
 TARGETS = ("optim", "keras", "tf-keras")
 RELEASES = {"keras": "keras==2.2.4", "tf": "tensorflow==2.4.4", "tf_new": "tensorflow==2.13.1"}
 OPEN = {
@@ -96,7 +96,7 @@ def test_rewritten_programs_print_what_the_old_release_printed(tmp_path: Path) -
 @pytest.mark.parametrize("to", TARGETS)
 def test_a_second_run_changes_no_program(tmp_path: Path, to: str) -> None:
     rewritten(tmp_path, to, NAMES)
-    for program in sorted((PROGRAMS.parent / "stories").glob("*/train.py")):
+    for program in sorted(STORIES.glob("*/train.py")):
         path = shutil.copy(program, tmp_path / f"{program.parent.name}.py")
         source = {"keras22": "keras==2.2.4", "tf115": "tensorflow==1.15.5"}[program.parent.name]
         migrate_code([path], to=to, source=source, write=True)

@@ -13,8 +13,9 @@ import migrate
 from migrate.code.hints import from_code
 from migrate.errors import AmbiguousError, MissingHintError
 from optim.errors import UnsupportedError
+from tests.places import STORIES
 
-STORY = Path(__file__).parents[1] / "fixtures" / "code" / "stories" / "keras22"
+STORY = STORIES / "keras22"
 MAKES = "import keras\nfrom keras import backend as K\no = keras.optimizers.SGD(lr=0.1, momentum=0.9)\n"
 WRAPPED = "import tensorflow as tf\nimport tensorflow_addons as tfa\no = tf.keras.optimizers.SGD(0.1)\n"
 

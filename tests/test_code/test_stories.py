@@ -1,7 +1,7 @@
 """Two programs and their checkpoints, carried over and run on: the next losses are those that the old release had.
 
 The programs, their state after six batches and the losses of the next six are from Keras 2.2.4 on TensorFlow 1.12.3 and
-from TensorFlow 1.15.5, see `tests/fixtures/code/stories/`.
+from TensorFlow 1.15.5, see `tests/fixtures/cases/stories/`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from migrate import migrate_checkpoint
 from migrate.code.hints import from_code
 from migrate.code.run import migrate_code
 from tests import keras_releases
-
-STORIES = Path(__file__).parents[1] / "fixtures" / "code" / "stories"
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT, STORIES
 
 
 def run(folder: Path, program: str) -> list[float]:

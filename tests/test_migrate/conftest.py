@@ -1,11 +1,10 @@
-"""The real checkpoints of tests/fixtures/corpus, as fixtures."""
+"""The real checkpoints of tests/fixtures/cases/corpus, as fixtures."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ import pytest
 
 from migrate import surfaces
 from migrate.proof import loaded, loading
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 STANDALONE = {"keras122": "keras1", "keras224": "keras2", "keras224py27": "keras2", "keras231": "keras2.3"}
 
 

@@ -26,11 +26,10 @@ from optim.bytes import protos
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import next_steps, wild_table
 from tests.alterations.hdf5 import training_config
+from tests.places import CASE_FOLDER, CORPUS, MULTI, WILD
 from tests.test_migrate.confirm import confirmed
 from tests.test_migrate.small_graphs import complete
 
-WILD = Path(__file__).parents[1] / "fixtures" / "wild"
-CORPUS = WILD.parent / "corpus"
 SOURCE = {"h5": "model.h5", "ckpt": "ckpts"}
 EXACT = {
     "tf29-g-adamw-h5": {},
@@ -228,7 +227,7 @@ def test_a_wrapper_that_is_not_called_as_addons_registers_it_may_be_anybodys(
     name: str, option: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "model.h5"
-    shutil.copy(WILD.parent / name / "source" / "model.h5", source)
+    shutil.copy(CASE_FOLDER / name / "source" / "model.h5", source)
     right = migrate.read(source)
     assert right.fidelity == "exact", right.reasons
     with training_config(source) as training:
@@ -329,7 +328,6 @@ def test_a_class_of_optim_whose_state_is_not_read_is_not_called_unknown() -> Non
     assert "own_rule" not in str(refused.value)
 
 
-MULTI = CORPUS.parent / "multi"
 PARTS = {
     "base": {"class_name": "SGD", "config": {"learning_rate": 0.05, "momentum": 0.9, "nesterov": False, "decay": 0.0}},
     "head": {"class_name": "Adam", "config": {"learning_rate": 0.01, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}},

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import adversary
+from tests.places import CORPUS
 
 REPRESENTATIVE = (
     "keras224-adam-saver-mlp",
@@ -22,12 +23,12 @@ REPRESENTATIVE = (
     "tf215-new-rmsprop-mlp",
     "keras38-adamw-convbn",
 )
-EVERY = adversary.cases(adversary.CORPUS)
+EVERY = adversary.cases(CORPUS)
 
 
 def _false_exact(name: str, scratch: Path) -> list[str]:
     """Alterations of a case that are called exact and go on otherwise."""
-    outcomes = adversary.attacked(adversary.CORPUS / name, scratch, only_told=True)
+    outcomes = adversary.attacked(CORPUS / name, scratch, only_told=True)
     assert outcomes or name in NOT_RIGHT
     return [f"{o.alteration.kind}, {o.alteration.what}: {o.why}" for o in outcomes if o.verdict == "denied"]
 

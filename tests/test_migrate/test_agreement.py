@@ -19,9 +19,9 @@ import migrate
 from migrate.algorithms.clipping import LIMITS
 from migrate.releases import table
 from optim.errors import DtoptError
+from tests.places import CORPUS
 from tests.test_migrate.confirm import typed
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 IN_FILES = ("keras1", "keras2", "keras2.3", "optimizer_v1", "optimizer_v2", "optimizer", "keras3")
 """Generations whose optimizers a file of Keras holds."""
 

@@ -19,9 +19,8 @@ from migrate import surfaces
 from migrate.bytes import messages
 from migrate.errors import AmbiguousError, MissingHintError, StrictError
 from optim.errors import HyperparameterError, UnsupportedError
-from tests import obeying
+from tests.places import CORPUS, WILD
 
-CORPUS = obeying.FIXTURES / "corpus"
 SGD = str(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1")
 GIVEN = {"class_name": "SGD", "momentum": 0.9}
 COUNTED = str(CORPUS / "keras231-adam-amsgrad-mlp" / "source" / "model.h5")
@@ -205,7 +204,7 @@ def test_a_saved_model_before_its_first_step_asks_for_one_thing(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("source", "argument"),
     [
-        (obeying.FIXTURES / "wild" / "tf215-d-own-in-model-keras" / "source" / "model.keras", "variables"),
+        (WILD / "tf215-d-own-in-model-keras" / "source" / "model.keras", "variables"),
         (CORPUS / "extra-tf24-adam-two-optimizers-ckpt" / "source" / "ckpt-1", "optimizer_path"),
     ],
     ids=("variables", "optimizers"),

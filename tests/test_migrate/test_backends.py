@@ -17,8 +17,8 @@ import pytest
 
 import migrate
 from tests.placed import ON_GPU
+from tests.places import CASE_FOLDER
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODELS = {
     "Adam, a model in a Sequential": "wild/tf29-a-sequential-of-functional-h5/source/model.h5",
     "Adam, nested": "wild/tf29-a-finetune-training-false-small-h5/source/model.h5",
@@ -66,7 +66,7 @@ def test_backends_see_the_same_losses(name: str, backend: str, tmp_path: Path) -
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed (pip install {backend})")
     model, data = tmp_path / "model.keras", tmp_path / "data.npz"
-    migrate.migrate_checkpoint(FIXTURES / MODELS[name], model, to="keras")
+    migrate.migrate_checkpoint(CASE_FOLDER / MODELS[name], model, to="keras")
     np.savez(data, **_batches(model))
     expected, found = (_losses(each, model, data) for each in ("tensorflow", backend))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)

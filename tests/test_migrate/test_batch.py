@@ -19,9 +19,9 @@ from optim import slot_layout
 from optim.bytes.bundle import BundleReader
 from optim.errors import HyperparameterError
 from tests.bundles import rewritten
+from tests.places import CORPUS
 
 ADAM, SGD = "keras224-adam-eps-none-nested", "tf29-adam-clipnorm-decay-nested"
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 DECAYED = "extra-k224-adadelta-decay-mlp-npz"
 
 
@@ -67,7 +67,7 @@ def test_a_folder_stands_for_what_lies_in_it(folds: list[str], tmp_path: Path) -
 def test_a_checkpoint_folder_is_one_source_unless_others_lie_in_it(folds: list[str], tmp_path: Path) -> None:
     migrate.migrate_checkpoint(folds[0], tmp_path / "slots")
     assert expand(str(tmp_path / "slots")) == [str(tmp_path / "slots")]
-    saver = Path(__file__).parents[1] / "fixtures" / "corpus" / "keras224-adam-saver-mlp" / "source"
+    saver = CORPUS / "keras224-adam-saver-mlp" / "source"
     shutil.copytree(saver, tmp_path / "tf")
     folder = next(p.parent for p in (tmp_path / "tf").rglob("*.index"))
     assert expand(str(folder)) == [str(folder)]

@@ -19,9 +19,7 @@ from migrate import readers
 from migrate.batches import naming
 from migrate.bytes.checkpoint_paths import find_prefix
 from migrate.errors import AmbiguousError, UnknownFormatError
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-WILD = FIXTURES / "wild"
+from tests.places import CORPUS, WILD
 
 
 def _history(folder: Path) -> Path:
@@ -153,7 +151,7 @@ def test_a_spoiled_file_with_the_suffix_of_a_model_has_a_line(tmp_path: Path) ->
 
 
 def test_parts_of_a_checkpoint_without_its_index_are_named(tmp_path: Path) -> None:
-    source = FIXTURES / "corpus" / "extra-k122-adam-saver" / "source"
+    source = CORPUS / "extra-k122-adam-saver" / "source"
     for suffix, name in ((".meta", "graph"), (".data-00000-of-00001", "numbers"), (".index", "table")):
         shutil.copy(next(source.glob(f"*{suffix}")), tmp_path / f"{name}{suffix}")
     report = migrate.batch([tmp_path], tmp_path / "out", every=True)

@@ -18,10 +18,9 @@ from migrate.algorithms import addons, tf_train
 from migrate.errors import ContradictionError
 from migrate.readers import tf1_saver
 from tests import next_steps
+from tests.places import CORPUS, WILD
 from tests.test_migrate.confirm import confirmed
 
-WILD = Path(__file__).parents[1] / "fixtures" / "wild"
-CORPUS = WILD.parent / "corpus"
 BERT = "tf115-f-bert-adamweightdecay"
 
 

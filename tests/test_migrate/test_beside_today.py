@@ -20,9 +20,9 @@ import tf_keras
 import migrate
 import optim
 from tests import next_steps
+from tests.places import CORPUS
 from tests.test_migrate.confirm import confirmed
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 EXACT, LOST = 1.0, 1000.0
 """Distance from the run's own next six steps, in units of what float32 rounding explains."""
 H5 = {

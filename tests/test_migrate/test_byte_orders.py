@@ -10,6 +10,7 @@ import pytest
 
 import migrate
 from tests import adversary
+from tests.places import CORPUS
 
 
 def _turned(values: np.ndarray) -> np.ndarray:
@@ -43,7 +44,7 @@ def _turn_npz(source: Path, path: Path) -> None:
     ],
 )
 def test_the_numbers_are_the_same(name: str, turn: object, tmp_path: Path) -> None:
-    case = adversary.case(adversary.CORPUS / name)
+    case = adversary.case(CORPUS / name)
     source = case.folder / case.source
     turned = tmp_path / source.name
     turn(source, turned)  # type: ignore[operator]
@@ -51,5 +52,5 @@ def test_the_numbers_are_the_same(name: str, turn: object, tmp_path: Path) -> No
         migrate.read(source, **case.hints)
     )
     migrate.migrate_checkpoint(turned, tmp_path / "slots", **case.hints)
-    assert adversary.error(adversary.CORPUS / name, tmp_path / "slots") <= adversary.ROUNDING
+    assert adversary.error(CORPUS / name, tmp_path / "slots") <= adversary.ROUNDING
     assert migrate.verify(turned, tmp_path / "slots", **case.hints).ok

@@ -15,8 +15,8 @@ import migrate
 from migrate.models.normalized_config import canonical
 from migrate.models.to_keras3 import Translation, to_keras3
 from optim.errors import UnsupportedError
+from tests.places import FEATURES
 
-FEATURES = Path(__file__).parents[1] / "fixtures" / "features"
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ import migrate
 from migrate.algorithms import addons
 from migrate.errors import ContradictionError, MissingHintError
 from optim.errors import HyperparameterError, UnsupportedError
+from tests.places import CORPUS, WILD
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-CORPUS, WILD = FIXTURES / "corpus", FIXTURES / "wild"
 LOOKAHEAD = CORPUS / "extra-tfa19-lookahead-adam-ckpt" / "source" / "ckpt-1"
 
 

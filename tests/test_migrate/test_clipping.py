@@ -13,6 +13,7 @@ import optim
 from migrate.evidence import value_checks
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.options import exclusive
+from tests.places import CORPUS
 from tests.test_migrate.arguments_of import arguments_of
 
 
@@ -109,8 +110,8 @@ def test_the_new_optimizer_applies_the_first_clipping_alone() -> None:
     assert any("clipnorm alone" in w for w in found.warnings)
 
 
-ADAM = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf24-adam-convbn" / "source" / "model.h5"
-CLIPPED = Path(__file__).parents[1] / "fixtures" / "corpus" / "extra-tf22-sgd-clipboth-order-trap-h5" / "source"
+ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
+CLIPPED = CORPUS / "extra-tf22-sgd-clipboth-order-trap-h5" / "source"
 
 
 def test_limits_that_exclude_each_other_are_refused_with_what_resolves_it(tmp_path: Path) -> None:

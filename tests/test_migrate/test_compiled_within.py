@@ -12,8 +12,8 @@ import optim
 from optim.errors import UnsupportedError
 from tests import next_steps
 from tests.keras_releases import needs_keras
+from tests.places import GAN
 
-GAN = Path(__file__).parents[1] / "fixtures" / "gan"
 SAVED_MODELS = ("compiled-tf213", "compiled-tf24")
 KERAS = ("compiled-tf213-keras", pytest.param("compiled-keras3", marks=needs_keras("3.13")))
 OF_DISCRIMINATOR = "layer_with_weights-1.optimizer"

@@ -10,8 +10,9 @@ import pytest
 import migrate
 from migrate.conversion import targets
 from tests import next_steps
+from tests.places import KERAS
 
-CONSTRAINED = Path(__file__).parents[1] / "fixtures" / "constrained"
+CONSTRAINED = KERAS / "constrained"
 SOURCE = CONSTRAINED / "saved_model"
 
 

@@ -21,9 +21,8 @@ from migrate.rules.comparison import same
 from optim.errors import HyperparameterError
 from tests.alterations.arrays import arrays, unzipped, zipped
 from tests.alterations.hdf5 import training_config
+from tests.places import CORPUS, WILD
 from tests.test_migrate.confirm import typed
-
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 
 
 def _altered(case: str, folder: Path, change: Callable[[h5py.File], None]) -> Path:
@@ -379,7 +378,7 @@ def _adam(rate: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("said", [{"optimizer_config": _adam(0.004)}, {"overrides": {"class_name": "Adam"}}])
 def test_a_constant_rate_is_doubted_where_the_checkpoint_keeps_none(said: dict[str, Any]) -> None:
     """As one config for all checkpoints of a project would have it: it was exact."""
-    source = CORPUS.parent / "wild" / "tf29-d-manager-schedule-subclass" / "source" / "training_checkpoints"
+    source = WILD / "tf29-d-manager-schedule-subclass" / "source" / "training_checkpoints"
     betas = {"beta_1": 0.9, "beta_2": 0.98}
     state = migrate.read(source, **{**said, "overrides": {**said.get("overrides", {}), **betas}})
     [reason] = [text for text in state.reasons if "schedule" in text]

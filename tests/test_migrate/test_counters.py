@@ -17,12 +17,13 @@ from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 from tests import adversary, next_steps
 from tests.alterations import Case
+from tests.places import CORPUS, KERAS
 from tests.test_migrate.confirm import confirmed, typed
 
 
 def _altered(name: str, folder: Path, *what: str) -> Case:
     """A copy of a case with some of `tests.alterations`, and everything else confirmed."""
-    case = adversary.case(adversary.CORPUS / name)
+    case = adversary.case(CORPUS / name)
     told = confirmed(case.folder / case.source, **case.hints)
     told.pop("iterations", None)
     alterations = [each for each in case.alterations() if each.what in what]
@@ -70,7 +71,7 @@ def test_what_is_no_power_of_beta_is_refused(what: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_powers_deny_a_beta_whose_powers_are_itself(beta: str, value: float) -> None:
     """They tell no steps, and were not looked at."""
-    case = adversary.case(adversary.CORPUS / "extra-tf24-train-adam-in-keras")
+    case = adversary.case(CORPUS / "extra-tf24-train-adam-in-keras")
     told = confirmed(case.folder / case.source, **case.hints)
     with pytest.raises(ContradictionError, match=f"{beta} is {value} and beta{beta[-1]}_power is"):
         migrate.read(case.folder / case.source, **case.hints, overrides={**told, beta: value})
@@ -78,7 +79,7 @@ def test_powers_deny_a_beta_whose_powers_are_itself(beta: str, value: float) -> 
 
 def test_a_file_of_keras_2_says_for_which_tensorflow_it_is_taken(tmp_path: Path) -> None:
     """On TF 1.13 and 1.15 Keras 2.2.4 and 2.2.5 read their counter at either time; on 1.12 first (run in each)."""
-    source = adversary.CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
+    source = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
     (note,) = (each for each in migrate.read(source).warnings if "TensorFlow 1.13" in each)
     assert "--set iterations=6" in note
     later = shutil.copy(source, tmp_path / "later.h5")
@@ -86,13 +87,13 @@ def test_a_file_of_keras_2_says_for_which_tensorflow_it_is_taken(tmp_path: Path)
         file.attrs["keras_version"] = b"2.2.5"
     (reason,) = migrate.read(later).reasons
     assert "--set iterations=5 or --set iterations=6" in reason
-    saver = adversary.CORPUS / "keras224-adam-saver-mlp" / "source" / "ckpt"  # whose graph names TF 1.12.3
+    saver = CORPUS / "keras224-adam-saver-mlp" / "source" / "ckpt"  # whose graph names TF 1.12.3
     assert not any("TensorFlow 1.13" in each for each in migrate.read(saver).warnings)
 
 
 def test_tf_keras_read_its_counter_before_or_after_it_raised_it(tmp_path: Path) -> None:
     """Its own counter was exact, and the next steps of TF 1.8 were 5e3 times what rounding explains off."""
-    folder = adversary.CORPUS.parent / "late_counter"
+    folder = KERAS / "late_counter"
     (reason,) = migrate.read(folder / "model.h5").reasons
     assert reason.endswith("Choose with --set iterations=3 or --set iterations=4")
     report = migrate.migrate_checkpoint(folder / "model.h5", tmp_path / "out", overrides={"iterations": 4})
@@ -102,7 +103,7 @@ def test_tf_keras_read_its_counter_before_or_after_it_raised_it(tmp_path: Path) 
 
 def test_the_decay_of_adam_read_the_counter_after_a_correction_that_waited_for_it(tmp_path: Path) -> None:
     """The report offered 3 and 4 alone, and said exact of either: 6e3 times what rounding explains off."""
-    folder = adversary.CORPUS.parent / "late_decay"
+    folder = KERAS / "late_decay"
     (reason,) = migrate.read(folder / "model.h5").reasons
     after = typed(reason.rpartition(" or ")[2])
     assert list(after) == ["iterations", "learning_rate", "decay"]

@@ -12,8 +12,7 @@ import migrate
 from optim.bytes.bundle import BundleReader
 from optim.errors import UnsupportedError
 from tests.bundles import written
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+from tests.places import ESTIMATORS
 
 
 def test_a_canned_estimator_with_partitioned_variables_takes_its_next_step(tmp_path: Path) -> None:
@@ -22,7 +21,7 @@ def test_a_canned_estimator_with_partitioned_variables_takes_its_next_step(tmp_p
 
     import optim
 
-    source = FIXTURES / "canned_dnn" / "model.ckpt-5"
+    source = ESTIMATORS / "canned_dnn" / "model.ckpt-5"
     before, after = migrate.read(source), BundleReader(str(source.with_name("model.ckpt-6")))
     report = migrate.migrate_checkpoint(source, tmp_path / "out")
     assert (report.fidelity, report.optimizer, report.iterations) == ("exact", "SGD", 5)
@@ -71,7 +70,7 @@ def test_estimators_take_their_next_step(kind: str, names: tuple[str, str], tmp_
 
     import optim
 
-    source = FIXTURES / "estimators" / kind / "model.ckpt-5"
+    source = ESTIMATORS / kind / "model.ckpt-5"
     report = migrate.migrate_checkpoint(source, tmp_path / "out")
     assert (report.fidelity, report.iterations) == ("exact", 5)
     values = {v.name: v.array.load() for v in migrate.read(source).variables if v.array is not None}
@@ -89,4 +88,4 @@ def test_estimators_take_their_next_step(kind: str, names: tuple[str, str], tmp_
 
 def test_trees_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match=r"an ensemble of trees.*BoostedTrees"):
-        migrate.inspect(FIXTURES / "estimators" / "trees" / "model.ckpt-6")
+        migrate.inspect(ESTIMATORS / "trees" / "model.ckpt-6")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from migrate.evidence.known import Known
 from migrate.evidence.steps import Step
 from migrate.state import Stored
 from tests import adversary
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 GIVEN = [step.gives for step in interpret.STEPS if step.gives]
 SAID = ("source", "optimizer_config", "variables", "generation", "overrides")
 

@@ -19,8 +19,9 @@ from optim.errors import CheckpointError, UnsupportedError
 from optim.rules.adam import AdamRule
 from tests import next_steps
 from tests.alterations.hdf5 import training_config
+from tests.places import CASE_FOLDER, CORPUS, WILD
 
-CASE = Path(__file__).parents[1] / "fixtures" / "wild" / "tf29-g-custom-subclass-adam-h5"
+CASE = WILD / "tf29-g-custom-subclass-adam-h5"
 SOURCE = CASE / "source" / "model.h5"
 OWN = {"own_rule": True}
 
@@ -91,7 +92,7 @@ class PowerSign(optim.RuleOptimizer, rule=PowerSignRule):
 def test_the_rule_of_a_class_of_tf_contrib_that_optim_has_not_takes_the_next_steps(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    case = CASE.parents[1] / "corpus" / "extra-tf115-contrib-powersign-saver"
+    case = CORPUS / "extra-tf115-contrib-powersign-saver"
     document, oracle = json.loads((case / "case.json").read_text()), np.load(case / "oracle.npz")
     source, said = case / "source" / "model.ckpt", {"learning_rate": 0.05, "clipnorm": None}
     with pytest.raises(UnsupportedError, match="--set own_rule=true"):
@@ -110,10 +111,10 @@ def test_the_rule_of_a_class_of_tf_contrib_that_optim_has_not_takes_the_next_ste
 
 @pytest.mark.parametrize(
     ("case", "name"),
-    [("adagrad_da", "AdagradDAOptimizer"), ("corpus/extra-tf115-contrib-powersign-saver", "PowerSignOptimizer")],
+    [("graphs/adagrad_da", "AdagradDAOptimizer"), ("corpus/extra-tf115-contrib-powersign-saver", "PowerSignOptimizer")],
 )
 def test_a_class_that_the_graph_shows_is_refused_before_anything_is_asked(case: str, name: str) -> None:
-    source = CASE.parents[1] / case / "source" / "model.ckpt"
+    source = CASE_FOLDER / case / "source" / "model.ckpt"
     with pytest.raises(UnsupportedError, match=f"the optimizer is '{name}', whose rule is not known here"):
         migrate.read(source)
     state = migrate.read(source, overrides={**OWN, "learning_rate": 0.05})
@@ -163,7 +164,7 @@ def test_messages_name_nothing_that_does_not_exist(tmp_path: Path) -> None:
     ("said", "typed"), [("keras.optimizers.SGD", "SGD"), ("tf.keras.optimizers.legacy.SGD", "SGD"), ("my.SGD", "")]
 )
 def test_a_class_is_said_without_its_module(said: str, typed: str) -> None:
-    source = CASE.parents[1] / "corpus" / "tf24-sgd-momentum-ckpt-convbn" / "source"
+    source = CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source"
     with pytest.raises(UnsupportedError) as caught:
         migrate.read(source, overrides={"class_name": said})
     assert (f"without its module, as in --set class_name={typed}" in str(caught.value)) == bool(typed)

@@ -19,9 +19,8 @@ from migrate.proof import parity, parity_formula
 from migrate.state import OptimizerState
 from optim.bytes import protos
 from optim.schedules import Formula
+from tests.places import SCOPED
 from tests.test_migrate.small_graphs import small_graph
-
-SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 
 
 def rate(name: str) -> Formula:

@@ -14,6 +14,7 @@ from migrate.models import from_keras3, to_keras3, to_tf_keras
 from migrate.models.compiled import compile_arguments, without_loss
 from optim.errors import UnsupportedError
 from tests import next_steps
+from tests.places import KERAS
 
 POLICIES = {"class_name": "DTypePolicyMap", "config": {"policy_map": {}}}
 LEAKY = {"class_name": "LeakyReLU", "config": {"name": "l", "trainable": True, "negative_slope": 0.2}}
@@ -163,7 +164,7 @@ def test_nadam_within_a_loss_scale_optimizer_is_read_without_its_product(tmp_pat
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-SCALED = Path(__file__).parents[1] / "fixtures" / "scaled"
+SCALED = KERAS / "scaled"
 FACTOR = 8.0
 
 

@@ -13,8 +13,9 @@ import pytest
 import migrate
 from migrate.readers.keras.model import trainable_flags
 from optim.errors import UnsupportedError
+from tests.places import KERAS
 
-FROZEN = Path(__file__).parents[1] / "fixtures" / "frozen"
+FROZEN = KERAS / "frozen"
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 LIBRARY = {"keras": "keras", "tf-keras": "tf_keras"}
 FILE = {"k224-untrained-flat-h5": "m.h5", "k224-frozen-base-then-unfrozen-h5": "frozen.h5"}

@@ -15,8 +15,8 @@ from migrate.graphs.gradients import Gradients
 from migrate.graphs.nodes import Nodes
 from optim.bytes import protos
 from optim.errors import HyperparameterError
+from tests.places import SCOPED
 
-SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 SAVED = SCOPED / "momentum" / "source"
 GRADIENT = "tower/gradients/tower/MatMul_grad/MatMul_1"
 PRODUCT = "tower/gradients/tower/MatMul_grad/Mul"

@@ -14,8 +14,8 @@ import pytest
 import migrate
 from migrate.errors import ContradictionError
 from tests import adversary
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM, SHORT, SCALED = (
     "extra-keras36-adam-order-trap-h5",
     "extra-keras31-rmsprop-same-shapes-h5",

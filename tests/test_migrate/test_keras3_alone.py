@@ -15,6 +15,7 @@ from migrate.errors import AmbiguousError
 from optim.errors import MismatchError, UnsupportedError
 from tests import adversary
 from tests.keras_releases import needs_keras
+from tests.places import CORPUS
 from tests.test_migrate.confirm import typed
 
 MUON = ("keras311-muon-nested-keras", "keras312-muon-text-keras", "keras312-muon-ema-weights")
@@ -41,7 +42,7 @@ NEAR = 0.3
 
 
 def _case(name: str) -> tuple[Path, Path, dict[str, Any]]:
-    folder = adversary.CORPUS / f"extra-{name}"
+    folder = CORPUS / f"extra-{name}"
     case = adversary.case(folder)
     return folder, case.folder / case.source, case.hints
 

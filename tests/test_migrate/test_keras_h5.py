@@ -20,8 +20,8 @@ from migrate.readers import keras_h5
 from migrate.readers.keras.model import check_inputs, leaves, trainable_flags
 from optim.errors import DtoptError, MismatchError, UnsupportedError
 from tests import next_steps
+from tests.places import CORPUS, KERAS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 CONFUSING = CORPUS / "extra-tf24-adam-confusing-h5"
 REAL = CORPUS / "keras224-sgd-momentum-convbn" / "source" / "model.h5"
 
@@ -408,7 +408,7 @@ def test_two_names_of_one_array_are_damage(tmp_path: Path) -> None:
 
 def test_keras_2_0_on_theano_keeps_its_counter_at_the_root(tmp_path: Path) -> None:
     """It lists `/iterations`, which HDF5 takes for a path from the root; the next steps are those that Keras took."""
-    folder = Path(__file__).parents[1] / "fixtures" / "theano"
+    folder = KERAS / "theano"
     report = migrate.migrate_checkpoint(folder / "sgd.h5", tmp_path / "out")
     assert (report.fidelity, report.iterations) == ("exact", 6)
     assert next_steps.of_slots(tmp_path / "out", np.load(folder / "sgd.npz"), 4, saved="at_save/") < next_steps.NEAR

@@ -15,9 +15,9 @@ import optim
 from optim.errors import UnsupportedError
 from tests import next_steps
 from tests.alterations.hdf5 import training_config
+from tests.places import CORPUS, PACKAGES
 from tests.test_migrate.confirm import confirmed
 
-PACKAGES = Path(__file__).parents[1] / "fixtures" / "packages"
 TAKEN = {
     "keras224-adamw": "Adam",
     "keras224-nadamw": "Nadam",
@@ -122,7 +122,7 @@ def _set_optimizer(source: Path, optimizer: dict[str, Any]) -> None:
 @pytest.mark.parametrize("option", [{"adapt": False}, {"bias_correction": True}, {"lazy": False}, {"partial": 0}])
 def test_an_option_that_no_release_saved_tells_of_another_class(option: dict[str, Any], tmp_path: Path) -> None:
     source = tmp_path / "model.h5"
-    source.write_bytes((PACKAGES.parent / "corpus" / "tf29-adam-clipnorm-decay-nested/source/model.h5").read_bytes())
+    source.write_bytes((CORPUS / "tf29-adam-clipnorm-decay-nested/source/model.h5").read_bytes())
     assert migrate.read(source).fidelity == "exact"
     with h5py.File(source, "r") as file:
         optimizer = json.loads(file.attrs["training_config"])["optimizer_config"]

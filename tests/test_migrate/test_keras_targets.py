@@ -21,10 +21,10 @@ from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 from tests import next_steps
 from tests.breadth import broad
 from tests.keras_releases import needs_keras
+from tests.places import CORPUS
 from tests.test_migrate.confirm import confirmed
 
 pytestmark = pytest.mark.usefixtures("loaded_here")
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 EXACT = {
     "keras": (

@@ -24,8 +24,8 @@ from migrate.readers.keras.layers import snake_case
 from optim.bytes import checks
 from optim.errors import UnsupportedError
 from tests.keras_releases import needs_keras
+from tests.places import CORPUS, FEATURES
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 CASES = {
     "keras38-adam-convbn": "keras3",
     "keras38-adadelta-mlp": "keras3",
@@ -86,7 +86,7 @@ def test_frozen_layers_and_moving_averages_are_not_trained() -> None:
 
 
 def test_what_a_batch_renormalization_measures_is_not_trained() -> None:
-    state = migrate.read(CORPUS.parent / "features" / "keras3.15.1-batch-renorm.keras")
+    state = migrate.read(FEATURES / "keras3.15.1-batch-renorm.keras")
     at = "batch_normalization/"
     measured = {v.name for v in state.variables if v.trainable is False}
     assert measured == {
@@ -349,7 +349,7 @@ def _as_2_13(group: h5py.Group) -> None:
 @pytest.mark.parametrize("release", ["tf2.13.1", "tf2.14.1", "tf2.14.1windows"])
 def test_variables_have_the_names_of_their_layers_whatever_the_layout(release: str) -> None:
     """tf.keras 2.13 counts layers twice, 2.14 once; on Windows a group is called `layers\\dense`."""
-    source = CORPUS.parent / "features" / f"{release}-model-within.keras"
+    source = FEATURES / f"{release}-model-within.keras"
     oracle = np.load(source.with_suffix(".npz"))
     variables = migrate.read(source).variables
     layers = ("dense", "dense_1", "dense_2", "dense_3", "dense_4")

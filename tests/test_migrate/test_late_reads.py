@@ -13,6 +13,7 @@ import migrate
 from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import Nodes
 from optim.bytes import protos
+from tests.places import FEATURES, SCOPED
 
 Node = tuple[str, str, list[str]]
 BACK, DOWN, MOVE = "gradients/MatMul_grad/MatMul_1", "gradients/MatMul_grad/MatMul", "SGD/update_w/ApplyGradientDescent"
@@ -109,7 +110,7 @@ def test_what_loops_is_followed_once() -> None:
 
 
 def test_a_checkpoint_of_such_a_program_is_approximate(tmp_path: Path) -> None:
-    source = Path(__file__).parents[1] / "fixtures" / "scoped" / "momentum" / "source"
+    source = SCOPED / "momentum" / "source"
     for file in source.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     meta = tmp_path / "model.ckpt.meta"
@@ -133,5 +134,5 @@ def test_a_checkpoint_of_such_a_program_is_approximate(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_of_native_keras_says_that_its_steps_may_have_read_weights_late(case: str, said: bool) -> None:
-    source = Path(__file__).parent.parent / "fixtures" / "features" / f"{case}.h5"
+    source = FEATURES / f"{case}.h5"
     assert any("moved already, by chance" in text for text in migrate.read(source).warnings) is said

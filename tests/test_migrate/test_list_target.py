@@ -13,8 +13,8 @@ import migrate
 from migrate.errors import AmbiguousError, MissingHintError, TargetExistsError
 from migrate.lists.planning import plan
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 H5 = "keras224-adam-eps-none-nested"
 ROUND_TRIPS = {
     "keras224-adadelta-mlp": "keras2",

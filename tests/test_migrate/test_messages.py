@@ -27,9 +27,8 @@ from migrate.errors import ContradictionError
 from migrate.evidence.user_input import settings
 from optim.bytes import urls
 from optim.errors import DtoptError
+from tests.places import CORPUS, ROOT
 
-ROOT = Path(__file__).parents[2]
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 FILES = [
     *(p for p in sorted((ROOT / "migrate").rglob("*.py")) if not p.is_relative_to(ROOT / "migrate" / "code")),
     *sorted((ROOT / "dtopt_cli" / "commands").glob("migrate*.py")),

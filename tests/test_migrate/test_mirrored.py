@@ -11,9 +11,10 @@ import pytest
 
 import migrate
 from tests import next_steps
+from tests.places import STRATEGIES
 
-MIRRORED = Path(__file__).parents[1] / "fixtures" / "mirrored"
-PARTS = MIRRORED.parent / "parameter_server"
+MIRRORED = STRATEGIES / "mirrored"
+PARTS = STRATEGIES / "parameter_server"
 BETAS = {"learning_rate": 0.05, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 AVERAGES = {"use_ema": True, "ema_momentum": 0.6, "ema_overwrite_frequency": 4}
 NO_LIMITS = dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"))

@@ -37,8 +37,8 @@ from optim.errors import DtoptError, UnsupportedError
 from tests.breadth import broad
 from tests.damages import BYTES, strange_json
 from tests.mutations import Said
+from tests.places import CORPUS, ROOT
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 SECONDS = 5.0  # of this process alone
 MEMORY = 512 << 20
 ROUNDS = int(os.environ.get("DTOPT_MUTATIONS", "40"))
@@ -244,7 +244,7 @@ def check_refusal(error: DtoptError, dest: Path, done: str) -> None:
 def test_damage_that_knows_the_format_is_refused_or_carried_as_it_is(case: str) -> None:
     """In processes of their own, with right checksums around it: `python -m tests.mutations` does more of it."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.mutations", "--rounds", "8", "--match", case]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=CORPUS.parents[2])
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -331,7 +331,7 @@ def limited(source: Path, dest: Path, memory: int) -> subprocess.CompletedProces
         "except DtoptError as error: print(error); sys.exit(error.exit_code)"
     )
     command = [sys.executable, "-c", code, str(source), str(dest), str(memory)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=CORPUS.parents[2])
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
 def test_a_pickle_whose_memo_would_fill_the_memory(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_a_full_disk_leaves_nothing(to: str, room: int, tmp_path: Path) -> None:
     suffix = {"slots": "", "keras": ".keras", "tf-keras": ".h5", "list": ".npz"}[to]
     alone = [sys.executable, "-B", "-c", code]  # the limit would cut what it caches of modules, too
     command = [*alone, str(source), str(tmp_path / f"out{suffix}"), to]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=CORPUS.parents[2])
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (result.returncode, result.stderr) == (3, "")
     assert "File too large" in result.stdout
     assert list(tmp_path.iterdir()) == []

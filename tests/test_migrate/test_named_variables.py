@@ -12,8 +12,8 @@ import migrate
 from migrate.errors import ContradictionError
 from optim.errors import HyperparameterError
 from tests import adversary
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 AS_NAMED = "--set slot_order=variables"
 
 

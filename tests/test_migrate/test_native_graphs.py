@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,9 @@ from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
 from migrate.state import CHANGED, NO_KERNEL
 from optim.bytes import protos
+from tests.places import NATIVE_GRAPHS
 
-FOLDER = Path(__file__).parents[1] / "fixtures" / "native_graphs"
+FOLDER = NATIVE_GRAPHS
 ANOTHER = {
     "Add": "Sub",
     "AddV2": "Sub",

@@ -19,8 +19,8 @@ from migrate.claims import Origin, confirming
 from migrate.conversion.commands import restore_call
 from optim.errors import UnsupportedError
 from tests import obeying
+from tests.places import CORPUS, WILD
 
-CORPUS, WILD = obeying.FIXTURES / "corpus", obeying.FIXTURES / "wild"
 REPRESENTATIVE = (
     CORPUS / "extra-k231-sgd-same-shapes-saver",
     CORPUS / "extra-tf115-bert-warm3-saver",

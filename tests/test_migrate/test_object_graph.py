@@ -17,12 +17,11 @@ from migrate.errors import ContradictionError, DamagedFileError
 from optim.bytes import names, protos
 from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from tests.bundles import rewritten
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+from tests.places import CASE_FOLDER, CORPUS
 
 
 def _bundles() -> Iterator[BundleReader]:
-    for index in sorted(FIXTURES.rglob("*.index")):
+    for index in sorted(CASE_FOLDER.rglob("*.index")):
         bundle = BundleReader(str(index.with_suffix("")))
         if GRAPH_KEY in bundle:
             yield bundle
@@ -93,7 +92,7 @@ def test_a_table_of_slots_that_lacks_one_or_calls_it_otherwise_is_refused() -> N
 def test_a_slot_in_two_lists_is_damage(case: str, tmp_path: Path) -> None:
     """A key names a slot by one of the lists that have it: `_variables`, which lists all."""
     source = tmp_path / "source"
-    shutil.copytree(FIXTURES / "corpus" / case / "source", source)
+    shutil.copytree(CORPUS / case / "source", source)
     with rewritten(source / "ckpt-1") as (_, texts):
         graph = protos.ObjectGraph.FromString(texts[GRAPH_KEY])
         lists = {c.local_name: graph.nodes[c.node_id] for node in graph.nodes for c in node.children}
@@ -113,7 +112,7 @@ def test_a_name_is_as_long_as_names_are(name: str, part: str, tmp_path: Path) ->
     """Its parts were compared with each other for hours."""
     case = "extra-k122-adam-saver" if part == "graph" else "extra-tfa19-lookahead-adam-ckpt"
     source = tmp_path / "source"
-    shutil.copytree(FIXTURES / "corpus" / case / "source", source)
+    shutil.copytree(CORPUS / case / "source", source)
     prefix = next(source.glob("*.index")).with_suffix("")
     if part == "graph":
         meta = prefix.with_suffix(".meta")

@@ -16,9 +16,9 @@ from migrate.evidence.value_checks import checked
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
 from tests import adversary
 from tests.alterations.hdf5 import training_config
+from tests.places import CASE_FOLDER, CORPUS, WILD
 from tests.test_migrate.confirm import confirmed
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 CASES = (
     pytest.param("corpus/extra-k122-adam-clip-saver", marks=pytest.mark.breadth),
     "corpus/extra-k224-adadelta-decay-mlp-npz",
@@ -27,7 +27,7 @@ CASES = (
     pytest.param("corpus/tf24-sgd-clipboth-mlp", marks=pytest.mark.breadth),
     "wild/tf29-g-moving-average-adam-ckpt",
 )
-ADAM = FIXTURES / "corpus" / "keras38-adam-convbn" / "source" / "model.keras"
+ADAM = CORPUS / "keras38-adam-convbn" / "source" / "model.keras"
 STATED = {*settings.OF_THE_SOURCE, "name"}
 
 
@@ -43,7 +43,7 @@ def _said(source: str | Path, hints: dict[str, Any]) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_override_is_passed_over(case: str) -> None:
-    found = adversary.case(FIXTURES / case)
+    found = adversary.case(CASE_FOLDER / case)
     source, hints = found.folder / found.source, found.hints
     overrides = confirmed(source, **hints)
     before = _said(source, {**hints, "overrides": overrides})
@@ -97,7 +97,7 @@ def test_what_is_not_so_may_be_said(overrides: dict[str, Any]) -> None:
 )
 def test_what_always_has_a_value_is_not_none(case: str, key: str) -> None:
     """It was the default of the class, and exact, whatever the source says."""
-    found = adversary.case(FIXTURES / "corpus" / case)
+    found = adversary.case(CORPUS / case)
     with pytest.raises(HyperparameterError, match=f"--set {key}=none gives it no value"):
         migrate.read(found.folder / found.source, **found.hints, overrides={key: None})
 
@@ -112,7 +112,7 @@ def test_an_empty_object_switches_nothing_off(key: str, value: Any) -> None:
 @pytest.mark.parametrize("value", [{}, "on", 0.5])
 def test_a_choice_of_optim_is_true_or_false(value: Any) -> None:
     """An empty object stood for false, and was exact."""
-    source = FIXTURES / "corpus" / "extra-keras312-muon-text-keras" / "source" / "model.keras"
+    source = CORPUS / "extra-keras312-muon-text-keras" / "source" / "model.keras"
     with pytest.raises(UnsupportedError, match="aspect_scale must be true or false"):
         checked(migrate.read(source, overrides={"aspect_scale": value}))
 
@@ -124,7 +124,7 @@ def test_the_older_name_of_the_learning_rate_is_taken() -> None:
 
 
 def test_the_decay_of_averages_is_taken_and_not_the_sources() -> None:
-    found = adversary.case(FIXTURES / "wild" / "tf29-g-moving-average-adam-ckpt")
+    found = adversary.case(WILD / "tf29-g-moving-average-adam-ckpt")
     overrides = {**confirmed(found.folder / found.source, **found.hints), "average_decay": 0.5}
     assert migrate.read(found.folder / found.source, **found.hints, overrides=overrides).hyperparameters[
         "ema_momentum"
@@ -138,7 +138,7 @@ def test_a_variable_with_slots_was_trained() -> None:
 
 
 def test_a_switch_is_true_or_false() -> None:
-    source = FIXTURES / "corpus" / "keras224-adadelta-mlp" / "source" / "model.h5"
+    source = CORPUS / "keras224-adadelta-mlp" / "source" / "model.h5"
     for value in ("word", 5, float("nan")):
         with pytest.raises(DtoptError, match="neither true nor false"):
             migrate.read(source, overrides={"new_delta_in_step": value})
@@ -157,7 +157,7 @@ def test_a_switch_is_true_or_false() -> None:
     ids=str,
 )
 def test_nothing_of_a_variable_is_passed_over(case: str, wrong: dict[str, Any]) -> None:
-    found = adversary.case(FIXTURES / "corpus" / case)
+    found = adversary.case(CORPUS / case)
     source, hints = found.folder / found.source, found.hints
     state = migrate.read(source, **hints)
     rows = [{"name": v.name, "shape": list(v.shape), "dtype": v.dtype} for v in state.variables if v.trainable]
@@ -175,7 +175,7 @@ def test_nothing_of_a_variable_is_passed_over(case: str, wrong: dict[str, Any]) 
     ids=str,
 )
 def test_a_config_has_no_word_that_is_passed_over(told: dict[str, Any]) -> None:
-    found = adversary.case(FIXTURES / "corpus" / "keras224-adam-saver-mlp")
+    found = adversary.case(CORPUS / "keras224-adam-saver-mlp")
     source, config = found.folder / found.source, found.hints["optimizer_config"]
     assert _said(source, {"optimizer_config": config}) is not None
     assert _said(source, {"optimizer_config": {**config, "config": {**config["config"], **told}}}) is None
@@ -195,7 +195,7 @@ WRITTEN = {"ema_momentum", "ema_overwrite_frequency", "jit_compile", "is_legacy_
 
 @pytest.mark.parametrize("case", HINTED)
 def test_no_member_of_a_config_is_passed_over(case: str) -> None:
-    found = adversary.case(FIXTURES / case)
+    found = adversary.case(CASE_FOLDER / case)
     source, given = found.folder / found.source, found.hints["optimizer_config"]
     hints = {**found.hints, "overrides": confirmed(source, **found.hints)}
     before = _said(source, hints)
@@ -234,14 +234,14 @@ def test_no_member_of_a_config_is_passed_over(case: str) -> None:
     ids=str,
 )
 def test_what_a_config_says_for_nothing_is_refused_by_name(told: dict[str, Any], said: str) -> None:
-    found = adversary.case(FIXTURES / "corpus" / "keras224-adam-saver-mlp")
+    found = adversary.case(CORPUS / "keras224-adam-saver-mlp")
     config = found.hints["optimizer_config"]
     with pytest.raises(DtoptError) as refused:
         migrate.read(found.folder / found.source, optimizer_config={**config, "config": {**config["config"], **told}})
     assert said in str(refused.value)
 
 
-SGD = adversary.case(FIXTURES / "corpus" / "tf215-new-sgd-gclip-weights-mlp")
+SGD = adversary.case(CORPUS / "tf215-new-sgd-gclip-weights-mlp")
 
 
 def _read_sgd(config: dict[str, Any]) -> migrate.OptimizerState:
@@ -262,7 +262,7 @@ def test_the_config_of_a_wrapper_has_no_word_that_is_passed_over() -> None:
 
 
 def test_a_wrapper_that_the_source_denies_is_refused() -> None:
-    source = FIXTURES / "corpus" / "keras231-adam-amsgrad-mlp" / "source" / "model.h5"
+    source = CORPUS / "keras231-adam-amsgrad-mlp" / "source" / "model.h5"
     inner = {"class_name": "Adam", "config": {"learning_rate": 0.005}}
     document = {"class_name": "Lookahead", "config": {"optimizer": inner}}
     with pytest.raises(ContradictionError, match=r"in Lookahead, .* has no wrapper"):
@@ -284,7 +284,7 @@ def test_the_generation_of_a_config_is_not_passed_over() -> None:
     "said", [{"nesterov": True}, {"bias_correction": False}, {"weight_decay_per_rate": 0.1}], ids=str
 )
 def test_an_option_of_another_class_is_refused(said: dict[str, Any]) -> None:
-    source = FIXTURES / "corpus" / "keras224-adam-eps-none-nested" / "source" / "model.h5"
+    source = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
     with pytest.raises(HyperparameterError, match="Adam of generation keras2 has no"):
         migrate.read(source, overrides=said)
 
@@ -292,7 +292,7 @@ def test_an_option_of_another_class_is_refused(said: dict[str, Any]) -> None:
 def test_an_option_of_another_class_stays_a_doubt_when_the_class_is_confirmed(tmp_path: Path) -> None:
     """As the refusal advises; it was exact, with the option."""
     source = tmp_path / "model.h5"
-    shutil.copy(FIXTURES / "corpus" / "tf24-adam-convbn" / "source" / "model.h5", source)
+    shutil.copy(CORPUS / "tf24-adam-convbn" / "source" / "model.h5", source)
     with training_config(source) as training:
         training["optimizer_config"]["config"]["nesterov"] = True
     with pytest.raises(ContradictionError, match="override with --set class_name=Adam"):
@@ -303,7 +303,7 @@ def test_an_option_of_another_class_stays_a_doubt_when_the_class_is_confirmed(tm
 
 def test_patterns_that_choose_no_variable_are_refused() -> None:
     """`bias`, of a program, where the source knows variables by their places: it was exact, and all decayed."""
-    found = adversary.case(FIXTURES / "corpus" / "keras38-adamw-convbn")
+    found = adversary.case(CORPUS / "keras38-adamw-convbn")
     source = found.folder / found.source
     told = migrate.read(source, **found.hints, overrides={"weight_decay_exclude": ["bias$"]})
     assert told.fidelity == "exact"
@@ -314,7 +314,7 @@ def test_patterns_that_choose_no_variable_are_refused() -> None:
 
 
 def test_a_limit_of_zero_is_one_in_optimizer_v2() -> None:
-    found = adversary.case(FIXTURES / "corpus" / "tf24-sgd-momentum-ckpt-convbn")
+    found = adversary.case(CORPUS / "tf24-sgd-momentum-ckpt-convbn")
     source, config = found.folder / found.source, found.hints["optimizer_config"]
     told = {"optimizer_config": {**config, "config": {**config["config"], "clipnorm": 0.0}}}
     with pytest.raises(UnsupportedError, match="makes every gradient zero"):
@@ -324,7 +324,7 @@ def test_a_limit_of_zero_is_one_in_optimizer_v2() -> None:
 
 def test_a_confirmed_beta_is_rounded_as_the_release_rounds_it(tmp_path: Path) -> None:
     """tf.train's Adam takes 1 - beta_2 in float32; the release's own next steps are nearer to that by a factor of 3."""
-    folder = FIXTURES / "corpus" / "extra-tf24-train-adam-in-keras"
+    folder = CORPUS / "extra-tf24-train-adam-in-keras"
     found = adversary.case(folder)
     told = {"overrides": {"clipnorm": None, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}, **found.hints}
     report = migrate.migrate_checkpoint(found.folder / found.source, tmp_path / "out", **told)

@@ -20,9 +20,9 @@ import migrate
 from migrate.errors import StrictError
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
 from tests import next_steps
+from tests.places import CASE_FOLDER, CORPUS
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-CASE = FIXTURES / "corpus" / "keras224-adadelta-mlp"
+CASE = CORPUS / "keras224-adadelta-mlp"
 SOURCE = str(CASE / "source" / "model.h5")
 SLOTS = ("accumulated_grad", "accumulated_delta_var")
 ARGUMENTS = {"rho": 0.95, "epsilon": 1e-7}
@@ -380,7 +380,7 @@ def test_parts_that_tensorflow_1_partitioned() -> None:
 
     import optim
 
-    folder = FIXTURES / "partitioned"
+    folder = CASE_FOLDER / "graphs" / "partitioned"
     document, oracle = json.loads((folder / "case.json").read_text()), dict(np.load(folder / "oracle.npz"))
     live = [tf.Variable(oracle[f"at_save/var/{i}"], name=name) for i, name in enumerate(document["trainable"])]
     optimizer = optim.Adam(0.01, epsilon=1e-8)

@@ -19,8 +19,9 @@ from migrate.conversion import shards
 from optim import slot_layout
 from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnsupportedError
 from tests import next_steps
+from tests.places import CORPUS
 
-CASE = Path(__file__).parents[1] / "fixtures" / "corpus" / "keras224-adadelta-mlp"
+CASE = CORPUS / "keras224-adadelta-mlp"
 SOURCE = str(CASE / "source" / "model.h5")
 KERNEL, BIAS = "dense_1/kernel", "dense_1/bias"
 HEAD = ["dense_2/kernel", "dense_2/bias"]

@@ -10,10 +10,10 @@ import pytest
 import migrate
 from migrate.algorithms import patterns
 from optim.errors import HyperparameterError
-from tests import adversary, obeying
+from tests import adversary
+from tests.places import CORPUS
 from tests.test_migrate.confirm import typed
 
-CORPUS = obeying.FIXTURES / "corpus"
 ADAMW = adversary.case(CORPUS / "keras38-adamw-convbn")
 SOURCE = ADAMW.folder / ADAMW.source
 BASE = [f"block{i}_conv{j}/{role}" for i in range(1, 6) for j in range(1, 4) for role in ("kernel", "bias")]

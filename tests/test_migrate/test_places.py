@@ -12,8 +12,9 @@ import pytest
 import migrate
 from migrate.errors import TargetExistsError
 from optim.errors import CheckpointError
+from tests.places import CORPUS
 
-SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf24-adam-convbn" / "source" / "model.h5"
+SOURCE = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
 SUFFIX = {"slots": "", "keras": ".keras", "tf-keras": ".h5", "list": ".npz"}
 MOST = 255
 """Bytes of a name on Linux and macOS."""

@@ -19,9 +19,10 @@ from migrate.graphs.nodes import Nodes
 from migrate.graphs.writers import alone_written
 from optim.bytes import protos
 from tests import next_steps
+from tests.places import PLAIN_OPS
 from tests.test_migrate.test_native_graphs import ANOTHER
 
-FOLDER = Path(__file__).parents[1] / "fixtures" / "plain_ops"
+FOLDER = PLAIN_OPS
 KNOWN = {
     "adam": {"beta_1": 0.9, "beta_2": 0.99, "epsilon": 1e-6, "learning_rate": 0.05, "global_clipnorm": 1.5},
     "powers": {"beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-8, "learning_rate": 0.05},

@@ -16,9 +16,9 @@ from migrate.errors import AmbiguousError
 from migrate.proof import parity
 from migrate.releases.versions import UNKNOWN
 from optim.errors import MismatchError
+from tests.places import CORPUS
 from tests.test_migrate.confirm import confirmed
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 REFUSED = {
     # More slots than variables are named.
     "extra-tf29-adam-refrozen-npz": MismatchError,

@@ -17,10 +17,10 @@ from migrate.errors import StrictError
 from migrate.live import values
 from optim.errors import DtoptError, MismatchError, UnsupportedError
 from tests import next_steps
+from tests.places import CORPUS
 from tests.test_migrate import test_resume as cases
 from tests.test_migrate.confirm import confirmed
 
-CORPUS = cases.CORPUS
 EXACT, APPROXIMATE = "exact", "approximate"
 KINDS = ("optim", "keras", "tf_keras", "legacy")
 EPSILON, SCHEDULE = r"epsilon is .* the root", "schedule_decay is "

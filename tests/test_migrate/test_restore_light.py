@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
+from tests.places import CASE_FOLDER
 from tests.timing import HANGS
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 BEGIN = """
 import sys
 sys.modules["tensorflow"] = None
@@ -46,7 +45,7 @@ assert "keras" not in sys.modules
 print(report.fidelity, *report.reasons)
 """
 SGD = "corpus/keras224-sgd-momentum-convbn/source/model.h5"
-WARM = "scoped/warm/source/model.ckpt"
+WARM = "graphs/scoped/warm/source/model.ckpt"
 
 
 def _run(program: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +66,7 @@ def _run(program: str) -> subprocess.CompletedProcess[str]:
 def test_no_tensorflow_is_needed_to_leave_it(source: str, rate: str, live: str, said: str) -> None:
     if live == TORCH and find_spec("torch") is None:
         pytest.skip("torch is not installed (pip install torch)")
-    program = f"source = {str(FIXTURES / source)!r}\n{BEGIN}{rate}{live}{END}"
+    program = f"source = {str(CASE_FOLDER / source)!r}\n{BEGIN}{rate}{live}{END}"
     done = _run(program)
     assert done.stdout.startswith(said), done.stdout + done.stderr
 

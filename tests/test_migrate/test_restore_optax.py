@@ -12,6 +12,7 @@ import pytest
 import migrate
 from migrate.errors import StrictError
 from optim.errors import MismatchError, UnsupportedError
+from tests.places import SCOPED
 
 pytestmark = pytest.mark.breadth
 LISTS = ("weights.npz", "weights.npy", "weights.pkl")
@@ -187,7 +188,7 @@ def test_a_formula_of_a_graph_is_compared_with_a_schedule(optax: Any) -> None:
     """Linear for 5 steps, then 0.1, from step 7 on 0.01, and from step 8 on 0.001: its constants say where it turns."""
     import jax.numpy as jnp
 
-    source = Path(__file__).parents[1] / "fixtures" / "scoped" / "warm" / "source" / "model.ckpt"
+    source = SCOPED / "warm" / "source" / "model.ckpt"
     state = migrate.read(source)
     params = {v.name.replace("/", "_"): jnp.zeros(v.shape) for v in state.variables if v.trainable}
     onto = {v.name: v.name.replace("/", "_") for v in state.variables if v.trainable}

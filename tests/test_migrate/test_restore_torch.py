@@ -23,9 +23,9 @@ import migrate
 from migrate.errors import StrictError
 from optim.errors import MismatchError, UnsupportedError
 from tests.placed import ON_GPU
+from tests.places import CORPUS, SCOPED
 from tests.test_migrate.confirm import confirmed
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 pytestmark = pytest.mark.breadth
 
 
@@ -371,7 +371,7 @@ def test_axes_that_are_none_are_refused(axes: Any, load_case: Any) -> None:
 
 def test_a_schedule_comes_with_the_call_that_makes_it_a_rate_of_torch() -> None:
     torch = _torch()
-    source = Path(__file__).parents[1] / "fixtures" / "scoped" / "warm" / "source" / "model.ckpt"
+    source = SCOPED / "warm" / "source" / "model.ckpt"
     state = migrate.read(source)
     live = {v.name: torch.nn.Parameter(torch.zeros(v.shape)) for v in state.variables if v.trainable}
     momentum = state.hyperparameters.get("momentum", 0.0)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "keras224-sgd-momentum-convbn" / "source" / "model.h5"
+from tests.places import CORPUS
+
+SOURCE = CORPUS / "keras224-sgd-momentum-convbn" / "source" / "model.h5"
 SHARDED = """
 import os, sys
 import numpy as np, torch, torch.distributed as dist, torch.multiprocessing as processes

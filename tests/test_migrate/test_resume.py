@@ -13,8 +13,8 @@ import migrate
 from migrate.errors import AmbiguousError, TargetExistsError
 from optim.errors import UnsupportedError
 from tests import next_steps
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 LISTS = ("weights.npz", "weights.npy", "weights.pkl")
 SAYS_ALL = ("h5", "keras", "saved_model")
 CASES = {

@@ -24,8 +24,8 @@ from migrate.rules.differences import SLOT_MEANING
 from migrate.state import OptimizerState, StoredVariable
 from optim.errors import UnsupportedError
 from tests.examples import drawn
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=12).filter(
     lambda name: name.strip("/") == name and "//" not in name
 )

@@ -14,10 +14,10 @@ import migrate
 from migrate.errors import DamagedFileError
 from optim.bytes import protos
 from optim.errors import UnsupportedError
+from tests.places import CASE_FOLDER, CORPUS, WILD
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODELS = {
-    name: FIXTURES / place / name / "source" / "saved_model"
+    name: CASE_FOLDER / place / name / "source" / "saved_model"
     for name, place in (
         ("tf20-adam-amsgrad-savedmodel-mlp", "corpus"),
         ("tf29-h-mirrored-sm", "wild"),
@@ -25,8 +25,8 @@ MODELS = {
 }
 OTHERS = {
     **MODELS,
-    "tf29-j-untrained-table-ckpt": FIXTURES / "wild" / "tf29-j-untrained-table-ckpt" / "source",
-    "tf24-sgd-momentum-ckpt-convbn": FIXTURES / "corpus" / "tf24-sgd-momentum-ckpt-convbn" / "source",
+    "tf29-j-untrained-table-ckpt": WILD / "tf29-j-untrained-table-ckpt" / "source",
+    "tf24-sgd-momentum-ckpt-convbn": CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source",
 }
 
 

@@ -19,10 +19,8 @@ from migrate.readers.savers import optimizers as saver_optimizers
 from optim.bytes import protos
 from tests import adversary
 from tests.bundles import rewritten
+from tests.places import CASE_FOLDER, CORPUS, SCOPED, WILD
 from tests.test_migrate.small_graphs import small_graph
-
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
-WILD = CORPUS.parent / "wild"
 
 
 def test_slots_that_two_updates_read_have_no_owner() -> None:
@@ -347,7 +345,7 @@ def test_a_graph_without_nodes_that_others_need_tells_nothing(case: str, gone: s
 def test_a_kernel_that_reads_another_slot_or_variable_than_names_tell(
     place: str, one: str, other: str, tmp_path: Path
 ) -> None:
-    told = adversary.case(CORPUS.parent / place)
+    told = adversary.case(CASE_FOLDER / place)
     shutil.copytree(told.folder, tmp_path / "source")
     prefix, turn = tmp_path / "source" / told.source, {one: other, other: one}
     assert migrate.read(prefix, **told.hints).fidelity == "exact"
@@ -464,7 +462,7 @@ def test_slots_of_a_program_s_own_rule_are_not_tf_train_s(scope: str, tmp_path: 
 
 def test_rows_that_a_program_moves_by_a_rule_of_its_own_are_never_exact(tmp_path: Path) -> None:
     """As a subclass of GradientDescentOptimizer may have it for sparse gradients, whose tables stand alone."""
-    shutil.copytree(CORPUS.parent / "scoped" / "rows_of_descent" / "source", tmp_path / "copy")
+    shutil.copytree(SCOPED / "rows_of_descent" / "source", tmp_path / "copy")
     meta = tmp_path / "copy" / "model.ckpt.meta"
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
     scatter = next(node for node in proto.graph_def.node if node.op == "ScatterSub")

@@ -16,6 +16,7 @@ from migrate.graphs import saver
 from migrate.readers import tf1_saver
 from optim.errors import UnsupportedError
 from tests.bundles import written
+from tests.places import CORPUS
 from tests.test_migrate.confirm import confirmed
 
 
@@ -179,7 +180,7 @@ def test_a_partitioned_variable_is_trained_if_its_parts_are(tmp_path: Path, monk
 
 def test_a_class_that_is_set_does_not_settle_a_name_that_is_another_class_s(tmp_path: Path) -> None:
     """PowerSignOptimizer keeps one slot, as MomentumOptimizer does; without a graph the name alone tells them apart."""
-    source = Path(__file__).parents[1] / "fixtures" / "corpus" / "extra-tf115-contrib-powersign-saver" / "source"
+    source = CORPUS / "extra-tf115-contrib-powersign-saver" / "source"
     for part in source.iterdir():
         if part.suffix != ".meta":
             shutil.copy(part, tmp_path)

@@ -17,7 +17,7 @@ import tf_keras
 import migrate
 from migrate.models import scope_names
 from optim.errors import UnsupportedError
-from tests import adversary
+from tests.places import CORPUS
 from tests.test_migrate.test_training import SUFFIX
 
 NAMES = ["Dense 1", "d(x)", "_d", "d-1", "d.1", "d:0", "d>x", "dé", "d\\x", "1d", ".d", "-d", "d+x", "d,x"]
@@ -65,7 +65,7 @@ def test_a_model_that_keras_2_called_so_gets_another_name(to: Any, tmp_path: Pat
     """It was called exact, and no Keras on TensorFlow could train it; then it was refused."""
     case = load_case("keras224-adam-eps-none-nested")
     source, target = tmp_path / "model.h5", tmp_path / f"out{SUFFIX[to]}"
-    shutil.copy(adversary.CORPUS / case.name / "source" / "model.h5", source)
+    shutil.copy(CORPUS / case.name / "source" / "model.h5", source)
     with h5py.File(source, "r+") as file:
         config = file.attrs["model_config"]
         file.attrs["model_config"] = config.replace('"name": "model_1"', '"name": "My model"')
@@ -77,7 +77,7 @@ def test_a_model_that_keras_2_called_so_gets_another_name(to: Any, tmp_path: Pat
 
 @pytest.mark.parametrize("to", ["keras", "tf-keras"])
 def test_a_layer_that_keras_on_theano_called_so_is_refused(to: Any, tmp_path: Path) -> None:
-    source = Path(shutil.copy(adversary.CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5", tmp_path))
+    source = Path(shutil.copy(CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5", tmp_path))
     with h5py.File(source, "r+") as file:
         config = file.attrs["model_config"]
         file.attrs["model_config"] = config.replace('"sequential_1"', '"My model"')

@@ -15,9 +15,9 @@ from migrate import OptimizerState
 from optim.bytes import protos
 from optim.errors import DtoptError
 from tests.bundles import rewritten
+from tests.places import SCOPED
 from tests.test_migrate.small_graphs import small_graph
 
-SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 HINTS = {
     "adam": {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.05, "beta_1": 0.8, "epsilon": 1e-8}},
     "changing": {"class_name": "AdagradOptimizer", "config": {"learning_rate": 0.025}},

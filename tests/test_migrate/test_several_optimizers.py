@@ -17,9 +17,9 @@ from migrate.errors import AmbiguousError, MissingHintError
 from optim.errors import HyperparameterError, UnsupportedError
 from tests import adversary, next_steps
 from tests.keras_releases import needs_keras
+from tests.places import CORPUS, ESTIMATORS, GAN
 from tests.test_migrate.confirm import confirmed
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 ARGUMENTS = {"generator": (0.02, 0.5), "discriminator": (0.01, 0.9)}
 OBJECTS = {"generator": "generator_optimizer", "discriminator": "discriminator_optimizer"}
 PATHS = {
@@ -35,7 +35,7 @@ TOLERANCE = 2e-6
 
 
 def _source(release: str) -> str:
-    return str(FIXTURES / "gan" / release / "source" / ("model" if release.endswith("saver") else "ckpt-1"))
+    return str(GAN / release / "source" / ("model" if release.endswith("saver") else "ckpt-1"))
 
 
 def _config(release: str, which: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_the_chosen_optimizer_goes_on_as_it_did(release: str, which: str, tmp_pa
 
     import optim
 
-    oracle = np.load(FIXTURES / "gan" / release / "oracle.npz")
+    oracle = np.load(GAN / release / "oracle.npz")
     hints = {"optimizer_config": _config(release, which), "optimizer_path": PATHS[release][which]}
     report = migrate.migrate_checkpoint(_source(release), tmp_path / "out", **hints)
     assert report.fidelity == ("exact" if release.endswith("saver") else "approximate"), report.reasons
@@ -83,7 +83,7 @@ def test_nothing_of_the_other_optimizer_is_dropped(release: str) -> None:
         optimizer_path=PATHS[release]["discriminator"],
     )
     theirs = [a.stored_as for per in other.slots.values() for a in per.values()]
-    names = np.load(FIXTURES / "gan" / release / "oracle.npz")["names/discriminator"]
+    names = np.load(GAN / release / "oracle.npz")["names/discriminator"]
     assert len(theirs) == 2 * len(names)
     assert set(theirs) <= {a.stored_as for a in state.unmapped.values()}
 
@@ -99,7 +99,7 @@ def test_without_a_choice_all_are_listed(release: str) -> None:
 
 def test_two_optimizers_of_graph_mode_keras() -> None:
     """The second `compile` made the one that trained last, which the case recorded."""
-    folder = FIXTURES / "corpus" / "extra-k231-sgd-same-shapes-saver"
+    folder = CORPUS / "extra-k231-sgd-same-shapes-saver"
     case, oracle = json.loads((folder / "case.json").read_text()), np.load(folder / "oracle.npz")
     source = str(folder / "source" / "ckpt")
     config = {"class_name": "SGD", "config": case["optimizer"]["config"]}
@@ -114,7 +114,7 @@ def test_two_optimizers_of_graph_mode_keras() -> None:
 
 def test_a_model_that_was_compiled_again_has_slots_of_each_time(tmp_path: Path) -> None:
     """The oracle has what the last `compile` made."""
-    folder = FIXTURES / "corpus" / "extra-k216-sgd-refrozen-saver"
+    folder = CORPUS / "extra-k216-sgd-refrozen-saver"
     case, source = json.loads((folder / "case.json").read_text()), folder / "source"
     hints: dict[str, Any] = {"optimizer_config": {"class_name": "SGD", "config": case["optimizer"]["config"]}}
     with pytest.raises(AmbiguousError, match=r"compiled again the last .*--optimizer: training/SGD, training_1/SGD"):
@@ -133,7 +133,7 @@ def test_a_model_that_was_compiled_again_has_slots_of_each_time(tmp_path: Path) 
 
 
 def test_without_the_graph_keras_slots_belong_to_nobody(tmp_path: Path) -> None:
-    folder = FIXTURES / "corpus" / "extra-k231-sgd-same-shapes-saver" / "source"
+    folder = CORPUS / "extra-k231-sgd-same-shapes-saver" / "source"
     for path in folder.glob("ckpt.*"):
         if path.suffix != ".meta":
             shutil.copy(path, tmp_path)
@@ -143,10 +143,10 @@ def test_without_the_graph_keras_slots_belong_to_nobody(tmp_path: Path) -> None:
 
 
 def test_a_source_with_one_optimizer_offers_no_choice() -> None:
-    source = FIXTURES / "corpus" / "tf24-adam-convbn" / "source" / "model.h5"
+    source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
     with pytest.raises(HyperparameterError, match="one optimizer only; leave out --optimizer"):
         migrate.read(source, optimizer_path="optimizer")
-    source = FIXTURES / "corpus" / "extra-k204-sgd-frozen-saver" / "source" / "ckpt"
+    source = CORPUS / "extra-k204-sgd-frozen-saver" / "source" / "ckpt"
     with pytest.raises(HyperparameterError, match="one optimizer, which has no name; leave out --optimizer"):
         migrate.read(source, optimizer_path="SGD")
 
@@ -171,7 +171,7 @@ def test_commands_list_and_choose(tmp_path: Path) -> None:
     assert migrate.read(tmp_path / "out").iterations == 5
 
 
-WIDE_AND_DEEP = FIXTURES / "wide_deep" / "model.ckpt-5"
+WIDE_AND_DEEP = ESTIMATORS / "wide_deep" / "model.ckpt-5"
 
 
 @pytest.mark.parametrize("which", ["Adagrad", "Ftrl"])
@@ -214,13 +214,13 @@ def test_of_several_optimizers_that_count_together_one_is_to_be_chosen() -> None
 
 def test_two_adams_without_their_graph_need_their_variables(tmp_path: Path) -> None:
     """Their powers say that there are two; with one's variables and its steps named, it goes on."""
-    for path in (FIXTURES / "gan" / "tf115-saver" / "source").glob("model.[!m]*"):
+    for path in (GAN / "tf115-saver" / "source").glob("model.[!m]*"):
         shutil.copy(path, tmp_path)
     hints: dict[str, Any] = {"optimizer_config": _config("tf115-saver", "generator"), "overrides": {"iterations": 3}}
     hints["overrides"] |= {"clipnorm": None, "beta_2": 0.999, "lazy_rows": []}
     state = migrate.read(tmp_path / "model", **hints)
     assert any("name the variables of the one meant in --variables" in reason for reason in state.reasons)
-    oracle = np.load(FIXTURES / "gan" / "tf115-saver" / "oracle.npz")
+    oracle = np.load(GAN / "tf115-saver" / "oracle.npz")
     names = [str(name) for name in oracle["names/generator"]]
     shapes = [oracle[f"generator/at_save/{i}"].shape for i in range(len(names))]
     hints["variables"] = [{"name": n, "shape": list(s)} for n, s in zip(names, shapes, strict=True)]

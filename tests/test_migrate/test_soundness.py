@@ -14,8 +14,9 @@ import pytest
 import migrate
 from migrate.evidence import value_checks
 from optim.errors import DtoptError
+from tests.places import CORPUS
 
-SOURCE = Path(__file__).parents[1] / "fixtures" / "corpus" / "keras231-adam-amsgrad-mlp" / "source" / "model.h5"
+SOURCE = CORPUS / "keras231-adam-amsgrad-mlp" / "source" / "model.h5"
 SURE = {"iterations": 5}
 PARTS = {"m": 0, "v": 1, "vhat": 2}
 """Where a slot of Keras 2.3's Adam is in its list, in thirds behind the counter."""

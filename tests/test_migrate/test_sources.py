@@ -19,8 +19,8 @@ from migrate.errors import ContradictionError, DamagedFileError, UnknownFormatEr
 from migrate.proof import verification
 from migrate.writers import slots
 from optim.errors import UnsupportedError
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 H5 = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
 
 

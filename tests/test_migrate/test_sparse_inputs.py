@@ -13,8 +13,9 @@ import pytest
 import migrate
 from migrate.models import sparse_inputs
 from migrate.releases.versions import Versions
+from tests.places import CORPUS
 
-ADAMAX = Path(__file__).parents[1] / "fixtures" / "corpus" / "tf115-adamax-mlp" / "source" / "model.h5"
+ADAMAX = CORPUS / "tf115-adamax-mlp" / "source" / "model.h5"
 KERAS = {"keras": "2.7.0"}
 
 

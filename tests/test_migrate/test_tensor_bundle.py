@@ -19,6 +19,7 @@ from optim.bytes.bundle import BundleReader, numpy_dtype, shard_name
 from optim.bytes.bundle_writer import BundleWriter
 from optim.errors import CheckpointError
 from tests.examples import drawn
+from tests.places import OBJECTS
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 PLAIN = [*INTEGERS, "float16", "float32", "float64", "bool", "complex64", "complex128"]
@@ -55,7 +56,7 @@ def test_compressed_blocks_are_read_as_tensorflow_reads_them() -> None:
     """The variables of saved_model_half_plus_two_cpu in the test data of TensorFlow Serving."""
     import tensorflow as tf
 
-    prefix = str(Path(__file__).parents[1] / "fixtures" / "serving_compressed" / "variables")
+    prefix = str(OBJECTS / "serving_compressed" / "variables")
     theirs, ours = tf.train.load_checkpoint(prefix), BundleReader(prefix)
     assert set(ours) == set(theirs.get_variable_to_shape_map())
     for name in ours:

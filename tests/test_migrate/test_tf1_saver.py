@@ -23,9 +23,8 @@ from migrate.readers.savers import optimizers
 from optim.bytes import protos
 from optim.bytes.bundle import BundleReader
 from optim.errors import UnsupportedError
+from tests.places import CORPUS, SCOPED
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
-WILD = CORPUS.parent / "wild"
 KERAS = {
     "keras224-adam-saver-mlp": "keras2",
     "extra-k224-sgd-same-saver": "keras2",
@@ -294,7 +293,7 @@ def test_a_class_that_moves_variables_by_a_formula_of_its_own_is_not_keras_s(tmp
 
 def test_a_momentum_that_steps_make_from_gradients_is_no_number(tmp_path: Path) -> None:
     """As YellowFin's of tensor2tensor: momentum and rate, confirmed as numbers, were exact and 9e4 off."""
-    source = str(CORPUS.parent / "scoped" / "chosen" / "source" / "model.ckpt")
+    source = str(SCOPED / "chosen" / "source" / "model.ckpt")
 
     def change(nodes: Any) -> None:
         for node in [n for n in nodes if n.op.endswith("ApplyMomentum")]:

@@ -23,8 +23,8 @@ from optim.bytes.bundle_writer import BundleWriter
 from optim.errors import MismatchError, UnsupportedError
 from tests import next_steps
 from tests.bundles import of_module, rewritten, written
+from tests.places import CORPUS, OBJECTS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 # Case -> the reader, what is given to it, the generation, the slots under the source's own names.
 CASES: dict[str, tuple[Any, str, str, set[str]]] = {
     "tf115-adadelta-checkpoint-nested": (tf_object, "ckpt-1", "optimizer_v2", {"accum_grad", "accum_var"}),
@@ -442,7 +442,7 @@ def test_averages_of_a_loop_are_no_name_of_a_class(tmp_path: Path) -> None:
 )
 def test_tables_of_eager_programs_go_on(release: str, class_name: str, lazy_rows: list[str], tmp_path: Path) -> None:
     """Up to TF 1.11 LazyAdam moves all rows of a resource, and no checkpoint of objects tells the release."""
-    folder = CORPUS.parent / "eager_tables" / f"{release}-{class_name}"
+    folder = OBJECTS / "eager_tables" / f"{release}-{class_name}"
     config = {"learning_rate": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-3}
     hints: dict[str, Any] = {"optimizer_config": {"class_name": class_name, "config": config}}
     state = migrate.read(folder / "source" / "ckpt-1", **hints, overrides={"clipnorm": None})

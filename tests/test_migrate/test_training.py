@@ -24,8 +24,8 @@ from migrate.state import OptimizerState, Stored, StoredModel
 from optim.errors import UnsupportedError
 from tests.breadth import broad
 from tests.keras_releases import needs_keras
+from tests.places import FEATURES
 
-FEATURES = Path(__file__).parent.parent / "fixtures" / "features"
 SOURCES = {path.stem: path for path in sorted(FEATURES.glob("*")) if path.suffix in (".h5", ".keras")}
 CASES = [*SOURCES]
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}

@@ -23,8 +23,8 @@ from tests import adversary
 from tests.alterations.arrays import unzipped, zipped
 from tests.alterations.hdf5 import training_config
 from tests.breadth import broad, covering
+from tests.places import CORPUS, STORIES, WILD
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ROWS = np.array([[0, 1, 1], [2, 2, 2]])
 """Of a table: some are named twice."""
 
@@ -258,7 +258,7 @@ def test_slots_of_a_layer_that_was_thawed_are_those_of_the_same_optimizer() -> N
     """In graph mode they lie in the scope of the second compile; without them the layer began anew, as if untrained."""
     import tensorflow as tf
 
-    source = str(CORPUS.parent / "resumed" / "thawed" / "model")
+    source = str(STORIES / "resumed" / "thawed" / "model")
     config = {"class_name": "Adam", "config": {"learning_rate": 0.01, "beta_1": 0.8, "amsgrad": False}}
     state = migrate.read(source, optimizer_config=config)
     reader = tf.train.load_checkpoint(source)
@@ -397,7 +397,7 @@ def test_a_class_that_a_program_registered_is_none_of_optimizer_v2(fields: dict[
     with pytest.raises(UnsupportedError, match="'Custom>RMSprop', which is not a class of Keras"):
         migrate.read(source)
     saved = tmp_path / "saved_model"
-    shutil.copytree(CORPUS.parent / "wild" / "tf29-h-mirrored-sm" / "source" / "saved_model", saved)
+    shutil.copytree(WILD / "tf29-h-mirrored-sm" / "source" / "saved_model", saved)
     metadata = protos.KerasMetadata.FromString((saved / "keras_metadata.pb").read_bytes())
     for node in metadata.nodes:
         node.metadata = re.sub(r'("optimizer_config": {"class_name": ")', r"\1Custom>", node.metadata)

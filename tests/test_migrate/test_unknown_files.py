@@ -19,10 +19,10 @@ import pytest
 import migrate
 from migrate.errors import UnknownFormatError
 from tests.bundles import written
+from tests.places import CORPUS, OBJECTS
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-H5 = FIXTURES / "corpus" / "keras224-adam-eps-none-nested" / "source" / "model.h5"
-SAVED_MODEL = FIXTURES / "serving_compressed"
+H5 = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
+SAVED_MODEL = OBJECTS / "serving_compressed"
 
 
 def _zipped(folder: Path, inside: str) -> Path:

@@ -12,8 +12,8 @@ from migrate.errors import ContradictionError
 from migrate.evidence.user_input import settings
 from optim.errors import DtoptError, HyperparameterError
 from tests import adversary
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
 NADAM = CORPUS / "keras224-nadam-mlp" / "source" / "model.h5"
 

@@ -21,9 +21,8 @@ from optim.bytes import protos
 from optim.bytes.bundle import GRAPH_KEY
 from optim.errors import CheckpointError
 from tests.bundles import rewritten, written
+from tests.places import CORPUS, KERAS, WILD
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
-WILD = Path(__file__).parents[1] / "fixtures" / "wild"
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
 ADAFACTOR = "tf215-new-adafactor-mlp"
 
@@ -251,7 +250,7 @@ def test_a_file_saved_before_the_first_step_agrees(suffix: str, optimizer: str, 
 
 def test_variables_without_slots_do_not_stop_it(tmp_path: Path) -> None:
     """They made it end with "the variables do not fit"."""
-    source = CORPUS.parent / "frozen" / "k224-untrained-flat-h5" / "source" / "m.h5"
+    source = KERAS / "frozen" / "k224-untrained-flat-h5" / "source" / "m.h5"
     assert migrate.migrate_checkpoint(source, tmp_path / "out").fidelity == "approximate"
     result = migrate.verify(source, tmp_path / "out")
     assert result.ok, result.differences

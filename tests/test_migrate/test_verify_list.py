@@ -14,8 +14,9 @@ import migrate
 from dtopt_cli.app import app
 from migrate.errors import DamagedFileError
 from optim.errors import HyperparameterError
+from tests.places import CORPUS
 
-SOURCE = str(Path(__file__).parents[1] / "fixtures" / "corpus" / "keras231-adam-amsgrad-mlp" / "source" / "model.h5")
+SOURCE = str(CORPUS / "keras231-adam-amsgrad-mlp" / "source" / "model.h5")
 
 
 @pytest.fixture

@@ -19,9 +19,8 @@ from migrate import generations
 from migrate.proof import loaded, loading
 from optim.errors import CheckpointError
 from tests.alterations.arrays import unzipped, zipped
+from tests.places import CORPUS, ROOT
 
-ROOT = Path(__file__).parents[2]
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 

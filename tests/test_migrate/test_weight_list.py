@@ -19,7 +19,6 @@ from migrate.errors import DamagedFileError, MissingHintError
 from migrate.readers import weight_list
 from optim.errors import DtoptError, UnsupportedError
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 WEIGHTS = [
     np.array(5, np.int64),
     np.arange(6, dtype=np.float32).reshape(2, 3),

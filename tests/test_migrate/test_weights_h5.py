@@ -18,8 +18,8 @@ from migrate.matching.layers import match
 from migrate.readers import detect
 from migrate.state import Layers, LayerVariable
 from optim.errors import MismatchError, UnsupportedError
+from tests.places import CORPUS
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ADAMW = "keras38-adamw-convbn"
 
 
@@ -216,7 +216,7 @@ def test_too_many_orders_are_not_tried() -> None:
 
 def test_the_order_of_layers_in_a_list_or_dict_is_an_assumption() -> None:
     """A real file, whose slots come out exchanged in the order of the file: tf_keras trained the dict by its keys."""
-    folder = Path(__file__).parents[1] / "fixtures" / "corpus" / "extra-tfk221-new-adam-dict-held-weights"
+    folder = CORPUS / "extra-tfk221-new-adam-dict-held-weights"
     oracle, source = np.load(folder / "oracle.npz"), folder / "source" / "model.weights.h5"
     hint = {"class_name": "Adam", "config": {"learning_rate": 0.004, "epsilon": 1e-7}}
 

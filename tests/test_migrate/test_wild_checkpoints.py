@@ -15,9 +15,9 @@ import optim
 from migrate.errors import AmbiguousError
 from optim.errors import CheckpointError
 from tests import next_steps
+from tests.places import WILD
 from tests.test_migrate.confirm import confirmed
 
-WILD = Path(__file__).parents[1] / "fixtures" / "wild"
 CASES = {
     "tf29-d-manager-plain": "tf_ckpts",  # with a saved data iterator
     "tf115-f-keras-with-tftrain-adam-save-weights": "weights",  # tf.train.AdamOptimizer inside Keras

@@ -20,8 +20,8 @@ from migrate.models import to_keras3, training_flag
 from optim.errors import UnsupportedError
 from tests import next_steps
 from tests.keras_releases import loss_of_batch
+from tests.places import CORPUS, WILD
 
-WILD = Path(__file__).parents[1] / "fixtures" / "wild"
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 
 
@@ -264,7 +264,7 @@ def test_the_call_that_is_named_for_an_early_muon_works(monkeypatch: pytest.Monk
     """Keras 3.15 has another rule under the name, so that only one of `optim` goes on alike."""
     import keras
 
-    source = WILD.parent / "corpus" / "extra-keras311-muon-nested-keras" / "source" / "model.keras"
+    source = CORPUS / "extra-keras311-muon-nested-keras" / "source" / "model.keras"
     monkeypatch.delitem(sys.modules, "tf_keras", raising=False)  # of which for_keras would ask
     with pytest.raises(UnsupportedError) as refused:
         migrate.migrate_checkpoint(source, "/nowhere/x.keras", to="keras")

@@ -10,9 +10,9 @@ import pytest
 
 import migrate
 from optim.bytes import protos
+from tests.places import SCOPED
 from tests.test_migrate.small_graphs import complete
 
-SCOPED = Path(__file__).parents[1] / "fixtures" / "scoped"
 W, SLOT, COUNT = "net/w0", "train/net/w0/Momentum", "train/count"
 Node = tuple[str, str, list[str]]
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tests.places import CORPUS
 from tests.test_optim.support import variable
 
-CORPUS = Path(__file__).parents[1] / "fixtures" / "corpus"
 ROUNDING_OF_MOVEMENT, ROUNDING_OF_VALUE = 1e-5, 2e-6
 """float32 over six steps; a step of another rule differs by at least a hundred times as much."""
 

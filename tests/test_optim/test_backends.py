@@ -17,10 +17,9 @@ import pytest
 
 import optim
 from tests.breadth import broad
+from tests.places import ROOT
 from tests.test_optim.cases import FEW, FIRST, ROWS
 from tests.timing import HANGS
-
-ROOT = Path(__file__).parents[2]
 
 
 def checks_of(module: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Keras 2.9 as an oracle: its DTensor and experimental optimizers, where they are right, in float64.
 
-The numbers are in tests/fixtures/keras29_goldens.npz, and tests/fixtures/keras29_goldens.py recorded them with
+The numbers are in tests/fixtures/goldens/keras29_goldens.npz, and tests/fixtures/goldens/keras29_goldens.py recorded them with
 TensorFlow 2.9 itself, the DTensor classes on sharded variables. Arguments are taken as they are, and `KEYWORDS` adds
 what says that a formula is that of 2.9 and not of later releases.
 """
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import optim
+from tests import places
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import Place, put_gradients
 
-GOLDENS = np.load(Path(__file__).parent.parent / "fixtures" / "keras29_goldens.npz")
+GOLDENS = np.load(places.GOLDENS / "keras29_goldens.npz")
 ABOUT = json.loads(str(GOLDENS["about"]))
 NAMES = ("kernel", "bias", "scale")
 KEYWORDS: Mapping[str, Mapping[str, Any]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -19,6 +18,7 @@ import optim
 from optim.errors import HyperparameterError
 from tests import next_steps
 from tests.keras_releases import needs_keras
+from tests.places import CORPUS
 
 START = np.array([[1.0, -2.0], [3.0, 0.5], [0.25, 4.0]], np.float32)
 MODULES = {"keras3": keras.optimizers, "tf_keras": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}
@@ -178,7 +178,7 @@ def test_configs_of_keras_before_optimizer_v2(cls: Any, config: dict[str, Any], 
 @pytest.mark.parametrize("case", ["extra-keras312-muon-text-keras", "extra-keras313-muon-text-keras"])
 def test_the_muon_of_each_release_takes_that_releases_steps(case: str) -> None:
     """Keras 3.10 to 3.12 have another rule under the name, and write no `rms_rate`."""
-    folder = Path(__file__).parents[1] / "fixtures" / "corpus" / case
+    folder = CORPUS / case
     with zipfile.ZipFile(folder / "source" / "model.keras") as file:
         theirs = json.loads(file.read("config.json"))["compile_config"]["optimizer"]["config"]
     document, oracle = json.loads((folder / "case.json").read_text()), np.load(folder / "oracle.npz")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -20,6 +19,7 @@ from optim import keras_differences
 from optim.keras_differences import CALLED, DIFFERENCES, KERAS_3, TF_KERAS
 from tests.breadth import broad
 from tests.keras_releases import needs_keras
+from tests.places import ROOT
 
 MODULES = {KERAS_3: keras, TF_KERAS: tf_keras}
 CLASSES = {
@@ -300,7 +300,7 @@ def test_an_overflow_under_a_constant_scale() -> None:
 
 
 def test_the_documentation_has_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     rows = page.partition("| what differs |")[2].partition("\n\n")[0].splitlines()[2:]
     expected = [
         f"| {d.name} | {', '.join(CALLED[each] for each in d.keras)} | {d.sentence} |"

@@ -14,11 +14,10 @@ import pytest
 import optim
 from bench.scale.group import free_ports
 from tests.dtensor_asserts import value_of
+from tests.places import ROOT
 from tests.reference.adam import Adam
 from tests.reference.common import Options, Training
 from tests.test_optim import multi_client
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import optim
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = {".py", ".json", ".toml", ".h", ".cc"}
 
 

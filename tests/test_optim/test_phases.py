@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,12 +14,12 @@ import migrate
 import optim
 from optim import schedules
 from optim.errors import HyperparameterError, UnsupportedError
+from tests import places
 from tests.breadth import covering
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import put, variable
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
-GOLDENS = json.loads((FIXTURES / "schedule_goldens.json").read_text(encoding="utf-8"))
+GOLDENS = json.loads((places.GOLDENS / "schedule_goldens.json").read_text(encoding="utf-8"))
 COSINE = {"initial_learning_rate": 0.2, "decay_steps": 30, "alpha": 0.1}
 SCHEDULES = {
     "LinearWarmup": {"schedule": {"class_name": "CosineDecay", "config": COSINE}, "warmup_steps": 5},

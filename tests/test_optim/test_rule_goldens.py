@@ -1,13 +1,12 @@
 """The newer algorithms against their reference implementations, in float64, plain and on a mesh.
 
-The numbers are in tests/fixtures/rule_goldens_*.npz, and tests/fixtures/rule_goldens.py recorded them: TensorFlow
+The numbers are in tests/fixtures/goldens/rule_goldens_*.npz, and tests/fixtures/goldens/rule_goldens.py recorded them: TensorFlow
 Addons, tf-models, torch, facebookresearch's schedulefree, pytorch_optimizer, timm, optax, tf.contrib and Keras 3.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ import tensorflow as tf
 
 import optim
 from tests.dtensor_asserts import value_of
+from tests.places import GOLDENS
 from tests.test_optim.cases import WHOLE
 from tests.test_optim.support import Place, put_gradients
 
-FOLDER = Path(__file__).parent.parent / "fixtures"
 SOURCES = ("tfa", "torch", "optax", "contrib", "keras", "tfa_options", "torch_decay", "proximal", "tfa_bets", "tfm")
 SOURCES += ("keras_late", "keras_muon", "timm", "optax_clip")
-FILES = {source: np.load(FOLDER / f"rule_goldens_{source}.npz") for source in SOURCES}
+FILES = {source: np.load(GOLDENS / f"rule_goldens_{source}.npz") for source in SOURCES}
 ABOUT = {source: json.loads(str(file["about"])) for source, file in FILES.items()}
 ROWS = [(source, i) for source, about in ABOUT.items() for i in range(len(about["configurations"]))]
 LAYOUTS = {"plain": None, "mesh": {"kernel": ["batch", "model"], "bias": ["model"]}}

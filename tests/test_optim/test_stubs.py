@@ -6,17 +6,16 @@ import ast
 import inspect
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from mypy import api as mypy
 
 import optim
+from tests.places import FIXTURES, ROOT
 from tools import stubs
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = ROOT / "tests" / "fixtures" / "types" / "program.py"
+PROGRAM = FIXTURES / "types" / "program.py"
 CLASSES = [node for node in ast.parse(stubs.STUB.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
 
 

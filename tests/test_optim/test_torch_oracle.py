@@ -1,6 +1,6 @@
 """torch as an oracle: its optimizers over its own table of configurations, in float64, plain and sharded.
 
-The numbers are in tests/fixtures/torch_goldens.npz, and tests/fixtures/torch_goldens.py recorded them. Every
+The numbers are in tests/fixtures/goldens/torch_goldens.npz, and tests/fixtures/goldens/torch_goldens.py recorded them. Every
 configuration is either followed by an optimizer of ours with explicit keywords, or named in `DIFFERENT` with the
 reason. Two things are the caller's in Keras and here: `maximize` negates gradients, and `weight_decay`, where torch
 adds it to the gradient (an L2 penalty and no decoupled decay), is added by the test.
@@ -11,19 +11,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import optim
+from tests import places
 from tests.breadth import broad
 from tests.dtensor_asserts import value_of
 from tests.test_optim.support import Place, put_gradients
 
 Config = Mapping[str, Any]
-GOLDENS = np.load(Path(__file__).parent.parent / "fixtures" / "torch_goldens.npz")
+GOLDENS = np.load(places.GOLDENS / "torch_goldens.npz")
 ABOUT = json.loads(str(GOLDENS["about"]))
 NAMES = ("kernel", "bias", "scale")
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-14}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import ROOT
 from tests.upstream import sources
 from tests.upstream.load import reasons_by_test
 
 pytestmark = pytest.mark.breadth
 
-ROOT = Path(__file__).parents[2]
 UPSTREAM = ROOT / "tests" / "upstream"
 SUITES = json.loads((UPSTREAM / "suites.json").read_text(encoding="utf-8"))
 CASES = [(suite, name) for suite, files in SUITES.items() for name in files["run"]]

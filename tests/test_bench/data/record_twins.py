@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bench.step import against, run
 from bench.step.query import make_plan
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[3]
 PROCESSES = 8
 
 
