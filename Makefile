@@ -30,7 +30,7 @@ demo: setup
 
 # Each includes the one before: a minute, a few minutes, everything.
 check: setup lint types
-	$(BIN)/python -m pytest tests/test_architecture.py tests/test_optim/test_rules.py
+	$(BIN)/python -m pytest tests/test_architecture.py tests/test_optim/rules/test_rules.py
 
 test: setup lint types
 	$(BIN)/python -m pytest -n auto --dist worksteal

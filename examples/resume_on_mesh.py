@@ -2,8 +2,8 @@
 
     python examples/resume_on_mesh.py MIGRATED CASE
 
-MIGRATED is what `dtopt migrate checkpoint` wrote; CASE is a folder of tests/fixtures/cases/corpus, whose oracle.npz holds the
-gradients of the original framework's next six steps and its variables after each.
+MIGRATED is what `dtopt migrate checkpoint` wrote; CASE is a folder of tests/fixtures/cases/corpus, whose
+oracle.npz holds the gradients of the original framework's next six steps and its variables after each.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 them.
 
 This one table is used by `for_keras`, by `from_config`, by `dtopt migrate code` and by the documentation. Each row was
-measured against Keras 3.15 and tf_keras 2.21 (`tests/test_optim/test_keras_differences.py`). Sources:
+measured against Keras 3.15 and tf_keras 2.21 (`tests/test_optim/keras/test_keras_differences.py`). Sources:
 `keras/src/optimizers/base_optimizer.py`, `keras/src/backend/tensorflow/{optimizer,sparse}.py`,
 `tf_keras/src/optimizers/{optimizer,nadam,rmsprop,lion}.py`.
 """

@@ -1,6 +1,6 @@
 """Alters every case of a folder in every way and replays what is called exact: `python -m tests.adversary [FOLDER]`.
 
-FOLDER holds cases as `tests/fixtures/cases/corpus` does, which is the default, or as `tests/fixtures/cases/wild`. Each printed
+FOLDER holds cases as `corpus` of `tests/fixtures/cases` does, which is the default, or as `wild` there. Each printed
 line is an alteration after which a report said `exact` and the next steps were not the release's; `told` marks those
 that the source could have told.
 The last lines count, for each kind, how many were tried, refused, approximate, exact and right, exact and denied.
@@ -24,9 +24,10 @@ import numpy as np
 import migrate
 from migrate.bytes.checkpoint_paths import find_prefix
 from optim.errors import DtoptError
-from tests import next_steps, wild_table
+from tests import wild_table
 from tests.alterations import Case
 from tests.alterations.alteration import Alteration
+from tests.helpers import next_steps
 from tests.places import CORPUS
 from tests.test_migrate.confirm import confirmed
 

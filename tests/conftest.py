@@ -8,18 +8,18 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
-from tests.placed import KIND, ON_GPU
+from tests.helpers.placed import KIND, ON_GPU
+from tests.places import ROOT
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # The native kernel is compiled into the test run's own cache, not into the user's.
-os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parent.parent / ".pytest_cache" / "xdg")
+os.environ["XDG_CACHE_HOME"] = str(ROOT / ".pytest_cache" / "xdg")
 # As in a user's shell: what is printed is written when there is more of it, or at the end.
 os.environ.pop("PYTHONUNBUFFERED", None)
 # What tests write need not outlast the machine; each wait for its disk is a few milliseconds, of thousands.

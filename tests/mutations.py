@@ -1,8 +1,8 @@
 """Damages every file of every case in every way that a seed can think of: `python -m tests.mutations [FOLDER...]`.
 
-Each FOLDER holds cases as `tests/fixtures/cases/corpus` and `tests/fixtures/cases/wild` do, which are the default. `--rounds N`
-damages each file N times: as bytes, with knowledge of its format (`tests.structures`), and so that it looks as sound as
-before (`tests.plausible`). A child process does some and is left behind, so that what one of them does to memory or
+Each FOLDER holds cases as `corpus` and `wild` of `tests/fixtures/cases` do, which are the default. `--rounds N` damages
+each file N times: as bytes, with knowledge of its format (`structures`), and so that it looks as sound as before
+(`plausible`). A child process does some and is left behind, so that what one of them does to memory or
 open files is seen, and hurts no other. Each printed line is a fault: a traceback, a refusal of many or unprintable
 characters, more than a minute, more than 1 GB, a file left behind, `inspect` that refuses what is migrated.
 
@@ -41,10 +41,10 @@ from migrate import surfaces
 from migrate.bytes.messages import LONGEST
 from optim.errors import DtoptError
 from tests import adversary
-from tests.damages import BYTES
+from tests.helpers.damages import BYTES
+from tests.helpers.plausible import altered
+from tests.helpers.structures import restructured, strange_hint
 from tests.places import CORPUS, WILD
-from tests.plausible import altered
-from tests.structures import restructured, strange_hint
 from tests.test_migrate.confirm import confirmed
 
 SECONDS = 60

@@ -1,7 +1,7 @@
 """Types what `dtopt migrate checkpoint` says to type, until it says nothing more: `python -m tests.obeying [FOLDER]`.
 
 A report ends with one command that answers all that has one answer: typed as it is printed it leaves nothing of that
-open. FOLDER holds cases as `tests/fixtures/cases/corpus` and `tests/fixtures/cases/wild` do, which are the default. Every case is
+open. FOLDER holds cases as `corpus` and `wild` of `tests/fixtures/cases` do, which are the default. Every case is
 tried without hints, as somebody who knows nothing of dtopt would, for every target. If there is no command, the options
 are taken that each refusal and each reason names, typed as they are printed, with the case's own truth where it leaves
 a place open (FILE, CLASS, N). Each printed line is a fault: an option that is not there, a quoting that a shell takes

@@ -15,8 +15,8 @@ import pytest
 
 from migrate import generations
 from migrate.generations import GENERATIONS
-from tests.places import ROOT
-from tests.timing import HANGS
+from tests.helpers.timing import HANGS
+from tests.places import FIXTURES, ROOT, TESTS
 
 # package: what of this project it may import.
 ALLOWED = {
@@ -231,3 +231,20 @@ def _exists(name: str) -> bool:
 def test_modules_that_texts_name_exist() -> None:
     found = ((path, name) for path in FILES for name in REFERENCE.findall(path.read_text(encoding="utf-8")))
     assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in found if not _exists(name)]
+
+
+WITHOUT_TESTS = {"whole", "data", "fakes"}
+"""Folders of tests of a package that mirror none of it: what tests all of it, and what its tests read."""
+
+
+def test_tests_mirror_the_folders_that_they_test() -> None:
+    """`tests/test_migrate/readers` tests `migrate/readers`."""
+    for package in ("optim", "migrate", "bench"):
+        folders = {path.name for path in (TESTS / f"test_{package}").iterdir() if path.is_dir()} - {"__pycache__"}
+        assert not {name for name in folders - WITHOUT_TESTS if not (ROOT / package / name).is_dir()}
+
+
+def test_places_alone_knows_where_files_of_tests_are() -> None:
+    built = re.compile(r"Path\(__file__\)(?:\.resolve\(\))?\.parent(?:s\[|\.parent)|/ \"fixtures\"")
+    found = (path for path in TESTS.rglob("*.py") if FIXTURES not in path.parents and path != TESTS / "places.py")
+    assert not [path for path in found if built.search(path.read_text(encoding="utf-8"))]

@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.breadth import covering
+from tests.helpers.breadth import covering
 
 AXES = {"name": ["a", "b", "c", "d"], "mode": ["eager", "function"], "dtype": [1, 2, 3]}
 

@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dtopt_cli.app import app
-from tests import servers
+from tests.helpers import servers
+from tests.helpers.timing import HANGS
 from tests.places import CORPUS, ROOT
-from tests.timing import HANGS
 
 FENCE = re.compile(r"^(?:\*Needs `(\w+)`\.\*\n\n)?```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """An example, and the package without which it is left out."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.emulated_gpu import needs_nvrtc
-from tests.test_optim.kernel_support import require_kernel
+from tests.helpers.emulated_gpu import needs_nvrtc
+from tests.test_optim.native.kernel_support import require_kernel
 from tools import gpu_check
 from tools.gpu import tables
 from tools.gpu.tables import Table
@@ -193,7 +193,7 @@ def test_all_checks_pass_through_emulated_launches(only: str, tmp_path: Path, mo
 BROKEN = """
 import json, sys
 import tools.gpu_checks as c
-from tests import emulated_gpu
+from tests.helpers import emulated_gpu
 from tools.gpu import fit, meshes, runs
 from tools.gpu.device import named
 fake, trained, way = emulated_gpu.library("fake_cuda"), runs.trained, sys.argv[1]

@@ -1,9 +1,9 @@
 """Migrates wild cases into every target and replays them: `python -m tests.wild_table [FOLDER] [--to TARGET]`.
 
-FOLDER holds cases as `tests/fixtures/cases/wild` does, which is the default. Each row says what the report called the target
-and what the target then did. `right`: the source's own gradients, applied to the target, give the variables that the
-source had after each step. A model's next losses are the source's as well, where the case holds them. An approximate
-conversion is tried again with everything confirmed that it says was assumed.
+FOLDER holds cases as `wild` of `tests/fixtures/cases` does, which is the default. Each row says what the report called
+the target and what the target then did. `right`: the source's own gradients, applied to the target, give the variables
+that the source had after each step. A model's next losses are the source's as well, where the case holds them. An
+approximate conversion is tried again with everything confirmed that it says was assumed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 
 import migrate
 from optim.errors import DtoptError
-from tests import next_steps
-from tests.keras_releases import loss_of_batch
+from tests.helpers import next_steps
+from tests.helpers.keras_releases import loss_of_batch
 from tests.places import WILD
 from tests.test_migrate.confirm import confirmed
 

@@ -45,19 +45,19 @@ NVRTC = "nvidia-cuda-nvrtc-cu12==12.1.105; sys_platform == 'linux' and platform_
 """What compiles kernels for GPUs into the package."""
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
 QUICK = (
-    "test_optim/test_api.py",
-    "test_optim/test_meshes.py",
-    "test_optim/test_checkpoint.py",
-    "test_migrate/test_resume.py",
+    "test_optim/whole/test_api.py",
+    "test_optim/layouts/test_meshes.py",
+    "test_optim/checkpoints/test_checkpoint.py",
+    "test_migrate/whole/test_resume.py",
 )
 TESTS = (
     *QUICK,
-    "test_optim/test_native_direct.py",
-    "test_optim/test_native_meshes.py",
-    "test_optim/test_sparse_cost.py",
-    "test_migrate/test_real_cases.py",
-    "test_migrate/test_keras_targets.py",
-    "test_migrate/test_restore.py",
+    "test_optim/native/test_native_direct.py",
+    "test_optim/native/test_native_meshes.py",
+    "test_optim/step/test_sparse_cost.py",
+    "test_migrate/whole/test_real_cases.py",
+    "test_migrate/writers/test_keras_targets.py",
+    "test_migrate/live/test_restore.py",
 )
 """Of the API, checkpoints, meshes and migrations; the whole of `make test` runs with the locked versions."""
 SMOKE = """

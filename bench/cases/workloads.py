@@ -1,7 +1,7 @@
 """The trainable tensors of well-known models, shapes only, and synthetic sets of tensors.
 
 An optimizer step depends on a model only through its shapes. Each workload is one short function;
-`tests/test_bench/test_workloads.py` compares the totals with the published ones. Sources of the shapes: resnet50:
+`tests/test_bench/cases/test_workloads.py` compares the totals with the published ones. Sources of the shapes: resnet50:
 torchvision `resnet.py`; bert-base: google-research/bert README; gpt2: openai/gpt-2 `src/model.py`; vit-b16:
 google-research/vision_transformer `vit_jax/configs/models.py`; transformer-big: Vaswani et al. (2017), table 3, tied
 vocabulary of 32768; dlrm-small: mlcommons/algorithmic-efficiency `criteo1tb/workload.py`; llama-7b: meta-llama/llama

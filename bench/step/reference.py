@@ -1,7 +1,7 @@
 """The reference for every peer: `optim`'s rules in float64 NumPy, with the options around them.
 
-`tests/test_bench/test_reference.py` compares it with implementations from the papers that share no code with `optim`.
-Only the elements at given positions of a tensor are computed, unless the rule needs the whole tensor.
+`tests/test_bench/step/test_reference.py` compares it with implementations from the papers that share no code with
+`optim`. Only the elements at given positions of a tensor are computed, unless the rule needs the whole tensor.
 """
 
 from __future__ import annotations

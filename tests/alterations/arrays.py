@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from tests.bundles import rewritten
+from tests.helpers.bundles import rewritten
 
 INNER = "model.weights.h5"
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from optim.bytes import protos
 from optim.bytes.bundle import GRAPH_KEY, BundleReader
-from tests import bundles
 from tests.alterations.alteration import Alteration, Change
 from tests.alterations.arrays import prefix_of
 from tests.alterations.graphs import of_graphs
+from tests.helpers import bundles
 
 
 def of_bundles(folder: Path, source: str) -> Iterator[Alteration]:

@@ -13,11 +13,11 @@ import pytest
 
 from bench.kinds import load
 from bench.kinds import page as make
-from tests.places import ROOT
+from tests.places import RESULTS
 from tests.test_browser import browser
 
 pytestmark = [pytest.mark.breadth, browser.needed]
-RUNS = [ROOT / "tests/test_bench/data/aa-6.json", ROOT / "tests/test_bench/step-v1.json"]
+RUNS = [RESULTS / "aa-6.json", RESULTS / "step-v1.json"]
 MEASURE = """<script>
 const page = document.documentElement, svgs = [...document.querySelectorAll("svg")].map(s => s.getBoundingClientRect());
 const probe = document.querySelector("svg text"), style = getComputedStyle(probe);

@@ -25,9 +25,9 @@ from bench.step.rows import rerun_command
 from dtopt_cli.commands.bench import app
 from dtopt_cli.exit_codes import Exit
 from optim.errors import DtoptError
-from tests.interrupts import listen_to_sigint
+from tests.helpers.interrupts import listen_to_sigint
+from tests.helpers.timing import HANGS, until
 from tests.places import ROOT
-from tests.timing import HANGS, until
 
 
 class Recorder:

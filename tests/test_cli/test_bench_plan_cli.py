@@ -22,8 +22,8 @@ from bench.roof import row as roof_row
 from bench.scale import row as scale_row
 from dtopt_cli.commands.bench import app
 from optim.errors import DtoptError
+from tests.helpers.timing import HANGS
 from tests.places import CORPUS, ROOT
-from tests.timing import HANGS
 
 
 def call(*words: str) -> Any:

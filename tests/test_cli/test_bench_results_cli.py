@@ -18,9 +18,9 @@ from bench.train import run as training
 from dtopt_cli.commands import bench_migrate
 from dtopt_cli.commands.bench import app
 from optim.errors import DtoptError
+from tests.places import RESULTS
 
-DATA = Path(__file__).parents[1] / "test_bench" / "data"
-QUIET, OTHER = str(DATA / "aa-5.json"), str(DATA / "aa-6.json")
+QUIET, OTHER = str(RESULTS / "aa-5.json"), str(RESULTS / "aa-6.json")
 
 
 def call(*words: str) -> Any:
@@ -70,7 +70,7 @@ def test_check_of_a_run() -> None:
     calm = call("check", OTHER)
     assert calm.exit_code == 0
     assert "You can trust this run" in calm.stdout
-    noisy = call("check", str(DATA / "aa-1.json"), "--json")
+    noisy = call("check", str(RESULTS / "aa-1.json"), "--json")
     assert noisy.exit_code == 5
     document = json.loads(noisy.stdout)
     assert (document["of"], document["stable"]) == ("run", False)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.interrupts import listen_to_sigint
+from tests.helpers.interrupts import listen_to_sigint
+from tests.helpers.timing import HANGS, until
 from tests.places import CORPUS
-from tests.timing import HANGS, until
 
 ADAM = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
 SGD = CORPUS / "tf29-adam-clipnorm-decay-nested" / "source" / "model.h5"

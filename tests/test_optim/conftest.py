@@ -9,7 +9,7 @@ import pytest
 
 from optim.native import library
 from optim.native.gpu import Gpus
-from tests.test_optim.kernel_support import require_kernel
+from tests.test_optim.native.kernel_support import require_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def gpus() -> Gpus:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(library.VARIABLE, "build")
         require_kernel()
-        from tests import emulated_gpu  # which traces all rules
+        from tests.helpers import emulated_gpu  # which traces all rules
 
         return emulated_gpu.all_kernels()
 
@@ -36,7 +36,7 @@ def gpus() -> Gpus:
 @pytest.fixture
 def launching(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """What makes CPU devices GPUs, for Python and for the kernel, until the end of the test."""
-    from tests import emulated_gpu
+    from tests.helpers import emulated_gpu
 
     monkeypatch.setenv(library.VARIABLE, "build")
     emulated_gpu.library("fake_cuda").fake_reset(12010, -1)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tests.dtensor_asserts import layout_of
+from tests.helpers.dtensor_asserts import layout_of
 from tests.test_optim.values import MODES, SHAPES, gradient_values, scaled_values, start_values
 
 __all__ = ["MODES", "SHAPES", "gradient_values", "scaled_values", "start_values"]
@@ -158,6 +158,6 @@ def executor_for(mode: str) -> str:
 
 def snapshot(variables: Sequence[Any]) -> list[bytes]:
     """The exact bits of variables."""
-    from tests.dtensor_asserts import value_of
+    from tests.helpers.dtensor_asserts import value_of
 
     return [value_of(v).tobytes() for v in variables]

@@ -8,10 +8,12 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.places import ROOT
+
 FOLDER = "DTOPT_UPSTREAM"
 """A folder with clones `tf-keras` and `keras-2.9`; without it they are cloned into `.pytest_cache`."""
 NOT_RUN = "UPSTREAM SUITE NOT RUN"
-CACHE = Path(__file__).parents[2] / ".pytest_cache" / "upstream"
+CACHE = ROOT / ".pytest_cache" / "upstream"
 
 
 class NoSourceError(Exception):

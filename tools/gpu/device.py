@@ -8,7 +8,7 @@ from typing import Any
 
 from optim.native import cuda, library
 from optim.native.compiling import BuildError
-from tests import emulated_gpu
+from tests.helpers import emulated_gpu
 from tests.test_optim.cases import ROWS, Case
 
 

@@ -1,0 +1,62 @@
+"""`migrate.restore` on JAX and PyTorch, into optimizers of `for_keras` and Keras: the next steps are the source's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import migrate
+from tests.helpers.breadth import broad
+from tests.test_migrate.confirm import confirmed
+from tests.test_migrate.live import test_restore
+from tests.test_migrate.whole import test_resume
+from tests.test_optim.keras.test_backends import program
+
+KINDS = ("optim", "keras")
+NAMES = {
+    kind: [name for name, kinds in test_restore.CASES.items() if kinds.get(kind) == test_restore.EXACT]
+    for kind in KINDS
+}
+DENSE = {"tf115-sgd-decay-clipvalue-embed": "embedding/embeddings: where a batch has a row several times"}
+"""What a source did with repeated rows of a table, of which gradients are dense on these backends."""
+FEW = {
+    "optim": ["keras231-nadam-eps-convbn", "tf24-sgd-momentum-ckpt-convbn", "tf29-dtensor-adam-mlp"],
+    "keras": ["keras38-nadam-mlp", "tf24-sgd-momentum-ckpt-convbn", "extra-keras315-adam-accumulation-schedule-keras"],
+}
+
+
+def _case(name: str, kind: str) -> dict[str, Any]:
+    source, hints = test_resume._source(name), test_restore._hints(name)
+    is_exact = migrate.read(source, **hints).fidelity == test_restore.EXACT
+    return {
+        "name": name,
+        "kind": kind,
+        "source": source,
+        "hints": hints,
+        "overrides": {} if is_exact else confirmed(source, **hints),
+        "hints_of_restore": {k: v for k, v in test_restore.restore_hints(name).items() if k != "overrides"},
+        "oracle": str(test_restore.CORPUS / name / "oracle.npz"),
+        "steps": test_resume._document(name)["n"],
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("backend", "names"), [("jax", FEW), broad("jax", NAMES), broad("torch", NAMES)], ids=["few on jax", "jax", "torch"]
+)
+def test_the_next_steps(backend: str, names: dict[str, list[str]], kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps([_case(name, kind) for name in names[kind]]))
+    found = program(backend, "restore_program", str(path), package="tests.test_migrate.live")
+    assert [each["name"] for each in found] == names[kind]
+    for each in found:
+        if each["name"] in DENSE:
+            assert each["fidelity"] == "approximate", each
+            assert [reason[: len(DENSE[each["name"]])] for reason in each["reasons"]] == [DENSE[each["name"]]]
+        else:
+            assert each["fidelity"] == "exact", each
+        assert each["what"].startswith(f"{kind}."), each
+        assert max(each["errors"]) <= 1, each
