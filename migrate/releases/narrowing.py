@@ -29,6 +29,25 @@ def candidates(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, 
     return tuple(left)
 
 
+def newer(versions: Versions) -> str:
+    """Return what dtopt assumes of a release after the last of the table; empty if a source shows no such release."""
+    shown: tuple[tuple[str, Number | None, Callable[[Release], Number]], ...] = (
+        ("Keras", versions.keras_number, lambda r: r.keras_number),
+        ("TensorFlow", versions.tensorflow_number, lambda r: r.tensorflow),
+    )
+    for name, number, of in shown:
+        if number is not None:
+            numbers = {of(release)[:2] for release in RELEASES}
+            last = max({each for each in numbers if each[:1] == number[:1]} or numbers)
+            if number[:2] > last:
+                written, known = (".".join(map(str, each[:2])) for each in (number, last))
+                return (
+                    f"{name} {written} wrote it, which is newer than {known}, the last that dtopt knows; dtopt assumes"
+                    " that they work the same"
+                )
+    return ""
+
+
 def _has_mode(release: Release, versions: Versions) -> bool:
     if release.mode == DTENSOR:
         return versions.dtensor in (YES, PERHAPS)

@@ -12,11 +12,12 @@ import numpy as np
 from migrate import generations
 from migrate.algorithms import patterns
 from migrate.bytes.messages import some
-from migrate.claims import FILE, HINT, SET, Origin, Questions, asking
+from migrate.claims import FILE, HINT, SET, Origin, Questions, asking, confirming
 from migrate.errors import ContradictionError, MissingHintError
 from migrate.evidence import class_candidates
 from migrate.evidence.user_input.hints import CONFIG_FORM, Variables
 from migrate.matching import choosing, strategies
+from migrate.releases.narrowing import newer
 from migrate.state import NamedVariables, Stored, StoredVariable
 from optim import slot_layout
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
@@ -118,7 +119,9 @@ def with_generation(stored: Stored, generation: str | None, overrides: Mapping[s
         name = generations.check(str(overrides["generation"]))
         return replace(stored, generation=name), Origin("generation", name, SET, f"the source has {stored.generation}")
     if generation is None:
-        return stored, Origin("generation", stored.generation, FILE, "; ".join(stored.evidence[-1:]))
+        doubt = newer(stored.versions)
+        confirm = confirming("generation", stored.generation) if doubt else ""
+        return stored, Origin("generation", stored.generation, FILE, "; ".join(stored.evidence[-1:]), doubt, confirm)
     generations.check(generation)
     if stored.generation not in (None, generation):
         raise ContradictionError(

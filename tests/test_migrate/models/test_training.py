@@ -245,6 +245,27 @@ def test_the_tables_of_keras_1_are_known() -> None:
     assert said.startswith("embedding_1_W: where a batch has a row several times")
 
 
+@pytest.mark.parametrize("to", ["slots", "keras", "tf-keras"])
+@pytest.mark.parametrize(
+    ("case", "version"), [("keras3.15.1-softmax-binary", "3.99.0"), ("tf2.13.1-frozen-within", "2.30.0")]
+)
+def test_a_file_of_an_unknown_release_is_exact_only_if_confirmed(
+    case: str, version: str, to: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "source.h5"
+    shutil.copy(SOURCES[case], source)
+    with h5py.File(source, "r+") as file:
+        file.attrs["keras_version"] = file["model_weights"].attrs["keras_version"] = version
+    report = migrate.migrate_checkpoint(source, tmp_path / f"a{SUFFIX.get(to, '')}", to=to)
+    assert report.fidelity == "approximate"
+    (reason,) = report.reasons
+    assert f"Keras {version[:4]} wrote it" in reason
+    confirmed = migrate.migrate_checkpoint(
+        source, tmp_path / f"b{SUFFIX.get(to, '')}", to=to, overrides=report.questions.answers
+    )
+    assert confirmed.fidelity == "exact"
+
+
 @pytest.mark.parametrize(("version", "written"), [("2.9.0", 1.001e-5), ("2.11.1", 1.001e-5), ("2.12.0", 1e-6)])
 def test_a_small_epsilon_is_what_the_release_of_tensorflow_made_of_it(
     version: str, written: float, tmp_path: Path

@@ -39,6 +39,23 @@ def test_what_a_source_shows_narrows_its_releases(generation: str, versions: Ver
     assert [*dict.fromkeys(release.name for release in candidates(generation, versions))] == names
 
 
+@pytest.mark.parametrize(
+    ("versions", "shown"),
+    [
+        (Versions("3.99.0"), "Keras 3.99 wrote it, which is newer than 3.15"),
+        (Versions("4.0.1"), "Keras 4.0 wrote it, which is newer than 3.15"),
+        (Versions("2.22.0"), "Keras 2.22 wrote it, which is newer than 2.21"),
+        (Versions(tensorflow="2.30.0"), "TensorFlow 2.30 wrote it, which is newer than 2.21"),
+        *((Versions(known), "") for known in ("3.15.9", "2.21.1", "2.3.0-tf", "1.2.2", "")),
+        *((Versions(tensorflow=known), "") for known in ("1.15.5", "2.15.1", "2.21.0")),
+    ],
+)
+def test_a_release_after_the_last_known_one_is_an_assumption(versions: Versions, shown: str) -> None:
+    found = narrowing.newer(versions)
+    assert found.startswith(shown)
+    assert bool(found) == bool(shown)
+
+
 def test_backends_and_modes_narrow_as_well() -> None:
     assert {r.backend for r in candidates("keras3", Versions("3.5.0", "jax or torch"))} == {"jax", "torch"}
     assert {r.mode for r in candidates("optimizer_v2", Versions(graph_mode=True))} == {table.GRAPH}
