@@ -19,12 +19,30 @@ MIXED = "mixed_float16"
 @dataclass(frozen=True)
 class LossScale:
     """`current` scale and steps `since` its last change, `initial` scale and steps until it grows; None for a constant
-    scale."""
+    scale. `is_known`: whether the source stores the first two."""
 
     current: float
     since: int
     initial: float
     growth: int | None
+    is_known: bool = True
+
+    def differences(self, keeps_count: bool) -> list[str]:
+        """Explain why a target scales differently; `keeps_count`: whether it stores the steps since the last change."""
+        if self.growth is None:
+            return []
+        if not self.is_known:
+            return [
+                f"the source does not store its current loss scale; it starts again from {self.initial:g}, so steps may"
+                " overflow and be skipped that were not, or the reverse. A SavedModel stores it, and slots"
+                " do not depend on it"
+            ]
+        if keeps_count or not self.since:
+            return []
+        return [
+            f"the loss scale grows {self.since} steps later, because an .h5 does not store the steps since its last"
+            " change; a .keras does"
+        ]
 
 
 def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
@@ -38,9 +56,9 @@ def find(state: OptimizerState, document: Layer | None) -> LossScale | None:
     settings = _since_2_4(settings)
     initial = float(settings.get("initial_scale") or DEFAULT_SCALE)
     growth = int(settings.get("dynamic_growth_steps") or DEFAULT_GROWTH) if settings.get("dynamic", True) else None
-    is_listed = state.source_traits.lists_loss_scale
-    since, current = (kept(state.unmapped) if is_listed else None) or (0, initial)
-    return LossScale(current, since, initial, growth)
+    stored = kept(state.unmapped)
+    since, current = stored or (0, initial)
+    return LossScale(current, since, initial, growth, stored is not None)
 
 
 def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -60,10 +78,13 @@ def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:
     """Steps and scale from Keras 3's wrapper, whose variables are [0, 0.0, steps, scale]; an `.h5` and a TensorFlow
-    checkpoint have them by name."""
+    checkpoint have them by name, also those of Keras 2 (`_DynamicLossScaleState` in 2.15)."""
     found = (
-        [a for name, a in unmapped.items() if name == place or name.rpartition("/")[2] == called]
-        for place, called in (("optimizer/vars/2", "step_counter"), ("optimizer/vars/3", "dynamic_scale"))
+        [a for name, a in unmapped.items() if name == place or name.rpartition("/")[2] in called]
+        for place, *called in (
+            ("optimizer/vars/2", "step_counter", "good_steps"),
+            ("optimizer/vars/3", "dynamic_scale", "current_loss_scale"),
+        )
     )
     steps, scales = found
     if len(steps) != 1 or len(scales) != 1 or steps[0].shape != () or scales[0].shape != ():
@@ -108,7 +129,6 @@ def of_state(state: OptimizerState) -> Scaling | None:
         return Scaling(*source.loss_scaling)
     found = find(state, None)
     if found is not None:
-        is_known = found.growth is None or kept(state.unmapped) is not None
-        return Scaling(found.growth, found.current if is_known else None)
+        return Scaling(found.growth, found.current if found.growth is None or found.is_known else None)
     is_mixed = source.model is not None and MIXED in json.dumps(source.model.config, default=str)
     return Scaling(DEFAULT_GROWTH, None) if is_mixed else None

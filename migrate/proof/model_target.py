@@ -259,10 +259,11 @@ def _of_loss_scale(source: OptimizerState, target: OptimizerState) -> Iterator[t
         return
     settings = (target.source.optimizer_config or {}).get("config", {})
     values = [0, 0.0, 0, settings.get("initial_scale")]
-    if source.source is not None and source.source_traits.lists_loss_scale:
+    if source.source is not None:
         named = {name.rpartition("/")[2]: array for name, array in source.unmapped.items()}
-        names = zip(places[2:], ("step_counter", "dynamic_scale"), strict=True)
-        kept = [source.unmapped.get(place, named.get(name)) for place, name in names]
+        by_keras3 = source.source_traits.lists_loss_scale
+        names = ("step_counter", "dynamic_scale") if by_keras3 else ("good_steps", "current_loss_scale")
+        kept = [source.unmapped.get(place, named.get(name)) for place, name in zip(places[2:], names, strict=True)]
         values[2:] = [v if a is None else np.asarray(a.load()).item() for a, v in zip(kept, values[2:], strict=True)]
     yield from zip(places, values, strict=True)
 

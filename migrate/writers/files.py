@@ -14,7 +14,7 @@ from migrate.claims import doubts
 from migrate.models import rounding
 from migrate.models.compiled import without_loss
 from migrate.models.plan import ModelPlan, stored_model
-from migrate.releases.modules import GENERATION
+from migrate.releases.modules import GENERATION, KERAS_3
 from migrate.state import OptimizerState
 from migrate.writers.hdf5_file import Sink, created
 from optim.bytes.bundle import numpy_dtype
@@ -101,7 +101,8 @@ def with_changes(
 ) -> OptimizerState:
     """Add what the plan and the model's translation change to the state's reasons and warnings."""
     rounded = rounding.difference(plan.live.state, GENERATION[plan.live.family])
-    reasons = [*reasons, *without_loss(stored_model(state).training, plan.compiled), *filter(None, [rounded])]
+    scaled = plan.scale.differences(plan.live.family == KERAS_3) if plan.scale is not None else []
+    reasons = [*reasons, *without_loss(stored_model(state).training, plan.compiled), *scaled, *filter(None, [rounded])]
     written = {f"{slot}/{owner}" for slot, owner, _ in plan.flat}
     left = [name for name in state.unmapped if plan.scale is None or not name.startswith("optimizer/vars/")]
     left = [name for name in left if name not in written]

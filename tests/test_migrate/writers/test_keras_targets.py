@@ -96,6 +96,9 @@ def _loaded(case: Any, to: str, folder: Path) -> tuple[migrate.Report, str, Any]
     return report, dest, _keras(to).models.load_model(dest)
 
 
+UNKNOWN_SCALE = "the source does not store its current loss scale"
+
+
 @pytest.mark.parametrize(
     ("to", "name"),
     [
@@ -107,7 +110,8 @@ def _loaded(case: Any, to: str, folder: Path) -> tuple[migrate.Report, str, Any]
 def test_keras_takes_the_sources_own_next_steps(to: str, name: str, tmp_path: Path, load_case: Any) -> None:
     case = load_case(name)
     report, dest, model = _loaded(case, to, tmp_path)
-    assert (report.fidelity, report.reasons) == ("exact", ())
+    assert [reason for reason in report.reasons if not reason.startswith(UNKNOWN_SCALE)] == []
+    assert (report.fidelity == "exact") != ("lss-mixed-h5" in name and "tf215" in name)
     assert len(model.trainable_variables) == len(case.names)
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     assert int(np.asarray(optimizer.iterations)) == report.iterations
@@ -259,7 +263,7 @@ def test_the_hard_sigmoid_of_keras_2_is_written_as_layers(tmp_path: Path, load_c
     """Of the dtype of the layer that it is of; its steps are in `test_training`. Keras 3's own keeps its name."""
 
     def hard(layers: list[Any]) -> None:
-        layers[-1]["config"].update(activation="hard_sigmoid", dtype="float64")
+        layers[-1]["config"].update(activation="hard_sigmoid", dtype="mixed_bfloat16")
 
     source, targets = _edited(load_case("tf24-adam-convbn"), tmp_path, hard), []
     for at in (source, tmp_path / "0.keras"):
@@ -269,8 +273,8 @@ def test_the_hard_sigmoid_of_keras_2_is_written_as_layers(tmp_path: Path, load_c
             layers = json.loads(file.read("config.json"))["config"]["layers"]
         steps = layers[-1]["config"]["activation"]["config"]["layers"]
         assert [(each["class_name"], each["config"]["dtype"]) for each in steps] == [
-            ("Rescaling", "float64"),
-            ("ReLU", "float64"),
+            ("Rescaling", "mixed_bfloat16"),
+            ("ReLU", "mixed_bfloat16"),
         ]
     assert migrate.migrate_checkpoint(source, tmp_path / "x.h5", to="tf-keras", dry_run=True).fidelity == "exact"
 
