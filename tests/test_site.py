@@ -48,16 +48,26 @@ def _undescribed(value: Any) -> Iterator[str]:
             yield name
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_is_described(name: str) -> None:
-    value = NAMES[name]
+def _lacks(name: str, value: Any) -> Iterator[str]:
     own = value.__dict__.get("__doc__") if isinstance(value, type) else value.__doc__
-    assert own, f"{name} has no docstring"
-    assert not list(_undescribed(value)), f"{name} does not say what they are"
+    if not own:
+        yield f"{name} has no docstring"
+    yield from (f"{name} does not describe {argument}" for argument in _undescribed(value))
     for member, thing in vars(value).items() if isinstance(value, type) else ():
         code = thing.fget if isinstance(thing, property) else getattr(thing, "__func__", thing)
-        if not member.startswith("_") and inspect.isroutine(code):
-            assert inspect.getdoc(thing), f"{name}.{member} has no docstring"
+        if not member.startswith("_") and inspect.isroutine(code) and not inspect.getdoc(thing):
+            yield f"{name}.{member} has no docstring"
+
+
+def test_public_names_are_described() -> None:
+    assert not [lack for name, value in NAMES.items() for lack in _lacks(name, value)]
+
+
+def test_an_argument_without_description_is_found() -> None:
+    def plain(rate: float, steps: int) -> None:
+        """Use the rate."""
+
+    assert [*_lacks("plain", plain)] == ["plain does not describe steps"]
 
 
 ALGORITHMS = [name for name in NAMES if getattr(NAMES[name], "_rule_class", None) is not None]
