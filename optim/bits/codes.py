@@ -52,6 +52,32 @@ def borders(is_signed: bool) -> np.ndarray:
     return (book[:-1] + book[1:]) / np.float32(2)
 
 
+FIRST_STEP, STEPS = 0x3400, 0x3F80 - 0x3400 + 1
+"""The upper half of the bits of 2⁻²³, below which all have the code of zero, and how many halves there are up to 1."""
+
+
+@cache
+def steps(is_signed: bool) -> np.ndarray:
+    """Return what turns a share in [−1, 1] into its code without a search, int32.
+
+    At most one border is among the numbers whose upper halves of bits are equal. Each such half has an entry: the code
+    of the first number in the upper half of the entry, and in the lower half what the lower half of the border's bits
+    lacks to 2¹⁶. So the code is `(entry + lower half) >> 16`. The second half of the table is for the magnitudes of
+    negative numbers, and gives 255 less the code.
+    """
+    limits = borders(is_signed)
+    firsts = (np.arange(FIRST_STEP, FIRST_STEP + STEPS, dtype=np.uint32) << 16).view(np.float32)
+    tables = []
+    for is_negative in (False, True):
+        codes = 255 - np.searchsorted(limits, -firsts) if is_negative else np.searchsorted(limits, firsts)
+        table = codes.astype(np.int32) << 16
+        magnitudes = np.abs(limits[limits < 0 if is_negative else limits > 0]).view(np.uint32).astype(np.int32)
+        last_below = (magnitudes & 0xFFFF) - is_negative  # a number on a border has the lower code
+        table[(magnitudes >> 16) - FIRST_STEP] += np.where(last_below < 0, 0, 0xFFFF - last_below).astype(np.int32)
+        tables.append(table)
+    return np.concatenate(tables)
+
+
 def blocks_of(size: int) -> int:
     """How many scales there are for so many numbers."""
     return -(-size // BLOCK)

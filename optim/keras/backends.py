@@ -87,17 +87,9 @@ class Backend:
         """`update(value, gradient, slots)`, which treats each element for itself."""
         return update(value, gradient, slots)
 
-    def kernel_update(
-        self,
-        rule: Rule,
-        value: Any,
-        gradient: Any,
-        slots: Mapping[str, Any],
-        coefficients: Mapping[str, Any],
-        decay: float | None,
-    ) -> bool:
-        """Update value and slots in place with dtopt's kernel, if it can; return whether it did."""
-        return False
+    def kernel_steps(self) -> Any:
+        """Return what gathers the updates of a step that dtopt's kernel makes in place; None without a kernel."""
+        return None
 
     def slot_layout(self, policy: Placement, variable: Any, slot: str) -> Layout:
         """Where a slot that is shaped like `variable` is. Raises UnsupportedError, MismatchError."""
@@ -267,31 +259,8 @@ class Torch(Backend):
                 array.copy_(after[name])
         return value, slots
 
-    def kernel_update(
-        self,
-        rule: Rule,
-        value: Any,
-        gradient: Any,
-        slots: Mapping[str, Any],
-        coefficients: Mapping[str, Any],
-        decay: float | None,
-    ) -> bool:
-        arrays = [value, *slots.values()]
-        dtype = str(value.dtype).removeprefix("torch.")
-        is_one_kind = all(
-            x.shape == value.shape and x.device.type == "cpu" and x.is_contiguous() for x in (*arrays, gradient)
-        ) and all(x.dtype == value.dtype for x in arrays)
-        if not is_one_kind or self._torch.compiler.is_compiling():
-            return False
-        update = maths.update_for(rule, dtype)
-        if update is None or {*update.slots} != {*slots}:
-            return False
-        addresses = [slots[name].data_ptr() for name in update.slots]
-        threads = self._torch.get_num_threads()
-        factor = 1.0 if decay is None else float(decay)
-        update(value.data_ptr(), gradient.data_ptr(), addresses, coefficients, factor, value.numel(), threads)
-        self._torch.autograd.graph.increment_version(arrays)
-        return True
+    def kernel_steps(self) -> Any:
+        return None if self._torch.compiler.is_compiling() else TorchSteps(self._torch)
 
     def bytes_by_device(self, variable: Any) -> dict[str, int]:
         value = variable.value
@@ -326,6 +295,53 @@ class Torch(Backend):
 
     def transpose(self, x: Any, axes: Sequence[int] | None = None) -> Any:
         return self._torch.permute(x, tuple(reversed(range(x.ndim))) if axes is None else tuple(axes))
+
+
+class TorchSteps:
+    """The updates of a step in place by dtopt's kernel, by one call of all tensors."""
+
+    def __init__(self, torch: Any):
+        self._torch = torch
+        self._start()
+
+    def _start(self) -> None:
+        self._steps = maths.Steps()
+        self._written: list[Any] = []
+        self._gradients: list[Any] = []  # they live until they are read
+
+    def add(
+        self,
+        rule: Rule,
+        value: Any,
+        gradient: Any,
+        slots: Mapping[str, Any],
+        coefficients: Mapping[str, Any],
+        decay: float | None,
+    ) -> bool:
+        """Add the update of value and slots, if the kernel can make it; return whether it can."""
+        arrays = [value, *slots.values()]
+        is_one_kind = all(
+            x.shape == value.shape and x.device.type == "cpu" and x.is_contiguous() for x in (*arrays, gradient)
+        ) and all(x.dtype == value.dtype for x in arrays)
+        if not is_one_kind:
+            return False
+        update = maths.update_for(rule, str(value.dtype).removeprefix("torch."))
+        if update is None or {*update.slots} != {*slots}:
+            return False
+        addresses = [slots[name].data_ptr() for name in update.slots]
+        factor = 1.0 if decay is None else float(decay)
+        self._steps.add(update, value.data_ptr(), gradient.data_ptr(), addresses, coefficients, factor, value.numel())
+        self._written += arrays
+        self._gradients.append(gradient)
+        return True
+
+    def run(self) -> None:
+        """Make the updates."""
+        if not self._written:
+            return
+        self._steps.run(self._torch.get_num_threads())
+        self._torch.autograd.graph.increment_version(self._written)
+        self._start()
 
 
 BACKENDS: Mapping[str, type[Backend]] = {kind.name: kind for kind in (Jax, Torch)}

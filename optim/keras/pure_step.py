@@ -99,8 +99,11 @@ class PureStep:
             clipped = clip(Gradients(self._xp, list(gradients.values())), settings.clipping.option)
             gradients = dict(zip(gradients, clipped.arrays, strict=True))
         scalars = self._scalars_of_step(now)
+        steps = self._xp.kernel_steps()
         for i, gradient in gradients.items():
-            self._update(now, new, self._state.tracked[i], gradient, active.get(i, True), scalars)
+            self._update(now, new, self._state.tracked[i], gradient, active.get(i, True), scalars, steps)
+        if steps is not None:
+            steps.run()
         self._constrain(new, gradients)
         new[slot_layout.ITERATIONS] = now[slot_layout.ITERATIONS] + 1
         return new | scalars.new_scalars(now)
@@ -134,9 +137,19 @@ class PureStep:
         return master if master in now else f"{VARIABLE}.{tracked.index}"
 
     def _update(
-        self, now: Arrays, new: Arrays, tracked: Tracked, gradient: Any, active: Any, scalars: JointScalars
+        self,
+        now: Arrays,
+        new: Arrays,
+        tracked: Tracked,
+        gradient: Any,
+        active: Any,
+        scalars: JointScalars,
+        steps: Any,
     ) -> None:
-        """Put a variable, its slots and its average as they are after the step into `new`."""
+        """Put a variable, its slots and its average as they are after the step into `new`.
+
+        What is in `new` by dtopt's kernel has its values when `steps` are run.
+        """
         xp, rule, i = self._xp, self._algorithm.rule_of(tracked), tracked.index
         assert rule is not None
         target = self._target(now, tracked)
@@ -158,8 +171,10 @@ class PureStep:
 
         is_lazy = self._settings.lazy_rows.applies_to(tracked)  # type: ignore[arg-type]
         is_by_part = rule.elementwise and not is_lazy and active is True
-        if is_by_part and xp.kernel_update(rule, old, gradient, before, coefficients, decay):
+        if is_by_part and steps is not None and steps.add(rule, old, gradient, before, coefficients, decay):
             value, after = old, before
+            if self._settings.averages.is_used or target != f"{VARIABLE}.{i}":
+                steps.run()  # the new value is read below
         else:
             update = xp.part_by_part if is_by_part else xp.at_once
             value, after = update(updated, old, gradient, before)

@@ -144,11 +144,11 @@ def _load(paths: Sequence[Path], program: generate.Program | None) -> None:
     for name, dtype in PACKING.items():
         _register(functions, [name], [dtype])
     for is_signed in (False, True):
-        book, borders = (
+        book, steps = (
             np.ascontiguousarray(numbers).ctypes.data_as(ctypes.c_void_p)
-            for numbers in (codes.code_book(is_signed), codes.borders(is_signed))
+            for numbers in (codes.code_book(is_signed), codes.steps(is_signed))
         )
-        library.DtoptSetBook(ctypes.c_bool(is_signed), book, borders)
+        library.DtoptSetBook(ctypes.c_bool(is_signed), book, steps)
     _check(module)
     direct.load(path)
     spmd.load(path)

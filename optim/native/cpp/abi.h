@@ -38,13 +38,14 @@ typedef void (*DtoptConvert)(const void* from, void* to, int64_t size);
 // an array's elements from number `first` on, see arithmetic.h.
 typedef void (*DtoptRound)(const void* from, void* to, uint32_t key, uint32_t first, int64_t size);
 
-// A code book of 8 bits: the numbers that codes represent, by their bytes; the borders before each code in ascending order
-// and after the last; the place of the number whose decade has one part, less one; into how many parts the numbers from 0.1
-// to 1 are cut; and what turns a place in the order into a byte.
+// A code book of 8 bits: the numbers that codes represent, by their bytes; and what turns a number into its code, by the
+// upper half of its bits. At most one border between codes is in each of these steps. The code is the upper half of the sum
+// of a step's number and of the lower half of the bits: see `steps` of optim/bits/codes.py.
+constexpr int32_t kFirstStep = 0x3400, kSteps = 0x3f80 - kFirstStep + 1;  // from 2^-23, below which all are zero, to 1
 struct DtoptBook {
-  float values[256], borders[257];
-  int32_t zero, parts;
-  uint8_t flip;
+  float values[256];
+  uint32_t steps[2 * kSteps];  // of numbers without a sign, then of negative ones, which give 255 less the code
+  uint8_t flip;                // turns a code into a byte
 };
 
 // Between a block of at most kTerms numbers, and their codes with the scale of the block.
@@ -53,6 +54,31 @@ typedef void (*DtoptPack)(const DtoptBook* book, const float* from, void* codes,
 
 // sum (wide) += values (T), or their squares, or their absolute values.
 typedef void (*DtoptAdd)(const void* values, void* sum, int64_t size);
+
+// How an array of a step on plain buffers is stored: as the step computes, in 8-bit codes, or in another type.
+enum DtoptStorage : int64_t { kAsComputed, kCodes, kBFloat16, kRandomBFloat16, kHalf };
+struct DtoptStored {
+  int64_t storage, element;  // and the bytes of an element
+  const DtoptBook* book;     // of codes
+  float* scales;             // of codes, one for each kTerms elements
+  int64_t key;               // of the noise
+};
+
+// What one step does with one variable on plain buffers: `update` is applied to all elements. stored: null, or one of each
+// slot and then of the variable, which `update` is given in float32. wide: bytes of an element of the gradient.
+struct DtoptItem {
+  DtoptUpdate update;
+  char* variable;
+  const char* gradient;
+  char* const* slots;
+  const double* scalars;
+  const DtoptStored* stored;
+  double decay;
+  int64_t size, slot_count, element, wide;
+};
+
+// Steps items laid end to end, in blocks that threads take by raising `next` until all are done.
+typedef void (*DtoptSteps)(const DtoptItem* items, int64_t count, int64_t* next);
 
 }  // extern "C"
 

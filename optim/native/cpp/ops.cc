@@ -355,10 +355,10 @@ __attribute__((visibility("default"), used)) void DtoptAddGpuLaunches(const char
 
 }  // extern "C"
 
-// Called through ctypes: takes the numbers of a code book, and the borders between them.
+// Called through ctypes: takes the numbers of a code book, and its steps.
 extern "C" __attribute__((visibility("default"), used)) void DtoptSetBook(bool is_signed, const float* values,
-                                                                            const float* borders) {
-  dtopt::Books::Set(is_signed, values, borders);
+                                                                            const uint32_t* steps) {
+  dtopt::Books::Set(is_signed, values, steps);
 }
 
 // Called through ctypes: takes a function of a maths library, see abi.h, for a dtype as TensorFlow numbers it.

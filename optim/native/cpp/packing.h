@@ -3,7 +3,6 @@
 #ifndef DTOPT_PACKING_H_
 #define DTOPT_PACKING_H_
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -22,15 +21,11 @@ class Books {
   }
 
   // values: in ascending order.
-  static void Set(bool is_signed, const float* values, const float* borders) {
+  static void Set(bool is_signed, const float* values, const uint32_t* steps) {
     DtoptBook& book = all()[is_signed ? 0 : 1];
     book.flip = is_signed ? 0x80 : 0;
     for (int code = 0; code < 256; ++code) book.values[code ^ book.flip] = values[code];
-    std::memcpy(book.borders + 1, borders, 255 * sizeof(float));
-    book.borders[0] = -INFINITY;
-    book.borders[256] = INFINITY;
-    book.zero = is_signed ? 127 : -1;
-    book.parts = is_signed ? 64 : 128;
+    std::memcpy(book.steps, steps, sizeof book.steps);
   }
 
  private:

@@ -79,6 +79,18 @@ def test_codes_are_the_nearest(dtype: str, size: int) -> None:
     )
 
 
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_steps_cut_at_the_borders(is_signed: bool) -> None:
+    """Of each border, the numbers next to it, and the same without its sign or with one: the kernel's way to a code."""
+    borders = codes.borders(is_signed)
+    near = np.concatenate([borders, np.nextafter(borders, np.float32(2)), np.nextafter(borders, np.float32(-2))])
+    shares = np.concatenate([near, -near, [0.0, -0.0, 1.0, -1.0, 1e-30]]).astype(np.float32)
+    magnitudes, negative = np.maximum(np.abs(shares), np.float32(2**-23)).view(np.int32), np.signbit(shares)
+    places = (magnitudes >> 16) - codes.FIRST_STEP + codes.STEPS * negative
+    found = (codes.steps(is_signed)[places] + (magnitudes & 0xFFFF)) >> 16
+    np.testing.assert_array_equal(np.where(negative, 255 - found, found), np.searchsorted(borders, shares))
+
+
 @pytest.mark.parametrize("dtype", [codes.SIGNED, codes.UNSIGNED])
 def test_tensorflow_encodes_as_numpy(dtype: str) -> None:
     random = np.random.default_rng(3)
