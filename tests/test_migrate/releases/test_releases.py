@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from migrate import facts
+from migrate import facts, generations
 from migrate.generations import GENERATIONS
 from migrate.releases import narrowing, table
 from migrate.releases.narrowing import candidates
 from migrate.releases.versions import Versions
+from tests.places import ROOT
 
 
 def test_every_generation_has_releases() -> None:
@@ -83,15 +86,33 @@ def test_what_a_release_has_under_plain_names(package: str, version: str, genera
     assert table.default_generation(package, version) == generation
 
 
-def test_a_new_release_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CONTRIBUTING.md says so: readers find it, and each fact answers for it."""
-    new = table.Package("keras", "3.99.0", ("3.99.0",))
-    monkeypatch.setattr(table, "KERAS_3", (*table.KERAS_3, new))
+@pytest.mark.parametrize(
+    ("name", "rows", "generation", "version"),
+    [
+        (table.KERAS, "KERAS_3", generations.KERAS3, "3.99.0"),
+        (table.TF_KERAS, "TF_KERASES", generations.OPTIMIZER, "2.99.0"),
+    ],
+)
+def test_a_new_release_is_one_row(
+    name: str, rows: str, generation: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources are of it, each fact answers for it as for the release before, and CONTRIBUTING.md names no more."""
+    versions = Versions(version, "tensorflow")
+    before = candidates.__wrapped__(generation, versions)
+    new = table.Package(name, version, (version,))
+    monkeypatch.setattr(table, rows, (*getattr(table, rows), new))
     monkeypatch.setattr(narrowing, "RELEASES", (*table._of_keras(), *table._of_tensorflow()))
-    found = candidates.__wrapped__("keras3", Versions("3.99.1", "jax"))
-    assert [(release.package, release.backend) for release in found] == [(new, "jax")]
+    found = candidates.__wrapped__(generation, versions)
+    assert {release.package for release in found} == {new} != {release.package for release in before}
     for fact in facts.EVERY:
-        assert fact.way(found[0]) in {None, *fact.answers}, fact.question
+        answers = {fact.way(release) for release in found}
+        assert answers == {fact.way(release) for release in before}, fact.question
+        assert answers <= {None, *fact.answers}, fact.question
+        assert fact.warning(found) == fact.warning(before)
+    (row,) = re.findall(
+        r"^\| a release \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert re.findall(r"`(\S+?)`", row) == ["migrate/releases/table.py"]
 
 
 def test_a_contradiction_leaves_releases() -> None:
