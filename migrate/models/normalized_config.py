@@ -97,7 +97,7 @@ def _without_marks(item: Any) -> Any:
     name, config = item.get("class_name"), item.get("config")
     if name == "__tuple__":
         return [_without_marks(x) for x in item.get("items", [])]
-    if isinstance(config, Mapping) and name in ("Policy", "PolicyV1", "DTypePolicy"):
+    if isinstance(config, Mapping) and name in ("Policy", "PolicyV1", "DTypePolicy", "FloatDTypePolicy"):
         return config.get("name")
     registered = item.get("registered_name")
     if isinstance(registered, str) and ">" in registered and not registered.startswith("Custom>"):
