@@ -51,7 +51,12 @@ OPTIONS = (
 )
 REDUCTIONS = ("auto", "sum_over_batch_size", "sum", "none")
 REDUCTIONS_3 = (*REDUCTIONS, "mean", "mean_with_sample_weight")
-METRICS = ("accuracy", "acc", "mae", "mse", "mape", "msle", *LOSSES)
+ACCURACIES = ("accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy")
+"""Names under which `accuracy` is compiled, and the functions that tf.keras 2.4 and later choose for it."""
+METRICS = (
+    *(*ACCURACIES, "top_k_categorical_accuracy", "sparse_top_k_categorical_accuracy"),
+    *("mae", "mse", "mape", "msle", *LOSSES),
+)
 
 
 def compile_arguments(training: Mapping[str, Any] | None, notes: list[str], for_keras3: bool) -> dict[str, Any]:
@@ -64,14 +69,41 @@ def compile_arguments(training: Mapping[str, Any] | None, notes: list[str], for_
     loss = None if loss is NotImplemented else loss
     arguments = {"loss": loss, "loss_weights": _plain_weights(training.get("loss_weights"))}
     for key in ("metrics", "weighted_metrics"):
-        metrics = _convert_each(training.get(key), _metric)
-        if metrics is NotImplemented:
-            metrics = None
-            notes.append(
-                f"{key} are left out, as not all of them are Keras's own by name; training does not depend on them"
-            )
-        arguments[key] = metrics or None
+        lost: list[Any] = []
+        metrics = _convert_each(_known_metrics(training.get(key), lost), _metric)
+        if lost:
+            named_ones = ", ".join(_shown(_called(item)) for item in lost)
+            notes.append(f"{key} without {named_ones}, which dtopt does not translate; training does not depend on it")
+        arguments[key] = metrics if _has_any(metrics) else None
     return arguments
+
+
+def _known_metrics(item: Any, lost: list[Any]) -> Any:
+    """Return metrics without those that have no name in Keras, which are added to `lost`."""
+    if isinstance(item, list):
+        return [_known_metrics(x, lost) for x in item if isinstance(x, list) or not _is_lost(x, lost)]
+    if isinstance(item, Mapping) and "class_name" not in item:
+        return {key: _known_metrics(x if isinstance(x, list) else [x], lost) for key, x in item.items()}
+    return None if _is_lost(item, lost) else item
+
+
+def _has_any(metrics: Any) -> bool:
+    each = metrics.values() if isinstance(metrics, Mapping) else metrics
+    return any(map(_has_any, each)) if isinstance(metrics, (list, Mapping)) else metrics is not None
+
+
+def _is_lost(item: Any, lost: list[Any]) -> bool:
+    is_lost = item is not None and _metric(item) is NotImplemented
+    lost += [item] if is_lost else []
+    return is_lost
+
+
+def _called(item: Any) -> Any:
+    """Return the name of a metric, as far as it has one."""
+    if not isinstance(item, Mapping):
+        return item
+    config = item.get("config")
+    return (config.get("name") if isinstance(config, Mapping) else config) or item.get("class_name")
 
 
 def without_loss(training: Mapping[str, Any] | None, compiled: Mapping[str, Any]) -> list[str]:
@@ -129,7 +161,10 @@ def _loss(item: Any, losses: Mapping[str, str] = LOSSES, reductions: Sequence[st
 
 def _metric(item: Any) -> Any:
     if isinstance(item, Mapping) and item.get("class_name") == "MeanMetricWrapper":
-        item = (item.get("config") or {}).get("fn")
+        config = item.get("config") or {}
+        item = named(config.get("fn"))
+        if config.get("name") in ACCURACIES[:2] and item in ACCURACIES:
+            item = config["name"]
     item = named(item)
     return item if isinstance(item, str) and item in METRICS else NotImplemented
 

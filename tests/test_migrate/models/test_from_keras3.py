@@ -12,6 +12,7 @@ import migrate
 from migrate.conversion import targets
 from migrate.models import from_keras3, to_keras3, to_tf_keras
 from migrate.models.compiled import compile_arguments, without_loss
+from migrate.models.normalized_config import canonical
 from optim.errors import UnsupportedError
 from tests.helpers import next_steps
 from tests.places import KERAS
@@ -80,6 +81,33 @@ def test_losses_are_carried_where_the_target_has_them(loss: Any, keras3: str, tf
         found = compiled["loss"]
         assert (found["class_name"] if isinstance(found, dict) else found) == wanted
         assert bool(without_loss({"loss": loss}, compiled)) == (wanted is None)
+
+
+def _wrapped(name: str, fn: str) -> dict[str, Any]:
+    return {"class_name": "MeanMetricWrapper", "config": {"name": name, "dtype": "float32", "fn": fn}}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "kept", "lost"),
+    [
+        (
+            [[_wrapped("accuracy", "categorical_accuracy")]],
+            [["accuracy"]],
+            "",
+        ),  # tf.keras 2.4 and later, of ["accuracy"]
+        ([[_wrapped("acc", "binary_accuracy")]], [["acc"]], ""),
+        (["accuracy", "soft_acc", "mae"], ["accuracy", "mae"], "soft_acc"),
+        (["soft_acc"], None, "soft_acc"),
+        ({"a": ["mae"], "b": "own"}, {"a": ["mae"], "b": None}, "own"),
+        ([[_wrapped("mine", "sparse_categorical_accuracy")]], [["sparse_categorical_accuracy"]], ""),
+        ([{"class_name": "Own>F1", "config": {"name": "f1"}}], None, "f1"),
+    ],
+)
+def test_metrics_with_a_name_are_kept_and_the_others_named(metrics: Any, kept: Any, lost: str) -> None:
+    notes: list[str] = []
+    compiled = compile_arguments({"loss": "mse", "metrics": metrics}, notes, for_keras3=True)
+    assert compiled["metrics"] == kept
+    assert [note.partition(", which")[0] for note in notes] == ([f"metrics without {lost}"] if lost else [])
 
 
 @pytest.mark.parametrize("to", ["keras", "tf-keras"])
@@ -204,3 +232,14 @@ def test_nadams_product_within_a_loss_scale_optimizer_begins_anew_at_each_step_o
     with h5py.File(tmp_path / "x.h5", "r+") as file:
         file.attrs["backend"] = "jax"
     assert "at each step" in " ".join(migrate.read(tmp_path / "x.h5", overrides=product).reasons)
+
+
+@pytest.mark.parametrize("policy", ["DTypePolicy", "FloatDTypePolicy"])
+def test_a_dtype_policy_of_keras3_is_its_name(policy: str) -> None:
+    """Keras 3.0 to 3.4 call it FloatDTypePolicy; such a model was refused for tf-keras."""
+    dtype = {"module": "keras", "class_name": policy, "config": {"name": "float32"}, "registered_name": None}
+    config = {"name": "d", "trainable": True, "units": 2, "dtype": dtype}
+    dense = {"module": "keras.layers", "class_name": "Dense", "config": config, "registered_name": None}
+    model = {"class_name": "Sequential", "config": {"name": "m", "layers": [dense]}}
+    (layer,) = canonical(model, "keras3")["config"]["layers"]
+    assert layer["config"]["dtype"] == "float32"
