@@ -94,4 +94,4 @@ def detect(path: str, format: str = "auto") -> Reader:
     for reader in READERS:
         if reader.sniff(path):
             return reader
-    raise unknown.error(path, [reader.description for reader in READERS])
+    raise unknown.error(path)

@@ -56,7 +56,13 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
     folder = _folder(path)
     if not sniff(path):
         raise UnknownFormatError(f"{path} is no SavedModel: it has no {_GRAPH_FILE}")
-    bundle = BundleReader(os.path.join(folder, "variables", "variables"))
+    prefix = os.path.join(folder, "variables", "variables")
+    if not urls.is_url(path) and not files.is_file(f"{prefix}.index"):
+        raise DamagedFileError(
+            f"{folder} has no file variables/variables.index, which holds the numbers of a SavedModel. Copy its whole"
+            " folder; without variables there is nothing to migrate"
+        )
+    bundle = BundleReader(prefix)
     if GRAPH_KEY not in bundle:
         path = os.path.join(folder, _GRAPH_FILE)
         return tf1_saver.read_bundle(bundle, NAME, saver.read_saved_model(path), path, optimizer_path)

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import zipfile
-from collections.abc import Sequence
 
 from migrate.bytes import checkpoint_paths
 from migrate.bytes.messages import some
@@ -27,22 +26,37 @@ COMPRESSED = {
 }
 """First bytes of a compressed file, and the program that unpacks it."""
 _SUFFIX = re.compile(r"\.(?:zip|gz|bz2|xz|zst)$")
+_OTHER = "which holds no optimizer state; migrate the checkpoint that the training run itself wrote"
+OTHERS = (
+    (rb"\s*<(!doctype|html|head|body|\?xml|error)", "a web page or a server's answer, not the file. Download it again"),
+    (rb'\s*\{[^{}]*"format"\s*:\s*"(layers|graph)-model"', f"a model of TensorFlow.js, {_OTHER}"),
+    (rb'\s*\{.*"class_name"', "the config of a model, as model.to_json() gives it. It holds no optimizer state"),
+    (rb".{4}TFL3", f"a TensorFlow Lite model, {_OTHER}"),
+    (rb"GGUF", f"a GGUF file, {_OTHER}"),
+    (rb".{5}\0{3}\{", f"a safetensors file, {_OTHER}"),
+)
+"""First bytes of what people give instead of a checkpoint, and what it is."""
+OTHER_ENDINGS = {
+    ".onnx": f"an ONNX model, {_OTHER}",
+    ".pb": f"a graph of TensorFlow, {_OTHER}: the folder of a SavedModel, or the prefix of a checkpoint",
+    ".pbtxt": f"a graph of TensorFlow, {_OTHER}: the folder of a SavedModel, or the prefix of a checkpoint",
+}
+READ = (
+    ".h5, .keras and .weights.h5 files of Keras; SavedModel folders; TensorFlow checkpoints (PREFIX.index and"
+    " PREFIX.data-...); get_weights() lists in .npz, .npy or .pkl; and its own slot checkpoints"
+)
 
 
-def error(path: str, formats: Sequence[str]) -> UnknownFormatError:
-    """Describe the source, and what to give or type instead.
-
-    Args:
-      formats: descriptions of what the readers read.
-    """
-    packed = _of_file(path) if files.is_file(path) and files.size(path) else None
-    text, command = packed or (_description(path, formats), "")
+def error(path: str) -> UnknownFormatError:
+    """Describe the source, and what to give or type instead."""
+    known = _of_file(path) if files.is_file(path) and files.size(path) else None
+    text, command = known or (_description(path), "")
     found = UnknownFormatError(text)
     found.commands = (command,) if command else ()
     return found
 
 
-def _description(path: str, formats: Sequence[str]) -> str:
+def _description(path: str) -> str:
     if prefix := _without_index(path):
         return (
             f"{prefix}.index is missing, and the other files of that TensorFlow checkpoint cannot be read without it."
@@ -70,7 +84,11 @@ def _description(path: str, formats: Sequence[str]) -> str:
             f"{path} is not a checkpoint; it contains {some(below, 3)}: name one of them, or take all with dtopt"
             f" migrate batch {shlex.quote(path)} --all --into FOLDER"
         )
-    return f"{path} is of no known format; looked for: {'; '.join(formats)}"
+    if files.is_folder(path):
+        return f"{path} is of no known format: a folder that contains no checkpoint. dtopt reads {READ}"
+    with files.opened(path) as file:
+        start = file.read(16)
+    return f"{path} is of no known format: it begins with {start!r}. dtopt reads {READ}"
 
 
 def _of_file(path: str) -> tuple[str, str] | None:
@@ -87,9 +105,9 @@ def _of_file(path: str) -> tuple[str, str] | None:
         return f"{path} is a tar archive. Unpack it, and give what it holds", f"tar xf {given}"
     if start.startswith(b"PK\x03\x04"):
         return _of_zip(path, plain)
-    if start.lstrip().startswith(b"{") and b'"class_name"' in start:
-        return f"{path} is the config of a model, as model.to_json() gives it. It holds no optimizer state", ""
-    return None
+    found = next((what for pattern, what in OTHERS if re.match(pattern, start, re.DOTALL | re.IGNORECASE)), "")
+    found = found or OTHER_ENDINGS.get(os.path.splitext(path)[1].lower(), "")
+    return (f"{path} is {found}", "") if found else None
 
 
 def _of_zip(path: str, plain: str) -> tuple[str, str]:
@@ -104,6 +122,7 @@ def _of_zip(path: str, plain: str) -> tuple[str, str]:
     folders += [name.removesuffix(".index") for name in names if name.endswith(ENDS)]
     if not folders:
         return f"{path} is a zip archive without a checkpoint: it holds {some(sorted(names), 3)}", ""
+    plain = f"{path}-unpacked" if plain == path else plain
     inside = os.path.join(plain, folders[0]).rstrip("/")
     command = f"python -m zipfile -e {shlex.quote(path)} {shlex.quote(plain)}"
     return f"{path} is a zip archive. Unpack it, and give {inside}", command
