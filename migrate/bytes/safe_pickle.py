@@ -121,7 +121,7 @@ class _NumpyOnly(pickle.Unpickler):
             shown = called if called.isprintable() else repr(called)
             raise UnsupportedError(
                 f"it calls {shown}; only numpy arrays, numbers, lists and tuples are read, and nothing in a pickle is"
-                " ever run. If you trust the file, load it there and save the list with numpy.savez"
+                " ever run. If it is an optimizer's list and you trust it, load it there and save it with numpy.savez"
             )
         return ALLOWED[module, name]
 

@@ -24,7 +24,7 @@ from migrate.evidence import value_checks
 from migrate.evidence.interpret import interpret
 from migrate.evidence.user_input import argument_types
 from migrate.evidence.user_input.hints import Hints, Variables, check_hints, check_unused
-from migrate.matching.choosing import WEIGHTS_ALONE
+from migrate.matching.choosing import OF_NEW_CLASS, WEIGHTS_ALONE
 from migrate.models import constraints, rounding
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
@@ -148,7 +148,7 @@ def read(
 
 def _check_has_state(found: Stored | OptimizerState) -> None:
     if isinstance(found, Stored) and found.no_state:
-        raise UnsupportedError(f"{found.no_state}; {WEIGHTS_ALONE}")
+        raise UnsupportedError(f"{found.no_state}; {WEIGHTS_ALONE if found.optimizer_config else OF_NEW_CLASS}")
 
 
 @error_boundary.speaking()

@@ -10,6 +10,8 @@ from optim.errors import HyperparameterError
 
 SHOWN = 8
 WEIGHTS_ALONE = "to take the model's weights alone, add --weights-only, in Python weights_only=True"
+OF_NEW_CLASS = f"{WEIGHTS_ALONE}, and name the class of the new optimizer: --set class_name=Adam"
+"""For sources that do not name a class."""
 
 
 def chosen(option: str, patterns: Iterable[str], names: Collection[str]) -> tuple[str, ...]:

@@ -167,7 +167,7 @@ def _refuse_bare(stored: Stored) -> NoReturn:
     none = f". If its optimizer has no state, as plain gradient descent, add {CLASS}" if stored.generation else ""
     raise UnsupportedError(
         f"the source ({stored.format}) has no optimizer state, only variables ({len(stored.variables)}): migrate the"
-        f" checkpoint that the training run wrote{none}"
+        f" checkpoint that the training run wrote{none}; {choosing.OF_NEW_CLASS}"
     )
 
 
