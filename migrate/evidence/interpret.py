@@ -192,6 +192,12 @@ def _with_rows(known: Known) -> Arguments:
     return arguments
 
 
+def _configured(known: Known) -> Configuration:
+    configuration = configure(known.stored, known.optimizer_config, known.overrides)
+    settings.check_numbers(configuration.overrides, configuration.algorithm)
+    return configuration
+
+
 def _overridden(known: Known) -> Arguments:
     arguments, configuration = known.arguments.copy(), known.configuration
     defaults = configuration.algorithm.defaults(known.release)
@@ -253,9 +259,7 @@ STEPS: tuple[Step[Known], ...] = (
         lambda k: config_hint.check_document(k.optimizer_config, k.stored.optimizer_config),
     ),
     # The class and its settings.
-    Step(
-        "Which class, which settings?", lambda k: configure(k.stored, k.optimizer_config, k.overrides), "configuration"
-    ),
+    Step("Which class, which settings?", _configured, "configuration"),
     Step("Has the generation this class?", _check_generation),
     Step("Is it the config of another class?", lambda k: consistency.check_config(k.stored, k.configuration)),
     Step(

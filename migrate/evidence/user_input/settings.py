@@ -75,12 +75,30 @@ def is_carried(key: str, algorithm: Algorithm, values: Collection[str]) -> bool:
     return key in values or key in (CLIP_ORDER, *own)
 
 
+def check_numbers(overrides: Mapping[str, Any], algorithm: Algorithm) -> None:
+    """Refuse values that no optimizer takes, before anything is blamed on the source. Raises HyperparameterError."""
+    for key, value in overrides.items():
+        declared = _declared(key, algorithm)
+        is_schedule = key == "learning_rate" and isinstance(value, Mapping)
+        if not isinstance(declared, Hyperparameter) or value is None or is_schedule:
+            continue
+        try:
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise HyperparameterError(f"{key} must be a number, got {value!r}")
+            declared.check(key, float(value))
+        except HyperparameterError as error:
+            raise HyperparameterError(f"{confirming(key, value)}: {error}") from error
+
+
+def _declared(key: str, algorithm: Algorithm) -> Any:
+    rule = rules.of(algorithm.name)
+    return OPTIONS.get(key) or (arguments(rule).get(key) if rule is not None else None)
+
+
 def as_declared(key: str, value: Any, algorithm: Algorithm) -> Any:
     """Return a whole number as a float if the setting is one: Keras refuses `learning_rate=1`."""
-    rule = rules.of(algorithm.name)
-    declared = OPTIONS.get(key) or (arguments(rule).get(key) if rule is not None else None)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return float(value) if is_whole and isinstance(declared, Hyperparameter) else value
+    return float(value) if is_whole and isinstance(_declared(key, algorithm), Hyperparameter) else value
 
 
 def needs_value(key: str, algorithm: Algorithm, generation: str) -> bool:

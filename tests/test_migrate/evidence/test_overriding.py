@@ -105,7 +105,14 @@ def test_what_always_has_a_value_is_not_none(case: str, key: str) -> None:
 @pytest.mark.parametrize("key", ["weight_decay", "global_clipnorm"])
 @pytest.mark.parametrize("value", [{}, [], ""])
 def test_an_empty_object_switches_nothing_off(key: str, value: Any) -> None:
-    with pytest.raises(DtoptError, match=f"{key} = .*, which is not a number"):
+    with pytest.raises(DtoptError, match=f"--set .*: {key} must be a number"):
+        migrate.read(ADAM, overrides={key: value})
+
+
+@pytest.mark.parametrize(("key", "value"), [("learning_rate", "abc"), ("learning_rate", -1), ("beta_1", True)])
+def test_a_value_that_no_optimizer_takes_is_an_error_of_the_user(key: str, value: Any) -> None:
+    """The error blamed the source, and ended with the code of a broken one."""
+    with pytest.raises(HyperparameterError, match=f"--set .*: {key} must be"):
         migrate.read(ADAM, overrides={key: value})
 
 
