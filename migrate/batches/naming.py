@@ -181,7 +181,7 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     """
     absolute = [files.absolute(path) for path in paths]
     plain = Counter((os.path.dirname(p), _stem(p)) for p in absolute)
-    last = [_stem(p) if plain[os.path.dirname(p), _stem(p)] == 1 else os.path.basename(p) for p in absolute]
+    last = [_stem(p) if plain[os.path.dirname(p), _stem(p)] == 1 else _with_kind(p) for p in absolute]
     folders = [[part for part in os.path.dirname(p).split(os.sep) if part] for p in absolute]
     depth = [0] * len(paths)
     while True:
@@ -200,5 +200,13 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
 
 def _stem(path: str) -> str:
     name = os.path.basename(path)
-    suffix = next((s for s in SUFFIXES if name.endswith(s) and name != s), "")
-    return name.removesuffix(suffix) or "checkpoint"
+    return name.removesuffix(_suffix(name)) or "checkpoint"
+
+
+def _with_kind(path: str) -> str:
+    """`model.h5` -> model-h5, for a source next to model.keras: a target must not end as a source of another format."""
+    return _stem(path) + _suffix(os.path.basename(path)).replace(".", "-")
+
+
+def _suffix(name: str) -> str:
+    return next((s for s in SUFFIXES if name.endswith(s) and name != s), "")

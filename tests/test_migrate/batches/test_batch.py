@@ -42,7 +42,7 @@ def _statuses(report: migrate.BatchReport) -> list[str]:
 def test_names_are_the_shortest_that_differ() -> None:
     assert distinct_names(["/x/a/model.h5", "/x/b/model.h5", "/x/b/ckpt-1"]) == ["a-model", "b-model", "ckpt-1"]
     assert distinct_names(["/x/a/run/m.h5", "/x/b/run/m.h5"]) == ["a-run-m", "b-run-m"]
-    assert distinct_names(["/x/m.h5", "/x/m.keras"]) == ["m.h5", "m.keras"]
+    assert distinct_names(["/x/m.h5", "/x/m.keras"]) == ["m-h5", "m-keras"]  # a slot target cannot end in .h5
     assert distinct_names(["/x/M.h5", "/y/m.h5"]) == ["x-M", "y-m"]
     assert distinct_names(["/w.weights.h5"]) == ["w"]
 
