@@ -30,8 +30,9 @@ def report(result: Report, hints: Sequence[str], explain: bool) -> None:
 
     console = output.results()
     console.print(output.line(result.source), markup=False)
-    done = "migrated to {}" if result.written else "would be migrated to {} (dry run, nothing written)"
-    output.hang(console, "  ", done.format(result.dest))
+    form = ", a slot checkpoint for optim.load_checkpoint" if result.target == "slots" else ""
+    done = "migrated to {}{}" if result.written else "would be migrated to {}{} (dry run, nothing written)"
+    output.hang(console, "  ", done.format(result.dest, form))
     ours = result.optimizer in optim.__all__
     called = f"optim.{result.optimizer}" if ours else f"{result.optimizer}, whose rule is yours,"
     progress = f"{called} from generation {result.generation}, {result.iterations} steps taken"

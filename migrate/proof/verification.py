@@ -18,7 +18,7 @@ from migrate.bytes.source import open_source
 from migrate.conversion import error_boundary, partial
 from migrate.conversion.convert import PathLike, Progress, described, for_target, read, read_part
 from migrate.conversion.partial import Choice, Patterns
-from migrate.conversion.targets import ENDINGS
+from migrate.conversion.targets import by_ending
 from migrate.evidence.user_input import argument_types
 from migrate.evidence.user_input.hints import Hints, check_hints
 from migrate.lists import planning
@@ -99,9 +99,11 @@ def verify(
     where = argument_types.path("dest", dest)
     path = argument_types.path("source", source)
     check_hints(hints, weights_only=weights_only)
+    if files.canonical(path) == files.canonical(where):
+        raise HyperparameterError(f"source and dest are both {path}; dest is what the migration of source wrote")
     choice = Choice.of(fresh, grown, weights_only)
     with error_boundary.reading(urls.shown(path)):
-        state = read_part(path, _target_format(where), choice, hints)
+        state = read_part(path, by_ending(where), choice, hints)
     with files.here(where) as local, error_boundary.reading(urls.shown(where)):
         target = open_source(local)
         found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
@@ -109,10 +111,6 @@ def verify(
         state.check_unchanged()
     notes = [origin.doubt for origin in state.origins if origin.subject in partial.SUBJECTS]
     return replace(found, dest=urls.shown(where), notes=(*notes, *found.notes))
-
-
-def _target_format(dest: str) -> str:
-    return next((to for to, ending in ENDINGS.items() if dest.endswith(ending)), "slots")
 
 
 def _compared(

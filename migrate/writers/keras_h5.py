@@ -27,7 +27,7 @@ from migrate.releases.modules import TF_KERAS, TF_KERAS_LEGACY
 from migrate.state import OptimizerState
 from migrate.writers import files, hdf5_file, single_file
 
-SUFFIX = ".h5"
+SUFFIXES = (".h5", ".hdf5")
 KERAS_VERSION = "2.15.0"
 """A value that tf_keras 2.15 and later accept; it selects the conversion of weights on load, here none."""
 RELEASE = {"keras_version": KERAS_VERSION, "backend": "tensorflow"}
@@ -56,7 +56,7 @@ class _Row:
 
 def check_target(dest: str, *, overwrite: bool) -> None:
     """Raise HyperparameterError for another suffix, TargetExistsError if `dest` may not be replaced."""
-    single_file.check_target(dest, SUFFIX, reader.sniff, "is not a model of Keras in HDF5", overwrite=overwrite)
+    single_file.check_target(dest, SUFFIXES, reader.sniff, "is not a model of Keras in HDF5", overwrite=overwrite)
 
 
 def plan_for(state: OptimizerState) -> ModelPlan:

@@ -15,14 +15,17 @@ WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of file systems without hard links: FAT, SMB, mounted drives and buckets."""
 
 
-def check_target(dest: str, suffix: str, sniff: Callable[[str], bool], otherwise: str, *, overwrite: bool) -> None:
+def check_target(
+    dest: str, suffix: str | tuple[str, ...], sniff: Callable[[str], bool], otherwise: str, *, overwrite: bool
+) -> None:
     """Raise HyperparameterError for another suffix, TargetExistsError if `dest` may not be replaced.
 
     Args:
       sniff: whether a file may be replaced; `otherwise` describes one that may not.
     """
     if not dest.endswith(suffix):
-        raise HyperparameterError(f"{dest}: this target is a {suffix} file; give a name that ends so")
+        first = suffix if isinstance(suffix, str) else suffix[0]
+        raise HyperparameterError(f"{dest}: this target is a {first} file; give a name that ends so")
     if not files.exists(dest):
         return
     if not overwrite:
