@@ -17,12 +17,12 @@ from migrate.bytes import checkpoint_paths
 from migrate.errors import DamagedFileError, UnknownFormatError
 from optim.bytes import files, urls
 
-STAND_INS = {
+POINTERS = {
     b"version https://git-lfs.github.com/spec/": ("Git LFS", "git lfs pull"),
     b"/annex/objects/": ("git-annex", "git annex get"),
 }
 """First bytes of the small file that a clone has instead of a large one, its program, and how to fetch it."""
-LARGEST_STAND_IN = 1024
+LARGEST_POINTER = 1024
 MEMBERS = ("saved_model.pb", "keras_metadata.pb", "variables/variables.index")
 """Files in a folder that a reader opens, besides those of a checkpoint's prefix."""
 
@@ -55,11 +55,11 @@ def open_source(path: str) -> Source:
     """List the files of a source.
 
     Raises:
-      UnknownFormatError: one of them is not a regular file, such as a pipe or a device, or only stands in for one.
+      UnknownFormatError: one of them is not a regular file, or only a pointer to one.
     """
     source = Source(path, {each: _regular(each) for each in _files(path)})
     for each, (_, _, size, _) in source.files.items():
-        if 0 < size <= LARGEST_STAND_IN:
+        if 0 < size <= LARGEST_POINTER:
             _check_is_itself(each)
     return source
 
@@ -67,7 +67,7 @@ def open_source(path: str) -> Source:
 def _check_is_itself(path: str) -> None:
     with files.opened(path) as file:
         start = file.read(64)
-    for begin, (program, command) in STAND_INS.items():
+    for begin, (program, command) in POINTERS.items():
         if start.startswith(begin):
             error = UnknownFormatError(
                 f"{path} is a pointer of {program}, and not the file itself. Fetch the file in its clone"
