@@ -175,6 +175,33 @@ REGULARIZED = _since(
     "adds its regularizers to",
     "leaves its regularizers out of",
 )
+_ONCE = "once"
+
+
+def _adds(what: str, how: str, way: Callable[[Release], bool]) -> Fact:
+    """Return the row on how often something adds its regularizers; `way`: whether a release does so as `how`."""
+    answers = [f"adds the regularizers of a {what} {often}" for often in (how, _ONCE)]
+    question = f"How often are the regularizers of a {what} added to the loss?"
+    source = (
+        "run on Keras 1.2.2, 2.0.8, 2.1.3, 2.1.4 and 2.2.4, tf.keras of TF 1.4, 1.5, 1.6, 1.7, 1.8, 1.15, 2.4 and 2.15"
+        " and Keras 3.8, with models called up to three times"
+    )
+    return Fact("model", question, lambda r: answers[not way(r)], {answer: answer for answer in answers}, source)
+
+
+def _is_repeating(r: Release) -> bool:
+    return bool(r.keras_number) and r.keras_number < (2, 1, 4)
+
+
+WITHIN = _adds("model that is called several times, or is in a nested one,", "for each call", _is_repeating)
+SHARED = _adds(
+    "layer that is called several times", "for each call", lambda r: _is_repeating(r) and not r.is_before_tf_keras
+)
+MADE = _adds(
+    "nested graph of layers",
+    "also for its making",
+    lambda r: not r.is_before_tf_keras and (2, 1, 2) <= r.keras_number < (2, 1, 4),
+)
 ORTHOGONAL = _since(
     "What does OrthogonalRegularizer sum?",
     "sums {} in its regularizer",
@@ -185,5 +212,5 @@ ORTHOGONAL = _since(
 FACTS = (
     *(LOSS, MERGED, HANDED, VALUED, *ATTENTION.values(), *GIVEN.values(), MEASURED, DISTRIBUTED, PASSED, SOFTMAX),
     *(GROUPED, STATED, RELU, HARD_SIGMOID, GATES, STATES, TRAINING, EACH_STEP, FROZEN, DILATED, EPSILON, ACTIVITY),
-    *(ACTIVITY_IN, ACTIVITY_OF, REGULARIZED, ORTHOGONAL),
+    *(ACTIVITY_IN, ACTIVITY_OF, REGULARIZED, WITHIN, SHARED, MADE, ORTHOGONAL),
 )

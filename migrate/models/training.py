@@ -26,7 +26,8 @@ from migrate.models import (
     training_flag,
 )
 from migrate.models.keras1 import GATED
-from migrate.models.normalized_config import Layer, Leaf, canonical, leaves
+from migrate.models.layers import MODELS
+from migrate.models.normalized_config import Layer, Leaf, canonical, layer_name, leaves
 from migrate.models.to_keras3 import ACTIVATED, HARD_SIGMOID
 from migrate.readers.keras.left_out import TRANSPOSED
 from migrate.releases import table
@@ -86,6 +87,38 @@ def _active(leaf: Leaf) -> bool:
 
 def _regularized(leaf: Leaf) -> bool:
     return any(value for key, value in leaf.config.items() if key.endswith("_regularizer") and key[:8] != "activity")
+
+
+def _shared(document: Layer, _: object) -> list[str]:
+    """Names of the layers with regularizers that are called several times."""
+    models = [document, *_models(document)]
+    layers = [layer for model in models for layer in model["config"]["layers"] if layer["class_name"] not in MODELS]
+    several = {layer_name(layer) for layer in layers if len(layer.get("inbound_nodes") or []) > 1}
+    return [leaf.path[-1] for leaf in leaves(document) if _regularized(leaf) and leaf.path[-1] in several]
+
+
+def _within(document: Layer, _: object) -> list[str]:
+    """Names of the layers with regularizers in a model that is called several times, or in one in another."""
+    several = {layer_name(model) for model in _models(document) if len(model.get("inbound_nodes") or []) > 1}
+    return [
+        leaf.path[-1]
+        for leaf in leaves(document)
+        if _regularized(leaf) and (len(leaf.path) > 2 or several.intersection(leaf.path[:-1]))
+    ]
+
+
+def _made(document: Layer, _: object) -> list[str]:
+    """Names of the layers with regularizers in a nested graph of layers."""
+    graphs = {layer_name(model) for model in _models(document) if model["class_name"] == "Functional"}
+    return [leaf.path[-1] for leaf in leaves(document) if _regularized(leaf) and graphs.intersection(leaf.path[:-1])]
+
+
+def _models(document: Layer) -> Iterator[Layer]:
+    """Yield the models in a model."""
+    for layer in document["config"]["layers"]:
+        if layer["class_name"] in MODELS:
+            yield layer
+            yield from _models(layer)
 
 
 def _orthogonal(leaf: Leaf) -> bool:
@@ -171,6 +204,9 @@ DIFFERENCES = (
     Difference(_leaves(lambda leaf: leaf.class_name == "TimeDistributed" and _active(leaf)), facts.ACTIVITY_IN),
     Difference(_leaves(lambda leaf: leaf.class_name == "MultiHeadAttention" and _active(leaf)), facts.ACTIVITY_OF),
     Difference(_leaves(lambda leaf: leaf.frozen and _regularized(leaf)), facts.REGULARIZED),
+    Difference(_within, facts.WITHIN),
+    Difference(_shared, facts.SHARED),
+    Difference(_made, facts.MADE),
     Difference(_leaves(_orthogonal), facts.ORTHOGONAL),
 )
 

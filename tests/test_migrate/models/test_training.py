@@ -33,7 +33,9 @@ LIBRARY = {"keras": "keras", "tf-keras": "tf_keras"}
 MASKS = ("masked-output", "masked-attention", "masked-batch-norm")
 OTHERWISE = {
     "keras1.2.2": dict.fromkeys(SUFFIX, ()),
-    "keras2.0.8": dict.fromkeys(SUFFIX, ()),
+    "keras2.0.8": dict.fromkeys(SUFFIX, ("called-twice",)),
+    "tf1.4.1": dict.fromkeys(SUFFIX, ("called-twice",)),
+    "tf1.7.1": dict.fromkeys(SUFFIX, ()),
     "keras2.2.4": dict.fromkeys(SUFFIX, ()),
     "keras2.2.5": dict.fromkeys(SUFFIX, ()),
     "keras2.3.1": dict.fromkeys(
