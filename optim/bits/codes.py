@@ -78,6 +78,12 @@ def steps(is_signed: bool) -> np.ndarray:
     return np.concatenate(tables)
 
 
+def code_of(is_largest: bool, dtype: str) -> int:
+    """Return the code of the largest number of a block, or of zero, as it is stored in `dtype`."""
+    book = code_book(dtype == SIGNED)
+    return int(np.searchsorted(book, 1.0 if is_largest else 0.0)) - (128 if dtype == SIGNED else 0)
+
+
 def blocks_of(size: int) -> int:
     """How many scales there are for so many numbers."""
     return -(-size // BLOCK)

@@ -18,19 +18,19 @@ else:
     tf = lazy.modules("tensorflow")
 
 WORD = 2**32
-_ADDED, _FIRST, _SECOND = 0x9E3779B9, 0x7FEB352D, 0x846CA68B
+ADDED, FIRST, SECOND = 0x9E3779B9, 0x7FEB352D, 0x846CA68B
 
 
 def mix(x: Any) -> Any:
     """A hash of 32 bits, of a Python int or of a uint32 tensor."""
     if isinstance(x, int):
-        x = (x + _ADDED) % WORD
-        x = (x ^ x >> 16) * _FIRST % WORD
-        x = (x ^ x >> 15) * _SECOND % WORD
+        x = (x + ADDED) % WORD
+        x = (x ^ x >> 16) * FIRST % WORD
+        x = (x ^ x >> 15) * SECOND % WORD
         return x ^ x >> 16
-    x = x + _word(_ADDED)
-    x = xor(x, _shifted(x, 16)) * _word(_FIRST)
-    x = xor(x, _shifted(x, 15)) * _word(_SECOND)
+    x = x + _word(ADDED)
+    x = xor(x, _shifted(x, 16)) * _word(FIRST)
+    x = xor(x, _shifted(x, 15)) * _word(SECOND)
     return xor(x, _shifted(x, 16))
 
 

@@ -7,6 +7,7 @@ buffers, meshes, files) it does with this one.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -22,6 +23,7 @@ from optim.keras.backend_options import OTHER_NAMES, check, parts_of
 from optim.keras.backend_rates import BackendRates
 from optim.keras.backends import BACKENDS
 from optim.keras.behaviour import Behaviour
+from optim.keras.few_bits import coded_slot, has_codes
 from optim.keras.pure_step import PureStep
 from optim.keras.rule_groups import rule_groups
 from optim.keras.step_values import VARIABLE, Tracked, distinct
@@ -194,17 +196,29 @@ class AnyBackend(BackendRates):
             dims = self._algorithm.rule_of(tracked).slot_dims(slot, shape, tracked.names)
         if dims is None:
             return
+        stored = None
+        if name in {own.name for own in self._algorithm.slots}:
+            owner, size = str(tracked), math.prod(shape)
+            stored = self._settings.slot_dtypes.name_of(slot, str(variable.dtype), size, owner)
+        dtype = stored or dtype
         layout = xp.slot_layout(self._settings.placement.slot_placement, variable, name)
         if dims != tuple(range(len(shape))):
             layout = xp.only_dims(xp.slot_layout("like_variable", variable, name), dims)
         fill = 0.0 if slot.initial == AS_VARIABLE else float(slot.initial)
-        called = f"{tracked.name.replace('/', '_')}_{listing.NAMES.get(name, name)}"
-        made = self.add_variable(
-            tuple(shape[d] for d in dims), self._keras.initializers.Constant(fill), dtype, layout=layout, name=called
-        )
+        if stored is not None and has_codes(stored):
+            fill, blocks, scale = coded_slot(slot, stored, shape)
+            of_blocks = xp.only_dims(xp.slot_layout("like_variable", variable, name), ())
+            self._new_slot(slot_layout.scale_of(name), tracked, (blocks,), scale, "float32", of_blocks)
+        made = self._new_slot(name, tracked, tuple(shape[d] for d in dims), fill, dtype, layout)
         if slot.initial == AS_VARIABLE:
             made.assign(xp.copied(xp.cast(variable.value, dtype)))
+
+    def _new_slot(self, name: str, tracked: Tracked, shape: Sequence[int], fill: float, dtype: str, layout: Any) -> Any:
+        called = f"{tracked.name.replace('/', '_')}_{listing.NAMES.get(name, name)}"
+        initializer = self._keras.initializers.Constant(fill)
+        made = self.add_variable(tuple(shape), initializer, dtype, layout=layout, name=called)
         self._slots.setdefault(name, {})[tracked.index] = made
+        return made
 
     @property
     def slot_names(self) -> list[str]:

@@ -99,8 +99,6 @@ def _check_options(settings: Settings, owner: str, backend: Backend) -> None:
     for name, why in (
         ("jit_compile", "call model.compile(..., jit_compile=...)"),
         ("repeated_rows", "gradients of tables are dense there, and the rows of a batch are summed"),
-        ("slot_dtype", "Keras makes the slots, in the dtype of the variable"),
-        ("stochastic_rounding", "Keras assigns the variables, rounded to nearest"),
     ):
         if settings.get(name):
             raise UnsupportedError(f"{name}={settings.get(name)!r} has no effect {where}; leave it out: {why}")

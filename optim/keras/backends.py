@@ -78,6 +78,22 @@ class Backend:
     def copied(self, x: Any) -> Any:
         raise NotImplementedError
 
+    def bits(self, x: Any) -> Any:
+        """Return the int32 array with the bits of a float32 array."""
+        raise NotImplementedError
+
+    def floats(self, bits: Any) -> Any:
+        """Return the float32 array with the bits of an int32 array."""
+        raise NotImplementedError
+
+    def counting(self, size: int, like: Any) -> Any:
+        """Return 0, 1, ..., size − 1 in int32, modulo 2³², where the array `like` is."""
+        raise NotImplementedError
+
+    def like(self, numbers: np.ndarray, array: Any) -> Any:
+        """Return a numpy array where another array is."""
+        raise NotImplementedError
+
     def at_once(self, update: Update, value: Any, gradient: Any, slots: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return update(value, gradient, slots)
 
@@ -153,6 +169,18 @@ class Jax(Backend):
 
     def copied(self, x: Any) -> Any:
         return self.array(x, copy=True)  # a buffer of its own, as a compiled step may be given both
+
+    def bits(self, x: Any) -> Any:
+        return self._jax.lax.bitcast_convert_type(x, np.int32)
+
+    def floats(self, bits: Any) -> Any:
+        return self._jax.lax.bitcast_convert_type(bits, np.float32)
+
+    def counting(self, size: int, like: Any) -> Any:
+        return self.arange(size, dtype="int32")
+
+    def like(self, numbers: np.ndarray, array: Any) -> Any:
+        return self.asarray(numbers)
 
     # On a mesh of `keras.distribution`.
 
@@ -243,6 +271,18 @@ class Torch(Backend):
     def copied(self, x: Any) -> Any:
         return x.detach().clone()
 
+    def bits(self, x: Any) -> Any:
+        return x.view(self._torch.int32)
+
+    def floats(self, bits: Any) -> Any:
+        return bits.view(self._torch.float32)
+
+    def counting(self, size: int, like: Any) -> Any:
+        return self._torch.arange(size, dtype=self._torch.int32, device=like.device)
+
+    def like(self, numbers: np.ndarray, array: Any) -> Any:
+        return self._torch.as_tensor(numbers, device=array.device)
+
     def part_by_part(
         self, update: Update, value: Any, gradient: Any, slots: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
@@ -317,20 +357,26 @@ class TorchSteps:
         slots: Mapping[str, Any],
         coefficients: Mapping[str, Any],
         decay: float | None,
+        stored: Callable[[Sequence[str]], Sequence[maths.Stored]] | None = None,
     ) -> bool:
-        """Add the update of value and slots, if the kernel can make it; return whether it can."""
+        """Add the update of value and slots, if the kernel can make it; return whether it can.
+
+        Args:
+          stored: returns how the named slots, and at last the variable, are stored, if the step packs them.
+        """
         arrays = [value, *slots.values()]
-        is_one_kind = all(
-            x.shape == value.shape and x.device.type == "cpu" and x.is_contiguous() for x in (*arrays, gradient)
-        ) and all(x.dtype == value.dtype for x in arrays)
-        if not is_one_kind:
+        if any(x.shape != value.shape or x.device.type != "cpu" or not x.is_contiguous() for x in (*arrays, gradient)):
             return False
-        update = maths.update_for(rule, str(value.dtype).removeprefix("torch."))
+        if stored is None and any(x.dtype != value.dtype for x in arrays):
+            return False
+        update = maths.update_for(rule, "float32" if stored else str(value.dtype).removeprefix("torch."))
         if update is None or {*update.slots} != {*slots}:
             return False
         addresses = [slots[name].data_ptr() for name in update.slots]
         factor = 1.0 if decay is None else float(decay)
-        self._steps.add(update, value.data_ptr(), gradient.data_ptr(), addresses, coefficients, factor, value.numel())
+        how = () if stored is None else stored(update.slots)
+        numbers = (coefficients, factor, value.numel(), how)
+        self._steps.add(update, value.data_ptr(), gradient.data_ptr(), addresses, *numbers)
         self._written += arrays
         self._gradients.append(gradient)
         return True

@@ -9,6 +9,7 @@ from typing import Any
 from optim import recipe, slot_layout
 from optim.algorithm import Algorithm
 from optim.keras.backends import Backend
+from optim.keras.few_bits import FewBits
 from optim.keras.rule_groups import JointScalars, RuleGroup, rule_groups
 from optim.keras.step_values import VARIABLE, Arrays, Gradients, Scalars, Tracked, dtype_of
 from optim.options.clipping import clip
@@ -100,8 +101,10 @@ class PureStep:
             gradients = dict(zip(gradients, clipped.arrays, strict=True))
         scalars = self._scalars_of_step(now)
         steps = self._xp.kernel_steps()
+        iterations = now[slot_layout.ITERATIONS]
+        few = FewBits(self._xp, settings.storage(), int(iterations) if self._xp.is_known(iterations) else iterations)
         for i, gradient in gradients.items():
-            self._update(now, new, self._state.tracked[i], gradient, active.get(i, True), scalars, steps)
+            self._update(now, new, self._state.tracked[i], gradient, active.get(i, True), scalars, steps, few)
         if steps is not None:
             steps.run()
         self._constrain(new, gradients)
@@ -145,6 +148,7 @@ class PureStep:
         active: Any,
         scalars: JointScalars,
         steps: Any,
+        few: FewBits,
     ) -> None:
         """Put a variable, its slots and its average as they are after the step into `new`.
 
@@ -154,8 +158,10 @@ class PureStep:
         assert rule is not None
         target = self._target(now, tracked)
         names = [s.name for s in rule.slots if f"{s.name}.{i}" in now]
-        before = {name: now[f"{name}.{i}"] for name in names}
+        stored = {name: now[f"{name}.{i}"] for name in names}
         old = now[target]
+        is_few = few.applies_to(stored, target, old)
+        rounds = few.rounds_variable(target, old)
         if rule.elementwise and names:
             like = self._slots[names[0]][i]
             gradient, old = (xp.placed(x, like, tracked.variable) for x in (gradient, old))
@@ -167,29 +173,38 @@ class PureStep:
             slots = {name: xp.cast(array, tracked.wide) for name, array in before.items()}
             change, after = rule.update(xp, value, gradient, slots, coefficients)
             after = {name: xp.cast(after[name], dtype_of(before[name])) for name in before}
-            return xp.cast(value + change, dtype_of(old)), after
+            return value + change if rounds else xp.cast(value + change, dtype_of(old)), after
 
         is_lazy = self._settings.lazy_rows.applies_to(tracked)  # type: ignore[arg-type]
         is_by_part = rule.elementwise and not is_lazy and active is True
-        if is_by_part and steps is not None and steps.add(rule, old, gradient, before, coefficients, decay):
-            value, after = old, before
+        how = (lambda names: few.stored(now, names, tracked, old)) if is_few else None
+        if is_by_part and steps is not None and steps.add(rule, old, gradient, stored, coefficients, decay, how):
+            value, after, before = old, dict[str, Any](), stored
             if self._settings.averages.is_used or target != f"{VARIABLE}.{i}":
                 steps.run()  # the new value is read below
         else:
-            update = xp.part_by_part if is_by_part else xp.at_once
+            before = {name: few.read(now, name, tracked) for name in names} if is_few else stored
+            update = xp.part_by_part if is_by_part and not is_few else xp.at_once
             value, after = update(updated, old, gradient, before)
+            value = few.rounded(value, dtype_of(old), tracked) if rounds else value
         if is_lazy:
-            is_named = xp.reshape(gradient != 0, (gradient.shape[0], -1))
-            is_named = xp.reshape(xp.any(is_named, axis=1), (-1, *[1] * (len(gradient.shape) - 1)))
+            is_named = self._is_named(gradient)
             value = xp.where(is_named, value, old)
             if rule.keeps_lazy_slots:
                 after = {name: xp.where(is_named, after[name], before[name]) for name in after}
         for name, array in after.items():
-            new[f"{name}.{i}"] = array if active is True else xp.where(active, array, before[name])
+            made = few.write(name, tracked, array, stored[name]) if is_few else {f"{name}.{i}": array}
+            new |= {k: x if active is True else xp.where(active, x, now[k]) for k, x in made.items()}
         value = value if active is True else xp.where(active, value, now[target])
         if self._settings.averages.is_used:
             value = self._average(now, new, tracked, value, active, scalars)
         self._write(now, new, tracked, value)
+
+    def _is_named(self, gradient: Any) -> Any:
+        """Whether each row of a gradient has a nonzero number."""
+        xp = self._xp
+        is_named = xp.reshape(gradient != 0, (gradient.shape[0], -1))
+        return xp.reshape(xp.any(is_named, axis=1), (-1, *[1] * (len(gradient.shape) - 1)))
 
     def _average(
         self, now: Arrays, new: Arrays, tracked: Tracked, value: Any, active: Any, scalars: JointScalars

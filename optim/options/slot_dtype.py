@@ -67,30 +67,40 @@ class SlotDtype(Part):
 
         Raises MismatchError: the variable is computed in more bits than float32, or is on a mesh with `"int8"`.
         """
-        if self.slot_dtype is None or not _may_be_rounded(slot):
-            return usual
-        if tracked.variable.dtype.name not in COMPUTED_IN_FLOAT32:
-            raise MismatchError(
-                f"slot_dtype={self.slot_dtype!r} is for variables of {', '.join(COMPUTED_IN_FLOAT32)}; {tracked} is"
-                f" {tracked.variable.dtype.name}. Give it an optimizer without slot_dtype"
-            )
-        if self.slot_dtype == BFLOAT16:
-            return tf.bfloat16
-        if tracked.mesh is not None:
+        variable = tracked.variable
+        name = self.name_of(slot, variable.dtype.name, math.prod(variable.shape.as_list()), str(tracked))
+        if tracked.mesh is not None and self.slot_dtype == INT8 and _may_be_rounded(slot):
             raise MismatchError(
                 f"slot_dtype={INT8!r}: {tracked} is on a mesh, whose shards would cut the blocks of"
                 f" {codes.BLOCK} elements that share a scale. Use slot_dtype={BFLOAT16!r}"
             )
-        if math.prod(tracked.variable.shape.as_list()) < codes.SMALLEST:
-            return usual
-        return tf.as_dtype(codes.UNSIGNED if slot.nonnegative else codes.SIGNED)
+        return usual if name is None else tf.as_dtype(name)
+
+    def name_of(self, slot: Slot, dtype: str, size: int, owner: str) -> str | None:
+        """Return the name of the dtype in which a slot is stored in fewer bits; None if it is not.
+
+        Args:
+          dtype, size, owner: the dtype of its variable, the number of elements, and the name for messages.
+
+        Raises MismatchError: the variable is computed in more bits than float32.
+        """
+        if self.slot_dtype is None or not _may_be_rounded(slot):
+            return None
+        if dtype not in COMPUTED_IN_FLOAT32:
+            raise MismatchError(
+                f"slot_dtype={self.slot_dtype!r} is for variables of {', '.join(COMPUTED_IN_FLOAT32)}; {owner} is"
+                f" {dtype}. Give it an optimizer without slot_dtype"
+            )
+        if self.slot_dtype == BFLOAT16:
+            return BFLOAT16
+        if size < codes.SMALLEST:
+            return None
+        return codes.UNSIGNED if slot.nonnegative else codes.SIGNED
 
     def add_codes(self, slot: Slot, tracked: Tracked, policy: Placement, dtype: Any) -> None:
         """Make a slot of codes, and their scales; every element has the slot's initial value, which is not negative."""
         fill = float(slot.initial)
-        one = 255 if dtype == codes.UNSIGNED else 127
-        zero = int((codes.code_book(dtype == codes.SIGNED) < 0).sum()) - (0 if dtype == codes.UNSIGNED else 128)
-        self._state.new_slot(slot.name, tracked, policy, fill=one if fill else zero, dtype=dtype)
+        self._state.new_slot(slot.name, tracked, policy, fill=codes.code_of(bool(fill), dtype.name), dtype=dtype)
         blocks = codes.blocks_of(math.prod(tracked.variable.shape.as_list()))
         self._state.new_block_slot(slot_layout.scale_of(slot.name), tracked, blocks, fill)
 

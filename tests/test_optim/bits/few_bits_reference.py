@@ -66,10 +66,10 @@ def round_to_bfloat16(value: np.ndarray, seed: int, iterations: int, number: int
 class Stored:
     """A slot as it is stored between steps."""
 
-    def __init__(self, start: np.ndarray, slot: Any, dtype: str | None, seed: int, number: int):
+    def __init__(self, start: np.ndarray, slot: Any, dtype: str | None, seed: int, number: int, small: str | None):
         self._slot, self._seed, self._number = slot, seed, number
-        is_small = dtype == "int8" and start.size < SMALLEST
-        self._dtype = dtype if slot.few_bits and not is_small else None
+        of_size = small if dtype == "int8" and start.size < SMALLEST else dtype
+        self._dtype = of_size if slot.few_bits else None
         self._is_signed = not slot.nonnegative
         self.value = start.astype(np.float32)
         if self._dtype == "bfloat16":  # a new slot is rounded to nearest
@@ -96,9 +96,10 @@ class Reference:
         self._rule, self._hyper = rule, hyper
         self._rounds, self._seed = how.get("rounds", False), how.get("seed", 0)
         self.values = {name: value.astype(np.float32) for name, value in start.items()}
+        small = "bfloat16" if self._rounds else None  # the dtype of the variable
         self.slots = {
             name: {
-                slot.name: Stored(np.full(value.shape, slot.initial), slot, dtype, self._seed, number)
+                slot.name: Stored(np.full(value.shape, slot.initial), slot, dtype, self._seed, number, small)
                 for slot in rule.slots
             }
             for number, (name, value) in enumerate(start.items())

@@ -392,8 +392,6 @@ def check_what_is_refused() -> None:
         "jit_compile": lambda: optim.SGD(0.1, jit_compile=True),
         "executor": lambda: optim.SGD(0.1, executor="local"),
         "repeated_rows": lambda: optim.SGD(0.1, repeated_rows=["clip"]),
-        "slot_dtype": lambda: optim.Adam(0.1, slot_dtype="int8"),
-        "stochastic_rounding": lambda: optim.Adam(0.1, stochastic_rounding=True),
         "slot_placement": lambda: optim.SGD(0.1, slot_placement="zero1"),
         "mesh": lambda: optim.SGD(0.1, mesh=object()),
         "its own update_step": lambda: OwnStep(learning_rate=0.1),
