@@ -10,9 +10,12 @@ from bench.cases.layouts import MeshShape, sharding
 from bench.cases.workloads import Tensor
 from bench.errors import OptionError, UnknownNameError
 from bench.forecast.activations import CHECKPOINTING
-from bench.forecast.state import SlotShape, slots
+from bench.forecast.state import SlotShape, algorithm, slots
 from optim import slot_layout
+from optim.bits import codes
+from optim.bits.storage import BFLOAT16, INT8, SLOT_DTYPES
 from optim.layouts.sharding import UNSHARDED, local_shape, zero1_specs
+from optim.options.slot_dtype import may_be_rounded
 
 PLACEMENTS = ("like_variable", "zero1", "zero2", "zero3")
 """ZeRO's stages (Rajbhandari et al. 2020): what is sharded further over the data axis. Nothing; slots; gradients too;
@@ -41,16 +44,18 @@ class Training:
       dtype: of parameters and gradients, and of slots without master copies.
       ema: whether an average of every parameter is kept; accumulate: whether gradients are gathered over calls.
       clip: "none", "clipvalue", "clipnorm" or "global_clipnorm".
+      slot_dtype: in which slots are stored that the rule allows in fewer bits: "bfloat16", "int8" or None.
       master_copies: of parameters, in float32, with slots in float32, to train 16-bit parameters.
       batch: examples of a step, on all devices; micro_batch: examples that a device processes together; sequence:
         tokens of one.
       checkpointing: what is computed again, see `bench.forecast.activations`.
 
-    Raises: UnknownNameError.
+    Raises: UnknownNameError; OptionError: no slot would be stored in `slot_dtype`.
     """
 
     optimizer: str = "adam"
     dtype: str = "float32"
+    slot_dtype: str | None = None
     ema: bool = False
     accumulate: bool = False
     clip: str = "none"
@@ -63,11 +68,19 @@ class Training:
     def __post_init__(self) -> None:
         for what, value, known in (
             ("dtype", self.dtype, tuple(DTYPES)),
+            ("slot dtype", self.slot_dtype, (None, *SLOT_DTYPES)),
             ("clipping", self.clip, CLIPS),
             ("checkpointing", self.checkpointing, CHECKPOINTING),
         ):
             if value not in known:
-                raise UnknownNameError(f"no {what} is called {value!r}; there are: {', '.join(known)}")
+                names = ", ".join(name for name in known if name is not None)
+                raise UnknownNameError(f"no {what} is called {value!r}; there are: {names}")
+        if self.slot_dtype is None:
+            return
+        if self.dtype == "float64":
+            raise OptionError(f"slot_dtype={self.slot_dtype!r} is for parameters of at most 32 bits, not for float64")
+        if not any(map(may_be_rounded, algorithm(self.optimizer).rule.slots)):
+            raise OptionError(f"{self.optimizer} has no slot that may be stored in fewer bits; leave --slot-dtype out")
 
     @property
     def itemsize(self) -> int:
@@ -76,6 +89,16 @@ class Training:
     @property
     def slot_itemsize(self) -> int:
         return 4 if self.master_copies else self.itemsize
+
+    def is_coded(self, slot: SlotShape, tensor: Tensor) -> bool:
+        """Whether a slot is 8-bit codes, with a scale for each block."""
+        return self.slot_dtype == INT8 and slot.can_be_rounded and prod(tensor.shape) >= codes.SMALLEST
+
+    def bytes_of(self, slot: SlotShape, tensor: Tensor) -> int:
+        """Bytes of each number of a slot."""
+        if self.slot_dtype == BFLOAT16 and slot.can_be_rounded:
+            return DTYPES[BFLOAT16]
+        return 1 if self.is_coded(slot, tensor) else self.slot_itemsize
 
     @property
     def wide_itemsize(self) -> int:
@@ -157,7 +180,11 @@ def footprint(placed: Sequence[Placed], mesh: MeshShape, training: Training) -> 
     for one in placed:
         for slot, specs in one.slots:
             shape = [one.tensor.shape[d] for d in slot.dims]
-            sizes[slot.name] = sizes.get(slot.name, 0) + local_elements(shape, specs, mesh) * training.slot_itemsize
+            held = local_elements(shape, specs, mesh) * training.bytes_of(slot, one.tensor)
+            sizes[slot.name] = sizes.get(slot.name, 0) + held
+            if training.is_coded(slot, one.tensor):  # each device has all scales
+                scale = slot_layout.scale_of(slot.name)
+                sizes[scale] = sizes.get(scale, 0) + 4 * codes.blocks_of(prod(shape))
         for name, specs in one.options:
             itemsize = training.wide_itemsize if name == ACCUMULATED else training.slot_itemsize
             sizes[name] = sizes.get(name, 0) + local_elements(one.tensor.shape, specs, mesh) * itemsize

@@ -38,6 +38,7 @@ def _training(row: Row) -> Iterator[str]:
     if row.sequence is None or row.batch is None:
         return
     master = ", master copies and slots in float32" if row.master_copies else ""
+    master += f", slots in {row.slot_dtype}" if row.slot_dtype else ""
     yield (
         f"A batch of {row.batch:,}, {row.micro_batch} at once, {row.sequence:,} tokens each; {row.checkpointing}"
         f" recomputation{master}."

@@ -48,8 +48,9 @@ class Row:
       recommended: whether this is the best of the plans that fit.
       layout_notes: tensors that could not follow the layout rule.
       activation_bytes: None if the architecture is unknown; temporary_bytes: gathered or reduced together.
-      compute_seconds: of forward and backward; master_copies, batch, micro_batch, sequence, checkpointing, device: as
-        requested, or as the model was trained; possible: whether the batch and the heads can be divided over the mesh.
+      compute_seconds: of forward and backward; slot_dtype, master_copies, batch, micro_batch, sequence, checkpointing,
+        device: as requested, or as the model was trained; possible: whether the batch and the heads can be divided over
+        the mesh.
       measured: what reached the speed of memory, if it comes from a result.
       status, reason: always "ok" and None: every plan can be made. rerun: the command that makes this row again.
     """
@@ -85,6 +86,7 @@ class Row:
     activation_bytes: int | None = None
     temporary_bytes: int = 0
     compute_seconds: float | None = None
+    slot_dtype: str | None = None
     master_copies: bool = False
     batch: int | None = None
     micro_batch: int = 1
@@ -157,6 +159,7 @@ def make_row(
         activation_bytes=plan.footprint.activations,
         temporary_bytes=plan.footprint.temporaries,
         compute_seconds=plan.compute_seconds,
+        slot_dtype=training.slot_dtype,
         master_copies=training.master_copies,
         batch=plan.batch,
         micro_batch=training.micro_batch,
@@ -174,6 +177,7 @@ def _rerun(plan: Plan, training: Training, again: Sequence[str]) -> str:
     default = Training()
     for option, value, usual in (
         ("--dtype", training.dtype, default.dtype),
+        ("--slot-dtype", training.slot_dtype, None),
         ("--batch-size", training.batch, None),
         ("--micro-batch", training.micro_batch, default.micro_batch),
         ("--sequence", training.sequence, None),

@@ -8,6 +8,7 @@ from functools import cache
 from bench.cases.algorithms import Algorithm
 from bench.cases.algorithms import algorithm as parse
 from bench.cases.workloads import Tensor
+from optim.options.slot_dtype import may_be_rounded
 
 
 @cache
@@ -22,6 +23,8 @@ class SlotShape:
 
     name: str
     dims: tuple[int, ...]
+    can_be_rounded: bool = False
+    """Whether `slot_dtype` may store it in fewer bits."""
 
     def is_whole(self, tensor: Tensor) -> bool:
         return len(self.dims) == len(tensor.shape)
@@ -29,4 +32,6 @@ class SlotShape:
 
 def slots(optimizer: str, tensor: Tensor) -> list[SlotShape]:
     """Return the slots that the optimizer keeps for a variable."""
-    return [SlotShape(name, dims) for name, dims in algorithm(optimizer).slots_of(tensor).items()]
+    known = algorithm(optimizer)
+    rounded = {slot.name for slot in known.rule.slots if may_be_rounded(slot)}
+    return [SlotShape(name, dims, name in rounded) for name, dims in known.slots_of(tensor).items()]

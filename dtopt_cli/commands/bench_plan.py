@@ -39,6 +39,14 @@ Dtype = Annotated[
         autocompletion=options.one_of("float32", "bfloat16", "float16", "float64"),
     ),
 ]
+SlotDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--slot-dtype",
+        help="Slots in fewer bits: bfloat16 or int8.",
+        autocompletion=options.one_of("bfloat16", "int8"),
+    ),
+]
 MasterCopies = Annotated[bool, typer.Option("--master-copies", help="Keep parameters and slots in float32 as well.")]
 Batch = Annotated[int | None, typer.Option("--batch-size", min=1, help="Examples of a step, on all devices.")]
 MicroBatch = Annotated[int, typer.Option("--micro-batch", min=1, help="Examples that are processed at once.")]
@@ -92,6 +100,7 @@ class Trained:
     """What needs memory in addition to slots."""
 
     dtype: Dtype = "float32"
+    slot_dtype: SlotDtype = None
     master_copies: MasterCopies = False
     batch: Batch = None
     micro_batch: MicroBatch = 1

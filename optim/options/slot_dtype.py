@@ -55,7 +55,7 @@ class SlotDtype(Part):
                 f"slot_dtype={INT8!r} excludes lazy_rows: a block of {codes.BLOCK} elements has one scale, so rows"
                 f" cannot keep their slots. Use slot_dtype={BFLOAT16!r}, or leave lazy_rows out"
             )
-        if self.slot_dtype is None or any(_may_be_rounded(slot) for rule in rules for slot in rule.slots):
+        if self.slot_dtype is None or any(may_be_rounded(slot) for rule in rules for slot in rule.slots):
             return
         raise HyperparameterError(
             f"slot_dtype={self.slot_dtype!r} would have no effect: {owner} has no slot that may be stored in fewer"
@@ -69,7 +69,7 @@ class SlotDtype(Part):
         """
         variable = tracked.variable
         name = self.name_of(slot, variable.dtype.name, math.prod(variable.shape.as_list()), str(tracked))
-        if tracked.mesh is not None and self.slot_dtype == INT8 and _may_be_rounded(slot):
+        if tracked.mesh is not None and self.slot_dtype == INT8 and may_be_rounded(slot):
             raise MismatchError(
                 f"slot_dtype={INT8!r}: {tracked} is on a mesh, whose shards would cut the blocks of"
                 f" {codes.BLOCK} elements that share a scale. Use slot_dtype={BFLOAT16!r}"
@@ -84,7 +84,7 @@ class SlotDtype(Part):
 
         Raises MismatchError: the variable is computed in more bits than float32.
         """
-        if self.slot_dtype is None or not _may_be_rounded(slot):
+        if self.slot_dtype is None or not may_be_rounded(slot):
             return None
         if dtype not in COMPUTED_IN_FLOAT32:
             raise MismatchError(
@@ -105,5 +105,6 @@ class SlotDtype(Part):
         self._state.new_block_slot(slot_layout.scale_of(slot.name), tracked, blocks, fill)
 
 
-def _may_be_rounded(slot: Slot) -> bool:
+def may_be_rounded(slot: Slot) -> bool:
+    """Whether `slot_dtype` may store a slot in fewer bits."""
     return slot.few_bits and slot.like == VARIABLE and not isinstance(slot.initial, str)

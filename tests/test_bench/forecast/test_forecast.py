@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from bench.cases import shapes
 from bench.cases.algorithms import ALGORITHMS
@@ -129,6 +130,48 @@ def test_fsdp_scatters_gradients_and_gathers_parameters_twice() -> None:
     """Rajbhandari et al. (2020), "ZeRO", section 7.2: the third stage moves 3Ψ, here times (n−1)/n."""
     sent = exchanged("fsdp", "like_variable", Training("adam"), "batch=4")
     assert sent == {(GRADIENTS, "reduce-scatter"): WHOLE * 3 // 4, (FORWARD, "all-gather"): 2 * WHOLE * 3 // 4}
+
+
+@pytest.mark.parametrize(("slot_dtype", "count"), [("bfloat16", 2), ("int8", 1)])
+def test_slots_in_fewer_bits(slot_dtype: str, count: int) -> None:
+    """A kernel of 128 x 64 numbers and a bias of 64, whose slots `zero1` divides by 4; four blocks have scales."""
+    tensors = (Tensor("kernel", (128, 64)), Tensor("bias", (64,)))
+    training = Training("adam:amsgrad=true", "float32", slot_dtype)
+    mesh = parse_mesh("batch=4")
+    placed = place(tensors, mesh, "replicated", "zero1", training)
+    found = dict(footprint(placed, mesh, training).slots)
+    of_bias = 64 // 4 * (2 if slot_dtype == "bfloat16" else 4)
+    wanted = dict.fromkeys(("m", "v"), 128 * 64 // 4 * count + of_bias)
+    wanted |= {"vhat": 4 * (128 * 64 + 64) // 4}
+    wanted |= {"m_scale": 16, "v_scale": 16} if slot_dtype == "int8" else {}
+    assert found == wanted
+
+
+def test_bytes_in_fewer_bits_are_those_of_optim() -> None:
+    import optim
+
+    variables = [tf.Variable(tf.zeros(shape)) for shape in ((128, 64), (64,))]
+    tensors = [Tensor(name, tuple(v.shape)) for name, v in zip(("kernel", "bias"), variables, strict=True)]
+    for slot_dtype in ("bfloat16", "int8"):
+        optimizer = optim.Adam(slot_dtype=slot_dtype)
+        optimizer.build(variables)
+        training = Training(slot_dtype=slot_dtype)
+        mesh = parse_mesh("batch=1")
+        found = footprint(place(tensors, mesh, "replicated", "like_variable", training), mesh, training)
+        assert found.slot_bytes == sum(optimizer.memory_report().slot_bytes.values())
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"slot_dtype": "int4"}, "int4"),
+        ({"slot_dtype": "int8", "dtype": "float64"}, "float64"),
+        ({"slot_dtype": "int8", "optimizer": "ftrl"}, "no slot"),
+    ],
+)
+def test_a_slot_dtype_without_effect_is_refused(how: dict[str, str], text: str) -> None:
+    with pytest.raises((UnknownNameError, OptionError), match=text):
+        Training(**how)
 
 
 def test_zero1_gathers_the_new_parameters() -> None:
