@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         TargetExistsError,
         UnknownFormatError,
     )
-    from migrate.live.optax_state import Optax
+    from migrate.live.optax.trees import Optax
     from migrate.live.restoring import Restoration, restore
     from migrate.proof.verification import Verification, verify
     from migrate.rules.comparison import learning_rate
@@ -79,7 +79,7 @@ _HOMES = {
     ),
     "Contents": "migrate.conversion.contents",
     "Inspection": "migrate.conversion.inspection",
-    "Optax": "migrate.live.optax_state",
+    "Optax": "migrate.live.optax.trees",
     "OptimizerState": "migrate.state",
     "learning_rate": "migrate.rules.comparison",
     **dict.fromkeys(("Restoration", "restore"), "migrate.live.restoring"),

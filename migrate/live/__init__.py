@@ -39,9 +39,9 @@ def adapt(optimizer: Any) -> tuple[Live, str]:
 def _adapted(optimizer: Any, inner: Any) -> Live:
     homes = [cls.__module__ for cls in type(inner).__mro__]
     if any(home.startswith("optim.") for home in homes) and _is_ours(inner):
-        from migrate.live.ours import Ours
+        from migrate.live import ours
 
-        return Ours(inner)
+        return ours.adapted(inner)
     if found := next((each for each in _of_keras() if any(home.startswith(each[1]) for home in homes)), None):
         return found[0](inner, *found[2:])
     if any(home.startswith("optax.") for home in homes) or isinstance(inner, tuple):

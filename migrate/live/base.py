@@ -32,6 +32,15 @@ class Live:
         self._values: Mapping[str, Any] = {}
         """Arguments of its rule."""
 
+    @property
+    def parts(self) -> Sequence[Live]:
+        """The parts with one rule each: itself, or its groups."""
+        return [self]
+
+    def members(self, variables: Sequence[Any]) -> list[tuple[Live, list[int]]]:
+        """Its parts that have variables, and the places of these in `variables`."""
+        return [(self, list(range(len(variables))))]
+
     def rule(self, dtypes: Sequence[str]) -> Rule:
         """Its rule in `optim`'s terms, for variables of these dtypes (TensorFlow's names)."""
         raise NotImplementedError

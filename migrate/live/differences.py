@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from migrate import algorithms, claims
 from migrate.algorithms import rates, repeated_rows
-from migrate.bytes.messages import line, some
+from migrate.bytes.messages import some
 from migrate.claims import Origin
 from migrate.live import conversions, step_answers, values
 from migrate.live.base import Live
@@ -15,25 +15,58 @@ from migrate.live.step_answers import Row
 from migrate.live.variable_matching import Given, Pair
 from migrate.models import rounding
 from migrate.rules import comparison
+from migrate.rules.comparison import Rule
 from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
 from optim.checkpoints.variables import handle
-from optim.errors import MismatchError
+from optim.errors import MismatchError, UnsupportedError
 
 GATHERING = (slot_layout.ACCUMULATED_GRADIENT, slot_layout.GATHERED)
 """Slots with their own dtype."""
+NADAM = "Nadam"
+"""Algorithms whose state starts with a number that follows from their settings."""
 
 
-class Differences:
+LIVE = "live optimizer"
+"""The subject of origins for what differs."""
+
+
+class Compared:
+    """How a live optimizer differs from the source.
+
+    Attributes:
+      source_rule, rule: of the source, of the live optimizer; plan: from one to the other.
+      kept: the origins of the source that matter here.
+      of_rule, of_variables: why steps differ: by the rule, by single variables.
+    """
+
+    source_rule: Rule
+    rule: Rule
+    plan: conversions.Plan
+    kept: tuple[Origin, ...]
+    of_rule: tuple[str, ...] = ()
+    of_variables: tuple[str, ...] = ()
+
+
+class Reset(Compared):
+    """Nothing is compared, as the optimizer gets nothing from the source."""
+
+    def __init__(self, state: OptimizerState, live: Live, trainable: Sequence[Given]):
+        try:
+            self.rule = self.source_rule = live.rule(_dtypes(trainable))
+        except UnsupportedError:  # a custom schedule, which is not compared here
+            if live.algorithm == NADAM:
+                raise
+            self.rule = self.source_rule = Rule(live.algorithm, {})
+        self.plan, self.kept = conversions.Plan({}), state.origins
+
+
+class Differences(Compared):
     """The differences, and how slots are converted.
 
     Args:
       trainable: the live variables that are trained; pairs: of live and stored variables.
       contradictions: contradictions by the live variables' values, see `current_values`.
-
-    Attributes:
-      source_rule, rule: of the source, of the live optimizer; plan: from one to the other.
-      origins: those of the state, and the live optimizer's warnings; reasons: why it is not exact.
 
     Raises:
       MismatchError: a slot that its live variable's dtype cannot hold.
@@ -50,35 +83,36 @@ class Differences:
         self._state, self._live, self._pairs, self._contradictions = state, live, pairs, contradictions
         self._trainable = trainable
         self._trained = [p for p in pairs if p.live.trainable]
-        self.source_rule = comparison.rule_of(state.algorithm, state.hyperparameters)
-        self.rule = live.rule(sorted({handle(g.variable).dtype for g in trainable}))
+        rows = [Row(p.stored, p.live.name, p.live.variable) for p in self._trained]
+        rules = comparison.rule_of(state.algorithm, state.hyperparameters), live.rule(_dtypes(trainable))
+        self.source_rule, self.rule = step_answers.acting(state, live.generation, rows, live.asks, *rules)
         found = comparison.compare(self.source_rule, self.rule)
         self.plan = conversions.plan(self.source_rule, self.rule, found, state.iterations, frozenset(state.slots))
-        self.origins = tuple(self._origins())
-        rows = [Row(p.stored, p.live.name, p.live.variable) for p in self._trained]
+        theirs = [*self.rule.reasons, *live.lazy_reasons([p.stored.name for p in self._trained])]
+        self.kept = tuple(self._known(theirs))
+        known = claims.reasons(state.origins)
+        self.of_rule = (*(reason for reason in theirs if reason not in known), *self._rule_reasons())
+        self.of_variables = tuple(self._variable_reasons())
         self.plan.warnings += step_answers.remarks(state, rows, live.asks)
-        self.reasons = tuple(map(line, claims.reasons(self.origins)))
 
-    def _origins(self) -> Iterator[Origin]:
-        names = [p.stored.name for p in self._trained]
-        theirs = [*self.rule.reasons, *self._live.lazy_reasons(names)]
+    def _known(self, theirs: Sequence[str]) -> Iterator[Origin]:
+        """Yield the origins of the source, but for what the live optimizer does in the same unknown way."""
         algorithm = algorithms.find(self._state.algorithm)
         alike = not isinstance(self._live, Ours) and repeated_rows.is_alike(
             self._state, algorithm, self._live.repeated()
         )
-        for o in self._state.origins:  # common behaviour does not matter
+        for o in self._state.origins:
             if o.certain or not (o.reason in theirs or (alike and o.subject == repeated_rows.REPEATED)):
                 yield o
-        known = claims.reasons(self._state.origins)
-        yield from claims.doubts("live optimizer", (r for r in theirs if r not in known))
-        yield from claims.doubts("live optimizer", self._differences())
 
-    def _differences(self) -> Iterator[str]:
+    def _rule_reasons(self) -> Iterator[str]:
         yield from self.plan.reasons
         yield from (comparison.described(key, *both) for key, both in self.plan.left.items())
         if rates.shown(self.plan.left.get("learning_rate", (None,))[0]):
             code = f"optim.{self._state.algorithm}.from_config(migrate.read(source).hyperparameters)"
             yield f"the source's Formula is in {code}, which optim.for_keras(...) prepares for compile"
+
+    def _variable_reasons(self) -> Iterator[str]:
         if rounded := rounding.difference(self._state, self._live.generation):
             yield rounded
         algorithm = algorithms.find(self._state.algorithm)
@@ -139,6 +173,10 @@ class Differences:
         get = {handle(g.variable).dtype for g in self._trainable}
         if have and not self._pairs and have != get:
             yield f"the live variables are {some(sorted(get))}, and {some(sorted(have))} in the source"
+
+
+def _dtypes(given: Sequence[Given]) -> list[str]:
+    return sorted({handle(g.variable).dtype for g in given})
 
 
 def _as_unmatched_variable(given: Given) -> StoredVariable:

@@ -10,6 +10,7 @@ from migrate.algorithms import keras_config, lazy_rows, nadam, rates, repeated_r
 from migrate.algorithms.arguments import Arguments
 from migrate.algorithms.spec import ACCUMULATED, AVERAGE, Algorithm
 from migrate.generations import traits
+from migrate.live import values
 from migrate.live.base import Live, Numbers, replaced
 from migrate.live.step_answers import exceptions, lazy
 from migrate.models.loss_scale import Scaling
@@ -89,7 +90,7 @@ class KerasLive(Live):
         return self._optimizer._iterations
 
     def start(self, slot: str) -> float | None:
-        return start_of(slot, self._values)
+        return values.initial(slot, self._spec.name, self._values)
 
     def lazy_reasons(self, names: Sequence[str]) -> list[str]:
         origins = self._lazy_arguments(names).origins.values()
@@ -246,10 +247,3 @@ def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any
                 found[slot.name] = value
                 break
     return found
-
-
-def start_of(slot: str, values: Mapping[str, Any]) -> float | None:
-    """The initial value of a library's new slot; None for the value of its variable."""
-    if slot == AVERAGE.name:
-        return None
-    return float(values.get("initial_accumulator_value") or 0.0) if slot == "accumulator" else 0.0

@@ -6,24 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from migrate import claims
-from migrate.bytes.messages import line
 from migrate.conversion import partial, shards
 from migrate.conversion.partial import Choice
 from migrate.live import variable_matching
 from migrate.live.base import Live
-from migrate.live.conversions import Plan
 from migrate.live.variable_matching import Given, LeftOverError, Pair
 from migrate.matching import choosing
-from migrate.rules.comparison import Rule
 from migrate.state import OptimizerState, Parts
-from optim.checkpoints.variables import handle, identity
-from optim.errors import DtoptError, HyperparameterError, MismatchError, UnsupportedError
+from optim.checkpoints.variables import identity
+from optim.errors import DtoptError, HyperparameterError, MismatchError
 
 TRIES = 4
 """Most patterns of a call that is tested before it is advised."""
-NADAM = "Nadam"
-"""Algorithms whose state starts with a number that follows from their settings."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +27,6 @@ class Selection:
     state: OptimizerState
     given: tuple[Given, ...]
     pairs: tuple[Pair, ...]
-
-
-class Reset:
-    """Replaces `differences.Differences` if the optimizer gets nothing from the source."""
-
-    def __init__(self, state: OptimizerState, live: Live, trainable: Sequence[Given]):
-        dtypes = sorted({handle(g.variable).dtype for g in trainable})
-        try:
-            self.rule = self.source_rule = live.rule(dtypes)
-        except UnsupportedError:  # a custom schedule, which is not compared here
-            if live.algorithm == NADAM:
-                raise
-            self.rule = self.source_rule = Rule(live.algorithm, {})
-        self.plan = Plan({})
-        self.origins = state.origins
-        self.reasons = tuple(map(line, claims.reasons(self.origins)))
 
 
 def select(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from migrate import claims
@@ -181,6 +181,20 @@ def differences(
                 yield "variables of a frozen layer of tf_keras keep trainable=True: give model.trainable_variables"
     if lost := source.lost_constraints(state.variables):
         yield f"{some(lost)}: the source has a constraint on it, but no variable of that name to compare"
+
+
+def acting(
+    state: OptimizerState, framework: str, rows: Sequence[Row], asks: Asks, source: Rule, live: Rule
+) -> tuple[Rule, Rule]:
+    """The two rules without a weight decay from which all of these variables are excluded."""
+    ask = asks.get(factors.DECAYED) if factors.BY_NAME[factors.DECAYED].answers[framework] == factors.ASKED else None
+    is_stored = Source(state).asks[factors.DECAYED]
+    acts = any(is_stored(row.stored) for row in rows), ask is None or any(map(ask, rows))
+    source, live = (
+        rule if is_acting or not rows else replace(rule, values={**rule.values, "weight_decay": None})
+        for rule, is_acting in zip((source, live), acts, strict=True)
+    )
+    return source, live
 
 
 def remarks(state: OptimizerState, rows: Sequence[Row], asks: Asks) -> list[str]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from migrate import claims
 from migrate.bytes.arrays import LazyArray
+from migrate.bytes.messages import some
 from migrate.bytes.source import check_unchanged
 from migrate.conversion import partial
 from migrate.conversion.partial import Choice
-from migrate.live import conversions, current_values, mapped, step_answers
+from migrate.live import cells, conversions, current_values, mapped, step_answers, values
 from migrate.live.base import replaced
 from migrate.live.conversions import Plan
 from migrate.live.current_values import Assumed
-from migrate.live.keras import start_of
 from migrate.live.mapped import Mapped, Target
 from migrate.live.step_answers import Row
 from migrate.live.torch_rules import KINDS, NEEDED_BY, Kind, rule_of
@@ -34,10 +34,33 @@ def is_torch(optimizer: Any) -> bool:
     return any(c.__module__.startswith("torch.optim") and c.__name__ == "Optimizer" for c in type(optimizer).__mro__)
 
 
+@dataclass(frozen=True)
+class Pairing:
+    """A group of parameters, and a state of the source that some of them have.
+
+    `source` and `live` are their rules, `plan` leads from one to the other.
+    """
+
+    group: Mapping[str, Any]
+    state: OptimizerState
+    targets: tuple[Target, ...]
+    source: comparison.Rule
+    live: comparison.Rule
+    plan: Plan
+
+    @property
+    def product(self) -> float | None:
+        """Nadam's product of momenta for the group."""
+        if self.state.algorithm != "Nadam":
+            return None
+        return conversions.momentum_product(self.source, self.live, self.state.scalars, self.state.iterations)
+
+
 class Restored:
     """A restoration: differences are known after it is created, `run` assigns.
 
     Args:
+      states: of the source's groups, or its only one. whole: all of them joined.
       variables: name in the source -> parameter, or as in `mapped.targets`.
 
     Raises:
@@ -45,73 +68,89 @@ class Restored:
       MismatchError: parameters that are missing, extra, or of another shape or dtype, all of them listed.
     """
 
-    def __init__(self, state: OptimizerState, optimizer: Any, variables: Any, restore_variables: bool, choice: Choice):
+    def __init__(
+        self,
+        states: Sequence[OptimizerState],
+        whole: OptimizerState,
+        optimizer: Any,
+        variables: Any,
+        restore_variables: bool,
+        choice: Choice,
+    ):
         self._optimizer, self._restore_variables = optimizer, restore_variables
         self._kind, self.what = _kind(optimizer)
-        if not comparison.same_class(state.algorithm, self._kind.algorithm):
-            raise UnsupportedError(
-                f"the source's optimizer is {state.algorithm} and the live one {self.what}: their slots hold different"
-                f" things; make a live optimizer with the rule of {state.algorithm}, or {partial.WEIGHTS_ONLY}"
-            )
-        self._groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-        own = _mapped(state, optimizer, variables, choice)
-        self.state, self.targets, self._fresh = own.state, own.targets, own.fresh
-        state = self.state
-        self._source = source = comparison.rule_of(state.algorithm, state.hyperparameters)
-        self._plans: dict[int, Plan] = {}
-        self.warnings: tuple[str, ...] = ()
-        reasons: list[str] = []
-        self._products: dict[int, float | None] = {}
-        for group in (group for group in optimizer.param_groups if group["params"]):
-            live, wanted = rule_of(self._kind, group), self._wanted(source, group)
-            found = comparison.compare(wanted, live)
-            plan = conversions.plan(source, live, found, state.iterations, frozenset(state.slots))
-            self._plans[id(group)] = plan
-            differs = self._kind.differs(group, state.iterations)
-            reasons += [*live.reasons, *plan.reasons, *([differs] if differs else [])]
-            reasons += [comparison.described(key, *both) for key, both in plan.left.items()]
-            reasons += [OF_SCHEDULER] if "initial_lr" in group else []
-            reasons += [OF_SCHEDULE] if isinstance(plan.left.get("learning_rate", (None,))[0], Mapping) else []
-            self.warnings = tuple(dict.fromkeys((*self.warnings, *plan.warnings)))
-            self._products[id(group)] = self._momentum_product(source, live)
-        if _has_hooks(optimizer):
-            reasons.append("the live optimizer calls hooks at each step, which are not compared")
-        reasons += replaced(optimizer)
-        reasons += [FRESH_COUNT] if self._fresh and self._kind.counts else []
-        reasons += [
-            *mapped.variable_reasons(state, self.targets),
-            *self._factor_reasons(source),
+        strange = [
+            state.algorithm for state in states if not comparison.same_class(state.algorithm, self._kind.algorithm)
         ]
-        reasons += current_values.reasons(
-            (Assumed(t.stored, functools.partial(_held, t.place), t.order) for t in self.targets if not t.is_grown),
-            state.variables,
-            restore_variables,
-        )
-        self.origins = (*state.origins, *claims.doubts("live optimizer", dict.fromkeys(reasons)))
+        if strange:
+            raise UnsupportedError(
+                f"the source's optimizer is {strange[0]} and the live one {self.what}: their slots hold different"
+                f" things; make a live optimizer with the rule of {strange[0]}, or {partial.WEIGHTS_ONLY}"
+            )
+        own = _mapped(whole, optimizer, variables, choice)
+        self.state, self.targets, self._fresh = own.state, own.targets, own.fresh
+        self._parts = cells.by_state(states, own.state, self.targets)
+        self._pairings = [each for group in optimizer.param_groups for each in self._pairings_of(group)]
+        self._of = {target.place: each for each in self._pairings for target in each.targets}
+        self.warnings = tuple(dict.fromkeys(text for each in self._pairings for text in each.plan.warnings))
+        self.origins = (*self.state.origins, *claims.doubts("live optimizer", dict.fromkeys(self._doubts())))
         self.reasons = claims.reasons(self.origins)
 
-    def _wanted(self, source: comparison.Rule, group: Mapping[str, Any]) -> comparison.Rule:
-        """The source's rule for a group: without weight decay if the source excludes all of its parameters."""
-        asks = step_answers.Source(self.state).asks[factors.DECAYED]
-        if any(asks(t.stored) for t in self.targets if self._groups[t.place] is group):
-            return source
-        return replace(source, values={k: v for k, v in source.values.items() if k != "weight_decay"})
+    def _pairings_of(self, group: Mapping[str, Any]) -> Iterator[Pairing]:
+        members = {id(p) for p in group["params"]}
+        for state, of_state in self._parts:
+            targets = tuple(t for t in of_state if id(t.place) in members)
+            if not targets:
+                continue
+            source, live = comparison.rule_of(state.algorithm, state.hyperparameters), rule_of(self._kind, group)
+            rows = [Row(t.stored, t.stored.name, t.place) for t in targets]
+            wanted, _ = step_answers.acting(state, factors.TORCH, rows, {}, source, live)
+            found = comparison.compare(wanted, live)
+            plan = conversions.plan(source, live, found, state.iterations, frozenset(state.slots))
+            yield Pairing(group, state, targets, source, live, plan)
 
-    def _factor_reasons(self, source: comparison.Rule) -> Iterator[str]:
+    def _doubts(self) -> Iterator[str]:
+        by_text: dict[str, list[str]] = {}
+        for each in self._pairings:
+            for text in self._rule_reasons(each):
+                by_text.setdefault(text, []).extend(t.stored.name for t in each.targets)
+        for text, names in by_text.items():
+            yield text if len(names) == len(self.targets) else f"{some(names)}: {text}"
+        if _has_hooks(self._optimizer):
+            yield "the live optimizer calls hooks at each step, which are not compared"
+        yield from replaced(self._optimizer)
+        if self._fresh and self._kind.counts:
+            yield FRESH_COUNT
+        for state, targets in self._parts:
+            yield from mapped.variable_reasons(state, targets)
+            yield from self._factor_reasons(state, targets)
+        yield from current_values.reasons(
+            (Assumed(t.stored, functools.partial(_held, t.place), t.order) for t in self.targets if not t.is_grown),
+            self.state.variables,
+            self._restore_variables,
+        )
+
+    def _rule_reasons(self, each: Pairing) -> Iterator[str]:
+        yield from (*each.live.reasons, *each.plan.reasons)
+        if differs := self._kind.differs(each.group, each.state.iterations):
+            yield differs
+        yield from (comparison.described(key, *both) for key, both in each.plan.left.items())
+        if "initial_lr" in each.group:
+            yield OF_SCHEDULER
+        if isinstance(each.plan.left.get("learning_rate", (None,))[0], Mapping):
+            yield OF_SCHEDULE
+
+    def _factor_reasons(self, state: OptimizerState, targets: Sequence[Target]) -> Iterator[str]:
         """Report single parameters: a group decays all of them, and torch skips those that require no gradient."""
-        rows = [Row(t.stored, t.stored.name, t.place) for t in self.targets]
+        rows = [Row(t.stored, t.stored.name, t.place) for t in targets]
         asks: step_answers.Asks = {
             factors.TRAINED: lambda row: bool(row.variable.requires_grad),
-            factors.DECAYED: lambda row: bool(self._groups[row.variable].get("weight_decay")),
+            factors.DECAYED: lambda row: bool(self._of[row.variable].group.get("weight_decay")),
         }
+        source = comparison.rule_of(state.algorithm, state.hyperparameters)
         decays = bool(source.values.get("weight_decay")) and any(asks[factors.DECAYED](row) for row in rows)
-        yield from step_answers.differences(self.state, factors.TORCH, rows, asks, decays, "requires_grad")
-        yield from step_answers.of_whole(self.state, factors.TORCH, source, source, None)
-
-    def _momentum_product(self, source: comparison.Rule, live: comparison.Rule) -> float | None:
-        if "u_product" not in self._kind.scalars:
-            return None
-        return conversions.momentum_product(source, live, self.state.scalars, self.state.iterations)
+        yield from step_answers.differences(state, factors.TORCH, rows, asks, decays, "requires_grad")
+        yield from step_answers.of_whole(state, factors.TORCH, source, source, None)
 
     @property
     def unmapped(self) -> tuple[str, ...]:
@@ -132,34 +171,34 @@ class Restored:
     def _entries(self, target: Target) -> Iterator[tuple[str, Any]]:
         """The state of one parameter in torch. Keras counts steps for all together, also for one never trained."""
         owned = {slot: per[target.stored.name] for slot, per in self.state.slots.items() if target.stored.name in per}
-        group = self._groups[target.place]
+        each = self._of[target.place]
         if self._kind.counts:
             yield "step", self._number(target, self.state.iterations)
         for slot, key in self._kind.slots.items():
             if slot not in owned:
-                if group.get(NEEDED_BY.get(slot, ""), self._kind.counts):
+                if each.group.get(NEEDED_BY.get(slot, ""), self._kind.counts):
                     yield key, _tensor(target, self._initial_value(slot, target, owned))
                 continue
             wide = mapped.numbers(owned[slot])
-            change = self._plans[id(group)].changes.get(slot)
+            change = each.plan.changes.get(slot)
             start = functools.partial(self._start, slot, target)
             yield key, _tensor(target, target.filled(wide if change is None else change(wide), start))
-        product = self._products[id(group)]
-        if product is not None:
-            yield self._kind.scalars["u_product"], self._number(target, product)
+        if each.product is not None:
+            yield self._kind.scalars["u_product"], self._number(target, each.product)
 
     def _initial_value(self, slot: str, target: Target, owned: Mapping[str, LazyArray]) -> np.ndarray:
         start = self._start(slot, target)
         return target.filled(mapped.numbers(owned["v"]), lambda: start) if slot == "vhat" and "v" in owned else start
 
     def _start(self, slot: str, target: Target) -> np.ndarray:
-        return np.full(target.shape, start_of(slot, self._source.values))
+        rule = self._of[target.place].source
+        return np.full(target.shape, values.initial(slot, rule.algorithm, rule.values))
 
     def _number(self, target: Target, value: float) -> Any:
         """A number that torch stores with a parameter, on the device that its kernels require."""
         import torch
 
-        group = self._groups[target.place]
+        group = self._of[target.place].group
         is_beside = group.get("capturable") or group.get("fused")
         dtype = torch.float32 if group.get("fused") else None
         return torch.tensor(float(value), dtype=dtype, device=target.place.device if is_beside else None)
@@ -184,12 +223,17 @@ class Reset:
 
 
 def restored(
-    state: OptimizerState, optimizer: Any, variables: Any, restore_variables: bool, choice: Choice
+    states: Sequence[OptimizerState],
+    whole: OptimizerState,
+    optimizer: Any,
+    variables: Any,
+    restore_variables: bool,
+    choice: Choice,
 ) -> Restored | Reset:
     """Create the restoration, see `Restored`."""
     if choice.weights_only:
-        return Reset(state, optimizer, variables, choice)
-    return Restored(state, optimizer, variables, restore_variables, choice)
+        return Reset(whole, optimizer, variables, choice)
+    return Restored(states, whole, optimizer, variables, restore_variables, choice)
 
 
 def _mapped(state: OptimizerState, optimizer: Any, variables: Any, choice: Choice) -> Mapped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 
 from migrate.bytes.arrays import LazyArray, widened
 from migrate.live.conversions import Change
+from optim import rules, slot_layout
 from optim.checkpoints.assigning import Value
 from optim.checkpoints.variables import dtype_called, handle
 from optim.errors import UnsupportedError
+from optim.rule import made_from
 
 
 def size(value: Any) -> int:
@@ -49,6 +52,15 @@ def grown(first: Value, rest: Value) -> Value:
         return whole
 
     return replace(first, shape=rest.shape, load=load)
+
+
+def initial(slot: str, algorithm: str, arguments: Mapping[str, Any]) -> float | None:
+    """The initial value of a new slot of a rule; None for the value of its variable."""
+    cls = rules.of(algorithm)
+    if slot == slot_layout.AVERAGE or cls is None:
+        return None
+    start = next((s.initial for s in made_from(cls, arguments)[0].slots if s.name == slot), 0.0)
+    return None if isinstance(start, str) else float(start)
 
 
 def filled(what: str, variable: Any, value: Any, dtype: str | None = None) -> Value:

@@ -5,9 +5,36 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from migrate.claims import UNINTERPRETED, Origin
 from migrate.readers.objects.optimizers import listed, several
 from optim.errors import CheckpointError, HyperparameterError
 from optim.slot_layout import GROUPS, GROUPS_CLASS, Metadata, group_key
+
+NORM = "norm of all groups"
+"""The subject of an origin that only matters if a group is alone."""
+
+
+def paths(metadata: Metadata, where: str) -> list[str]:
+    """Return the paths of the groups; of another optimizer than `Groups` none.
+
+    Raises:
+      CheckpointError: the file does not contain which variables the groups have.
+    """
+    if metadata.class_name != GROUPS_CLASS:
+        return []
+    described = metadata.config.get("groups")
+    if not isinstance(described, list) or not isinstance(metadata.provenance.get(GROUPS), dict):
+        raise CheckpointError(f"{where} does not contain its groups; save it again with optim.save_checkpoint")
+    return [group_key(number, "")[:-1] for number in range(len(described))]
+
+
+def doubts(metadata: Metadata) -> tuple[Origin, ...]:
+    """What one group of several does not show: the gradients of the others."""
+    limit = metadata.config.get("global_clipnorm")
+    if metadata.class_name != GROUPS_CLASS or not limit or len(metadata.config["groups"]) == 1:
+        return ()
+    text = f"global_clipnorm = {limit:g} limits the norm of the gradients of all groups, and this is one of them"
+    return (Origin(NORM, limit, UNINTERPRETED, doubt=text),)
 
 
 def choose(metadata: Metadata, optimizer_path: str | None, where: str) -> tuple[Metadata, str]:
@@ -25,17 +52,14 @@ def choose(metadata: Metadata, optimizer_path: str | None, where: str) -> tuple[
                 f"{where} is a slot-variable checkpoint of dtopt, with one optimizer only; leave out --optimizer"
             )
         return metadata, ""
-    described = metadata.config.get("groups")
-    owners = metadata.provenance.get(GROUPS)
-    if not isinstance(described, list) or not isinstance(owners, dict):
-        raise CheckpointError(f"{where} does not contain its groups; save it again with optim.save_checkpoint")
-    paths = [group_key(number, "")[:-1] for number in range(len(described))]
+    known = paths(metadata, where)
     if optimizer_path is None:
-        raise several(where, paths)
-    if optimizer_path not in paths:
-        raise HyperparameterError(f"{where} holds no optimizer {optimizer_path!r}; --optimizer takes: {listed(paths)}")
-    number = paths.index(optimizer_path)
-    return _member(metadata, described[number][1], {n for n, i in owners.items() if i == number}), f"{optimizer_path}_"
+        raise several(where, known)
+    if optimizer_path not in known:
+        raise HyperparameterError(f"{where} holds no optimizer {optimizer_path!r}; --optimizer takes: {listed(known)}")
+    number, owners = known.index(optimizer_path), dict(metadata.provenance[GROUPS])
+    described = metadata.config["groups"][number][1]
+    return _member(metadata, described, {n for n, i in owners.items() if i == number}), f"{optimizer_path}_"
 
 
 def _member(metadata: Metadata, described: Any, owned: set[str]) -> Metadata:

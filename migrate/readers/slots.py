@@ -28,12 +28,36 @@ def sniff(path: str) -> bool:
         return False
 
 
+def _opened(path: str) -> tuple[BundleReader, slot_layout.Metadata]:
+    bundle = BundleReader(_prefix(path))
+    if slot_layout.METADATA_KEY not in bundle:
+        raise CheckpointError(f"{path} is a TensorFlow checkpoint, but not of the slot-variable layout")
+    bundle.check_sizes()
+    try:
+        text = bundle.load_bytes(slot_layout.METADATA_KEY).decode()
+    except UnicodeDecodeError as error:
+        raise DamagedFileError(f"{path}: its metadata is not UTF-8; migrate or save it again") from error
+    metadata = slot_layout.Metadata.from_json(text, path)
+    metadata.compare_keys({key: entry.shape for key, entry in bundle.items()}, path)
+    return bundle, metadata
+
+
 def _prefix(path: str) -> str:
     if urls.is_url(path):
         return checkpoint_paths.find_prefix(path) or path
     if files.is_folder(path):
         return slot_layout.current_prefix(path)
     return path.removesuffix(".index")
+
+
+def groups(path: str) -> tuple[list[str], tuple[StoredVariable, ...]]:
+    """Return the paths of the groups of an `optim.Groups`, and the variables of all; of another state nothing.
+
+    Raises:
+      CheckpointError: as `read`.
+    """
+    bundle, metadata = _opened(path)
+    return slot_groups.paths(metadata, path), tuple(_variable(bundle, v, path) for v in metadata.variables)
 
 
 def read(path: str, optimizer_path: str | None = None) -> OptimizerState:
@@ -47,23 +71,15 @@ def read(path: str, optimizer_path: str | None = None) -> OptimizerState:
       CheckpointError: not this layout, or its tensors are not those in its metadata.
       DamagedFileError: truncated or altered.
     """
-    bundle = BundleReader(_prefix(path))
-    if slot_layout.METADATA_KEY not in bundle:
-        raise CheckpointError(f"{path} is a TensorFlow checkpoint, but not of the slot-variable layout")
-    bundle.check_sizes()
-    try:
-        text = bundle.load_bytes(slot_layout.METADATA_KEY).decode()
-    except UnicodeDecodeError as error:
-        raise DamagedFileError(f"{path}: its metadata is not UTF-8; migrate or save it again") from error
-    metadata = slot_layout.Metadata.from_json(text, path)
-    metadata.compare_keys({key: entry.shape for key, entry in bundle.items()}, path)
+    bundle, metadata = _opened(path)
+    alone = slot_groups.doubts(metadata)
     metadata, prefix = slot_groups.choose(metadata, optimizer_path, path)
     variables = tuple(_variable(bundle, v, path) for v in metadata.variables)
     slots = {
         slot: {name: lazy(bundle, slot_layout.slot_key(slot, name)) for name in owners}
         for slot, owners in metadata.slots.items()
     }
-    config, origins = metadata.config, _origins(metadata)
+    config, origins = metadata.config, (*_origins(metadata), *alone)
     if (few_bits := config.get(slot_dtypes.OPTION)) is not None:
         slots, config = slot_dtypes.in_float32(slots), slot_dtypes.without(config)
         origins += (slot_dtypes.doubt(str(few_bits), slots),)

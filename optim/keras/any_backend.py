@@ -307,13 +307,14 @@ class AnyBackend(BackendRates):
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """At the end of `fit`: model variables become their averages, once there are any."""
         averages = self._settings.averages
-        if not averages.is_used or int(self._iterations) < averages.first_step:
+        if not averages.is_used or self._iterations._value is None:  # after a failed first step of `fit` on JAX
+            return
+        if int(self._iterations) < averages.first_step:
             return
         with self._xp.without_gradients():
-            for variable in var_list:
-                tracked = self._by_id[id(variable)]
-                average = self._slots[slot_layout.AVERAGE].get(tracked.index)
-                if average is None:
+            for variable, tracked in ((v, self._by_id.get(id(v))) for v in var_list):
+                average = None if tracked is None else self._slots[slot_layout.AVERAGE].get(tracked.index)
+                if tracked is None or average is None:
                     continue
                 variable.assign(self._xp.copied(average.value))
                 master = self._slots.get(slot_layout.MASTER, {}).get(tracked.index)

@@ -287,11 +287,11 @@ def test_steps_that_sizes_multiply_are_named(optax: Any, factor: Callable[[tuple
     """As Muon's learning rates, or those that follow the width of a layer."""
     import jax
 
-    from migrate.live import optax_sizes, optax_trial
+    from migrate.live.optax import sizes, trial
 
     params = {"table": np.zeros((60, 4), np.float32), "kernel": np.zeros((24, 4), np.float32)}
     scaled = optax.stateless(lambda steps, _: jax.tree.map(lambda leaf: leaf * factor(leaf.shape), steps))
-    assert optax_sizes.differs(optax.chain(optax.sgd(0.1, 0.9), scaled), params, optax_trial.CUT)
+    assert sizes.differs(optax.chain(optax.sgd(0.1, 0.9), scaled), params, trial.CUT)
 
 
 @pytest.mark.parametrize(
@@ -306,21 +306,21 @@ def test_steps_that_sizes_multiply_are_named(optax: Any, factor: Callable[[tuple
     ],
 )
 def test_sizes_change_nothing_in_usual_steps(optax: Any, make: Callable[[Any], Any]) -> None:
-    from migrate.live import optax_sizes, optax_trial
+    from migrate.live.optax import sizes, trial
 
     params = {"table": np.zeros((60, 4), np.float32), "bias": np.zeros(40, np.float32)}
-    assert not optax_sizes.differs(make(optax), params, optax_trial.CUT)
+    assert not sizes.differs(make(optax), params, trial.CUT)
 
 
 @pytest.mark.parametrize(("least", "differs"), [(40, True), (20, False), (60, False)])
 def test_a_mask_that_looks_at_sizes_is_named(optax: Any, least: int, differs: bool) -> None:
     import jax
 
-    from migrate.live import optax_sizes, optax_trial
+    from migrate.live.optax import sizes, trial
 
     params = {"table": np.zeros((50, 4), np.float32), "kernel": np.zeros((24, 4), np.float32)}
     mask = lambda tree: jax.tree.map(lambda leaf: leaf.shape[0] > least, tree)  # noqa: E731
     decay = optax.add_decayed_weights(0.01, mask=mask)
     plain = optax.chain(decay, optax.sgd(0.1, 0.9))
     for tx in (plain, optax.MultiSteps(plain, 3)):  # whose step is a branch of a condition
-        assert optax_sizes.differs(tx, params, optax_trial.CUT) is differs
+        assert sizes.differs(tx, params, trial.CUT) is differs

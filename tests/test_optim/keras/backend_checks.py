@@ -119,6 +119,42 @@ def check_averages_are_in_the_model_after_fit() -> None:
         np.testing.assert_array_equal(variable, average)
 
 
+def check_a_failed_fit_says_why() -> None:
+    """Keras takes the values of variables away for `fit` on JAX, and ends it with their averages."""
+    model = model_with(optim.for_keras(optim.SGD(0.1, use_ema=True)))
+    losses(model)
+    other = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
+    other.compile(model.optimizer, "mse")
+    said = refusal(lambda: losses(other), Exception)
+    assert "NoneType" not in said, said
+
+
+def check_groups_are_restored() -> None:
+    import migrate
+
+    def made() -> tuple[Any, list[Any]]:
+        groups = [("bias", optim.SGD(0.1, momentum=0.9)), (None, optim.Nadam(0.01))]
+        variables = [keras.Variable(np.ones(shape, "float32"), name=n) for n, shape in (("bias", 3), ("kernel", 4))]
+        return optim.for_keras(optim.Groups(groups, global_clipnorm=1.0)), variables
+
+    def step(optimizer: Any, variables: list[Any]) -> None:
+        for factor in (1.0, 2.0):
+            optimizer.apply(
+                [keras.ops.convert_to_tensor(factor * np.ones(v.shape, "float32")) for v in variables], variables
+            )
+
+    (optimizer, variables), (again, copies) = made(), made()
+    step(optimizer, variables)
+    with tempfile.TemporaryDirectory() as folder:
+        optim.save_checkpoint(f"{folder}/c", optimizer, variables)
+        report = migrate.restore(f"{folder}/c", again, copies, restore_variables=True)
+    assert report.fidelity == "exact", report.reasons
+    for each in ((optimizer, variables), (again, copies)):
+        step(*each)
+    for one, two in zip(variables, copies, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two))
+
+
 def check_files() -> None:
     """A loaded model goes on as the first does, on this backend; `test_backends.py` loads it on another."""
     folder = Path(sys.argv[1])

@@ -1,0 +1,1 @@
+"""Restoring into optax transformations, which are compared by their steps."""
