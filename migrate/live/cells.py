@@ -23,7 +23,7 @@ from optim.errors import UnsupportedError
 
 
 def joined(states: Sequence[OptimizerState], variables: Sequence[StoredVariable]) -> OptimizerState:
-    """Join the states of groups into one, which has no rule of its own.
+    """Join the states of groups into one without a rule.
 
     Args:
       variables: all of them, in the order of the source.

@@ -61,7 +61,7 @@ class Filling:
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
             raise MismatchError(
-                f"{live.what} was built on other variables than those given: not on {missing or 'none of them'}, and"
+                f"{live.what} was built on other variables than those given: not on {missing or 'any other'}, and"
                 f" also on {others or 'no others'}; give the variables that it was built on, or make a new one"
             )
         self.moved = self.slots = 0

@@ -15,7 +15,7 @@ NORM = "norm of all groups"
 
 
 def paths(metadata: Metadata, where: str) -> list[str]:
-    """Return the paths of the groups; of another optimizer than `Groups` none.
+    """Return the paths of the groups; empty for another optimizer than `Groups`.
 
     Raises:
       CheckpointError: the file does not contain which variables the groups have.

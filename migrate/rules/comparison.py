@@ -127,7 +127,8 @@ def matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
     if key == "clip_order":
         return any(sum(bool(values.get(limit)) for limit in LIMITS) > 1 for values in (have, get))
     if key in ("nesterov", "learning_rate_in_momentum"):
-        return bool(have.get("momentum") or get.get("momentum"))
+        is_for_momentum = "momentum" in have or "momentum" in get
+        return not is_for_momentum or bool(have.get("momentum") or get.get("momentum"))
     if key == "epsilon_inside":
         return bool(have.get("epsilon") or get.get("epsilon"))
     return True

@@ -30,7 +30,7 @@ SIZES = {
     1e3: "which shows clipping",
     1e6: "which shows clipping",
 }
-"""Sizes of gradients, besides usual ones -> the cause of a difference there."""
+"""Unusual sizes of gradients -> the cause of a difference there."""
 SMALL = 1e-6
 """Size of gradients for usual variables."""
 LAST = 2**31 - 1 - STEPS

@@ -292,6 +292,25 @@ def test_a_schedule_with_the_name_of_a_stock_one_is_not_taken_for_it(tmp_path: P
         assert fidelity == EXACT or "the schedule InverseTimeDecay" in report.reasons[0]
 
 
+def test_nesterov_without_a_momentum_of_its_own_is_compared() -> None:
+    """`tf.contrib`'s Nadam is Adam with `nesterov`, which Keras's Adam does not have."""
+    name = "extra-tf115-contrib-nadam-saver"
+    state = migrate.read(cases._source(name), **_hints(name))
+    live = {v.name: _variable(v) for v in state.variables if v.trainable}
+    for kind, expected in (
+        ("optim", ()),
+        ("keras", ("nesterov is True in the source and False in the live optimizer",)),
+    ):
+        report = migrate.restore(cases._source(name), make(kind, state), live, **restore_hints(name))
+        assert [reason[: len(text)] for reason, text in zip(report.reasons, expected, strict=True)] == list(expected)
+
+
+def _variable(stored: Any) -> Any:
+    import keras
+
+    return keras.Variable(np.zeros(stored.shape, "float32"))
+
+
 def test_more_steps_than_a_counter_holds_are_refused() -> None:
     import tensorflow as tf
 
