@@ -42,11 +42,14 @@ from optim.optimizers.rectified_adam import RectifiedAdam as _RectifiedAdam
 from optim.optimizers.rmsprop import RMSprop as _RMSprop
 from optim.optimizers.schedule_free_adamw import ScheduleFreeAdamW as _ScheduleFreeAdamW
 from optim.optimizers.sgd import SGD as _SGD
+from optim.optimizers.shampoo import Shampoo as _Shampoo
+from optim.optimizers.soap import SOAP as _SOAP
 from optim.optimizers.yogi import Yogi as _Yogi
 from optim.options.adaptive_clipping import AdaptiveGradClip as AdaptiveGradClip
 from optim.options.lookahead import Lookahead as Lookahead
 from optim.options.option_objects import EMAOption as EMAOption
 from optim.options.option_objects import GradientsClipOption as GradientsClipOption
+from optim.options.qk_clip import QKClip as QKClip
 from optim.options.stochastic_average import StochasticAverage as StochasticAverage
 from optim.rule import Rule as Rule
 from optim.rule import Slot as Slot
@@ -55,6 +58,7 @@ __all__ = [
     "COCOB",
     "LARS",
     "SGD",
+    "SOAP",
     "AdaBelief",
     "Adadelta",
     "Adafactor",
@@ -78,11 +82,13 @@ __all__ = [
     "NovoGrad",
     "Optimizer",
     "ProximalAdagrad",
+    "QKClip",
     "RMSprop",
     "RectifiedAdam",
     "Rule",
     "RuleOptimizer",
     "ScheduleFreeAdamW",
+    "Shampoo",
     "Slot",
     "StochasticAverage",
     "Yogi",
@@ -1176,6 +1182,60 @@ class SGD(_SGD):
         loss_scale_factor: float | None = None,
     ) -> None: ...
 
+class SOAP(_SOAP):
+    def __init__(
+        self,
+        learning_rate: LearningRate = 0.003,
+        beta_1: Number = 0.95,
+        beta_2: Number = 0.95,
+        epsilon: Number = 1e-08,
+        gradients_clip_option: GradientsClipOption | Mapping[str, Any] | None = None,
+        ema_option: EMAOption | Mapping[str, Any] | None = None,
+        name: str | None = "SOAP",
+        mesh: dtensor.Mesh | None = None,
+        *,
+        shampoo_beta: Number = 0.95,
+        damping: Number = 1e-06,
+        precondition_frequency: int = 10,
+        max_preconditioner_dim: int = 10000,
+        precondition_1d: bool = False,
+        bias_correction: bool = True,
+        first_iterations: int = 30,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
+        use_ema: bool | None = None,
+        ema_momentum: float | None = None,
+        ema_overwrite_frequency: int | None = None,
+        ema_start: str | None = None,
+        stochastic_average: StochasticAverage | Mapping[str, Any] | None = None,
+        jit_compile: bool | None = None,
+        executor: str = "auto",
+        weight_decay: float | None = None,
+        decoupled_weight_decay: bool = True,
+        learning_rate_in_weight_decay: bool = True,
+        weight_decay_exclude: Sequence[str] = (),
+        learning_rate_multipliers: Mapping[str, float] | None = None,
+        lazy_rows: Sequence[str] = (),
+        repeated_rows: Sequence[str] = (),
+        cautious: bool = False,
+        lookahead: Lookahead | Mapping[str, Any] | None = None,
+        slot_placement: Placement = "like_variable",
+        gradient_accumulation_steps: int | None = None,
+        count_calls: bool = False,
+        loss_scale: float | str | None = None,
+        loss_scale_growth_steps: int | None = None,
+        master_copies: bool = False,
+        slot_dtype: str | None = None,
+        stochastic_rounding: bool = False,
+        rounding_seed: int = 0,
+        decay: float = 0.0,
+        lr: LearningRate | None = None,
+        loss_scale_factor: float | None = None,
+    ) -> None: ...
+
 class ScheduleFreeAdamW(_ScheduleFreeAdamW):
     def __init__(
         self,
@@ -1194,6 +1254,56 @@ class ScheduleFreeAdamW(_ScheduleFreeAdamW):
         late_z: bool = False,
         weight_decay_in_step: bool = True,
         float32_powers: bool | str = False,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        clip_order: str | None = None,
+        adaptive_grad_clip: AdaptiveGradClip | Mapping[str, Any] | float | None = None,
+        use_ema: bool | None = None,
+        ema_momentum: float | None = None,
+        ema_overwrite_frequency: int | None = None,
+        ema_start: str | None = None,
+        stochastic_average: StochasticAverage | Mapping[str, Any] | None = None,
+        jit_compile: bool | None = None,
+        executor: str = "auto",
+        weight_decay: float | None = None,
+        decoupled_weight_decay: bool = True,
+        learning_rate_in_weight_decay: bool = True,
+        weight_decay_exclude: Sequence[str] = (),
+        learning_rate_multipliers: Mapping[str, float] | None = None,
+        lazy_rows: Sequence[str] = (),
+        repeated_rows: Sequence[str] = (),
+        cautious: bool = False,
+        lookahead: Lookahead | Mapping[str, Any] | None = None,
+        slot_placement: Placement = "like_variable",
+        gradient_accumulation_steps: int | None = None,
+        count_calls: bool = False,
+        loss_scale: float | str | None = None,
+        loss_scale_growth_steps: int | None = None,
+        master_copies: bool = False,
+        slot_dtype: str | None = None,
+        stochastic_rounding: bool = False,
+        rounding_seed: int = 0,
+        decay: float = 0.0,
+        lr: LearningRate | None = None,
+        loss_scale_factor: float | None = None,
+    ) -> None: ...
+
+class Shampoo(_Shampoo):
+    def __init__(
+        self,
+        learning_rate: LearningRate = 0.001,
+        beta_2: Number = 1.0,
+        momentum: Number = 0.0,
+        epsilon: Number = 1e-06,
+        gradients_clip_option: GradientsClipOption | Mapping[str, Any] | None = None,
+        ema_option: EMAOption | Mapping[str, Any] | None = None,
+        name: str | None = "Shampoo",
+        mesh: dtensor.Mesh | None = None,
+        *,
+        precondition_frequency: int = 10,
+        max_preconditioner_dim: int = 2048,
+        relative_epsilon: bool = True,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

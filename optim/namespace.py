@@ -16,7 +16,7 @@ else:
 
 class _TensorFlow:
     def __getattr__(self, name: str) -> Any:
-        for module, spelling in ((tf, name), (tf.math, name), (tf, ELEMENTWISE.get(name, ""))):
+        for module, spelling in ((tf, name), (tf.math, name), (tf.linalg, name), (tf, ELEMENTWISE.get(name, ""))):
             function = getattr(module, spelling, None)
             if function is not None:
                 setattr(self, name, function)  # asked for once

@@ -47,19 +47,21 @@ class Slot:
     name: str
     unit: str
     initial: float | str = 0.0
-    like: str = VARIABLE
+    like: str | int = VARIABLE
     nonnegative: bool = False
     at_least: str | None = None
     few_bits: bool = False
 
 
-def slot_dims(like: str, rank: int) -> tuple[int, ...] | None:
+def slot_dims(like: str | int, rank: int) -> tuple[int, ...] | None:
     """Return which dims of its variable a slot has, or None if a variable of that rank has no such slot.
 
     Args:
       like: `"variable"` all dims; `"scalar"` no dims; `"rows"` and `"columns"` all but the last, or but the one before
-        it, from rank 2 on; `"unfactored"` all dims, below rank 2.
+        it, from rank 2 on; `"unfactored"` all dims, below rank 2; a number that dim twice: a square matrix.
     """
+    if isinstance(like, int):
+        return (like, like) if like < rank else None
     every = tuple(range(rank))
     if like == VARIABLE:
         return every

@@ -185,7 +185,7 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     layout = _update_layout(rule, tracked, layout_of(variable), slots)
     old_value = relayout(variable.read_value(), layout)
     whole = {name: slot.shape == variable.shape for name, slot in slots.items()}
-    old = {n: relayout(s.read_value(), layout) if whole[n] else s.read_value() for n, s in slots.items()}
+    old = {n: relayout(s.read_value(), layout) if whole[n] else _part(s, rule.gathers(slots)) for n, s in slots.items()}
     packed = None if work.slots.packing(tracked, [*slots]) is None else Packed(work, i, layout)
     if packed is not None:
         stored_value, old_value = old_value, packed.variable(old_value)
@@ -197,7 +197,7 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     scalars, decay = _scalars(work, i)
     value, new = updated(rule, old_value, gradient, old, scalars, decay)
     if rule.gathers(old):  # pin the other end, too, or DTensor's compiler shards matrix products in between
-        value, new = relayout(value, layout), {name: relayout(new[name], layout) for name in new}
+        value, new = relayout(value, layout), {name: _replicated(new[name], layout) for name in new}
     if work.lazy[i]:
         touched = relayout(_touched_rows(summed(gradient), work.named[i] if work.named else None), layout)
         value = tf.where(touched, value, old_value)
@@ -209,6 +209,17 @@ def rule_value(work: Work, i: int, gradient: Any) -> Any:
     for name, slot in slots.items():
         slot.assign(relayout(_choose(work.active[i], new[name], old[name]), layout_of(slot)))
     return _choose(work.active[i], value, old_value)
+
+
+def _part(slot: tf.Variable, is_gathered: bool) -> Any:
+    """Return the value of a slot that is not shaped like its variable."""
+    value = slot.read_value()
+    return _replicated(value, layout_of(slot)) if is_gathered else value
+
+
+def _replicated(value: Any, like: dtensor.Layout | None) -> Any:
+    """Return a value whole on each device of the mesh of a layout."""
+    return value if like is None else relayout(value, dtensor.Layout.replicated(like.mesh, value.shape.rank))
 
 
 def _scalars(work: Work, i: int) -> tuple[dict[str, Any], Any]:

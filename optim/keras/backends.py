@@ -138,6 +138,7 @@ class Jax(Backend):
     _spelled: Mapping[str, str] = {
         "reduce_sum": "sum",
         "reduce_mean": "mean",
+        "reduce_max": "max",
         "concat": "concatenate",
         "gather": "take",
     }
@@ -154,6 +155,13 @@ class Jax(Backend):
 
     def cond(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         return super().cond(condition, yes, no) if self.is_known(condition) else self._jax.lax.cond(condition, yes, no)
+
+    def qr(self, matrix: Any) -> tuple[Any, Any]:
+        found: tuple[Any, Any] = self.linalg.qr(matrix)
+        return found
+
+    def while_loop(self, condition: Any, body: Any, values: Sequence[Any]) -> Any:
+        return self._jax.lax.while_loop(lambda now: condition(*now), lambda now: body(*now), tuple(values))
 
     def constant(self, value: Any, dtype: Any) -> Any:
         return self.asarray(value, dtype)
@@ -204,7 +212,7 @@ class Jax(Backend):
         if layout is None:
             return None
         specs = _padded(layout.spec, max(dims, default=-1) + 1)
-        return self._layout(layout, [specs[d] for d in dims])
+        return self._layout(layout, sharding.only_dims(specs, dims, None))
 
     def _zero1(self, variable_layout: Layout, shape: Sequence[int]) -> Layout:
         """See `sharding.zero1_axes`; JAX divides a dim over several axes, too."""
@@ -261,7 +269,9 @@ class Torch(Backend):
         self._torch = import_module("torch")
 
     def cast(self, x: Any, dtype: Any) -> Any:
-        dtype = getattr(self._torch, str(dtype))
+        dtype = getattr(self._torch, str(dtype).removeprefix("torch."))
+        if isinstance(x, np.ndarray):
+            x = import_module("keras").ops.convert_to_tensor(x)  # on the device that Keras uses
         return x.to(dtype) if isinstance(x, self._torch.Tensor) else self._torch.tensor(x, dtype=dtype)
 
     def without_gradients(self) -> AbstractContextManager[Any]:
@@ -329,6 +339,18 @@ class Torch(Backend):
 
     def reduce_mean(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
         return self._torch.mean(x, dim=axis, keepdim=keepdims)
+
+    def reduce_max(self, x: Any) -> Any:
+        return self._torch.max(x)
+
+    def qr(self, matrix: Any) -> tuple[Any, Any]:
+        q, r = self._torch.linalg.qr(matrix)
+        return q, r
+
+    def while_loop(self, condition: Any, body: Any, values: Sequence[Any]) -> Any:
+        while bool(condition(*values)):
+            values = body(*values)
+        return values
 
     def expand_dims(self, x: Any, axis: int) -> Any:
         return self._torch.unsqueeze(x, axis)

@@ -83,8 +83,10 @@ def is_finer(layout: dtensor.Layout, coarse: dtensor.Layout) -> bool:
 
 
 def only_dims(layout: dtensor.Layout | None, dims: Sequence[int]) -> dtensor.Layout | None:
-    """Return the layout of a tensor that keeps only these dims."""
-    return None if layout is None else dtensor.Layout([layout.sharding_specs[d] for d in dims], layout.mesh)
+    """Return the layout of a tensor that keeps only these dims; of a dim that is there twice, the first is divided."""
+    if layout is None:
+        return None
+    return dtensor.Layout(sharding.only_dims(layout.sharding_specs, dims, dtensor.UNSHARDED), layout.mesh)
 
 
 def _check_fits(chosen: Any, layout: dtensor.Layout, variable: tf.Variable, slot: str) -> None:

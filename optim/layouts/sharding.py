@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 UNSHARDED = "unsharded"
 """DTensor's own value, `dtensor.UNSHARDED`."""
@@ -55,3 +56,12 @@ def zero1_axes(
 def local_shape(shape: Sequence[int], specs: Sequence[str], axes: Mapping[str, int]) -> list[int]:
     """Return the shape of one device's part of a tensor."""
     return [size if axis == UNSHARDED else size // axes[axis] for size, axis in zip(shape, specs, strict=True)]
+
+
+def only_dims(specs: Sequence[Any], dims: Sequence[int], whole: Any) -> list[Any]:
+    """Return the specs of the dims that remain; a dim that remains twice is divided the first time only.
+
+    Args:
+      whole: the spec of a dim that is not divided.
+    """
+    return [whole if dim in dims[:place] else specs[dim] for place, dim in enumerate(dims)]

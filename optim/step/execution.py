@@ -253,7 +253,10 @@ class Execution:
             )
         if meshes != {None}:
             program_order.warn_if_not_kept()
+        matrices = {slot.name for slot in self._algorithm.slots if isinstance(slot.like, int)}
         for slot, index, variable in state.slots.items():
+            if slot in matrices:
+                continue
             layout, variable_layout = state.tracked.at(index).layout, placement.layout_of(variable)
             if layout is not None and variable_layout is not None and not placement.is_finer(variable_layout, layout):
                 raise UnsupportedError(

@@ -31,11 +31,13 @@ from tests.reference.rectified_adam import AdaBelief, RectifiedAdam
 from tests.reference.rmsprop import RMSprop
 from tests.reference.schedule_free_adamw import ScheduleFreeAdamW
 from tests.reference.sgd import SGD
+from tests.reference.shampoo import Shampoo
+from tests.reference.soap import SOAP
 from tests.reference.yogi import Yogi
 from tests.test_optim.values import MODES
 
 RATE = 0.05
-WHOLE = ("Adafactor", "ConditionalGradient", "Lamb", "LARS", "Muon", "NovoGrad")
+WHOLE = ("Adafactor", "ConditionalGradient", "Lamb", "LARS", "Muon", "NovoGrad", "Shampoo", "SOAP")
 """Optimizers whose rules look at whole variables: eager steps are portable, too."""
 SUMS = ("Adafactor", "ConditionalGradient", "Lamb", "LARS", "NovoGrad")
 """Those of them that the kernel has: all that they need are sums."""
@@ -198,6 +200,34 @@ VARIANTS = (
         {"epsilon": 1e-3, "warmup_steps": 3, "weight_decay": 0.1, "weight_decay_in_step": False},
         ScheduleFreeAdamW(epsilon=1e-3, warmup_steps=3),
         Options(weight_decay=0.1),
+    ),
+    _variant("shampoo", "Shampoo", Shampoo, epsilon=0.1, precondition_frequency=3),
+    _variant(
+        "shampoo-all",
+        "Shampoo",
+        Shampoo,
+        beta_2=0.8,
+        momentum=0.7,
+        epsilon=0.5,
+        precondition_frequency=1,
+        max_preconditioner_dim=4,
+        relative_epsilon=False,
+    ),
+    _variant("soap", "SOAP", SOAP, epsilon=1e-3, damping=0.1, precondition_frequency=2, first_iterations=3),
+    _variant(
+        "soap-all",
+        "SOAP",
+        SOAP,
+        beta_1=0.8,
+        beta_2=0.9,
+        epsilon=0.1,
+        shampoo_beta=0.7,
+        damping=0.3,
+        precondition_frequency=1,
+        max_preconditioner_dim=5,
+        precondition_1d=True,
+        bias_correction=False,
+        first_iterations=1,
     ),
     Case("muon", "Muon", {}, Muon(), Options(weight_decay=0.004)),
     Case(

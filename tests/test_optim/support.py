@@ -69,6 +69,9 @@ def slot_layout(layout: dtensor.Layout | None, slot: str, rank: int) -> dtensor.
     """The layout of a slot of that rank: its variable's, without the dim that Adafactor's means are over."""
     if layout is not None and rank == 0:
         return dtensor.Layout.replicated(layout.mesh, 0)
+    name, _, dim = slot.rpartition("_")
+    if layout is not None and name in ("statistics", "root", "basis"):  # a matrix, or its diagonal
+        return dtensor.Layout([layout.sharding_specs[int(dim)], dtensor.UNSHARDED][:rank], layout.mesh)
     if layout is None or slot not in ("r", "c"):
         return layout
     specs = list(layout.sharding_specs)

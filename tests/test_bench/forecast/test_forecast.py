@@ -52,12 +52,16 @@ OPTIMIZERS = (
 """Every optimizer, and those of its arguments that change what it keeps."""
 
 
+UNMEASURED = {"Shampoo", "SOAP"}
+"""Not in `dtopt bench`: docs/optimizers.md gives the reason."""
+
+
 def test_every_optimizer_can_be_planned() -> None:
     import optim
 
     found = {name: getattr(optim, name) for name in optim.__all__}
     classes = {name for name, c in found.items() if isinstance(c, type) and issubclass(c, optim.Optimizer)}
-    assert {known.class_name for known in ALGORITHMS} == classes - {"Optimizer", "RuleOptimizer", "Groups"}
+    assert {known.class_name for known in ALGORITHMS} == classes - {"Optimizer", "RuleOptimizer", "Groups"} - UNMEASURED
 
 
 @pytest.fixture(scope="module")

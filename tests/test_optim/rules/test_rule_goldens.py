@@ -20,7 +20,7 @@ from tests.test_optim.cases import WHOLE
 from tests.test_optim.support import Place, put_gradients
 
 SOURCES = ("tfa", "torch", "optax", "contrib", "keras", "tfa_options", "torch_decay", "proximal", "tfa_bets", "tfm")
-SOURCES += ("keras_late", "keras_muon", "timm", "optax_clip")
+SOURCES += ("keras_late", "keras_muon", "timm", "optax_clip", "contrib_shampoo", "soap")
 FILES = {source: np.load(GOLDENS / f"rule_goldens_{source}.npz") for source in SOURCES}
 ABOUT = {source: json.loads(str(file["about"])) for source, file in FILES.items()}
 ROWS = [(source, i) for source, about in ABOUT.items() for i in range(len(about["configurations"]))]
@@ -78,5 +78,5 @@ def test_each_algorithm_has_a_reference() -> None:
     of_options = {"Adam", "SGD", "Adagrad", "Adadelta", "Lion"}  # what options make of them
     assert found - of_options == {
         "RectifiedAdam", "AdaBelief", "Yogi", "ProximalAdagrad", "NovoGrad", "LARS", "Adan", "ScheduleFreeAdamW",
-        "COCOB", "ConditionalGradient", "Muon"
+        "COCOB", "ConditionalGradient", "Muon", "Shampoo", "SOAP"
     }  # fmt: skip

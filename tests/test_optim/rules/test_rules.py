@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optim.rule import AS_VARIABLE, slot_dims
+from optim.rule import AS_VARIABLE
 from tests.test_optim.cases import VARIANTS, Case
 from tests.test_optim.support import SHAPES, start_values
 
@@ -17,11 +17,35 @@ def _reduction(function: Any) -> Any:
     return lambda x, axis=None, keepdims=False: function(x, axis=axis, keepdims=keepdims)
 
 
+def _while_loop(condition: Any, body: Any, values: Any) -> Any:
+    while condition(*values):
+        values = body(*values)
+    return values
+
+
 SHARED = ["sqrt", "square", "abs", "sign", "tanh", "maximum", "minimum", "where"]
-SHARED += ["ones_like", "zeros_like", "expand_dims", "matmul", "transpose", "reshape", "concat"]
+SHARED += [
+    "ones_like",
+    "zeros_like",
+    "expand_dims",
+    "matmul",
+    "transpose",
+    "reshape",
+    "concat",
+    "equal",
+    "logical_or",
+    "logical_and",
+]
 """What NumPy and TensorFlow spell alike, and a rule may therefore use."""
 XP = SimpleNamespace(
-    **{name: getattr(np, name) for name in SHARED}, reduce_sum=_reduction(np.sum), reduce_mean=_reduction(np.mean)
+    **{name: getattr(np, name) for name in SHARED},
+    reduce_sum=_reduction(np.sum),
+    reduce_mean=_reduction(np.mean),
+    reduce_max=np.max,
+    cast=np.asarray,
+    qr=np.linalg.qr,
+    cond=lambda condition, yes, no: yes() if condition else no(),
+    while_loop=_while_loop,
 )
 
 
@@ -42,7 +66,7 @@ class _Alone:
         return np.full(self._shape(slot, name), slot.initial)
 
     def _shape(self, slot: Any, name: str) -> tuple[int, ...]:
-        dims = slot_dims(slot.like, len(SHAPES[name]))
+        dims = self.rule.slot_dims(slot, SHAPES[name], [name])
         assert dims is not None
         return tuple(SHAPES[name][d] for d in dims)
 

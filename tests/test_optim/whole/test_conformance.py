@@ -45,8 +45,8 @@ def _is_first(case: Case, *_: Any) -> bool:
 
 
 def _is_of_its_kind(case: Case) -> bool:
-    """One of the few, or whose rule looks at whole variables."""
-    return is_one_of_few(case) or (_is_first(case) and case.optimizer in WHOLE)
+    """One of the few, or whose rule looks at whole variables. SOAP's slots are of the same kind as Shampoo's."""
+    return is_one_of_few(case) or (_is_first(case) and case.optimizer in WHOLE and case.optimizer != "SOAP")
 
 
 def _is_quick(case: Case, layout: str, mode: str) -> bool:
