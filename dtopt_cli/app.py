@@ -72,6 +72,8 @@ def main() -> None:
             f"dtopt: {' and '.join(both)} contain the same files. Uninstall both, then install one:", (uninstall,)
         )
     output.printed.document = False
+    if "--debug" in sys.argv[2:]:  # after a command, which does not know it
+        sys.argv[1:] = ["--debug", *(word for word in sys.argv[1:] if word != "--debug")]
     try:
         _run()
     except SystemExit as end:  # of typer, which has said why

@@ -123,11 +123,13 @@ def test_every_command_with_hints_reads_the_program(dtopt: Any, tmp_path: Path) 
     assert dtopt("batch", SGD, "--into", str(tmp_path / "batch"), *read)[0] == 0
 
 
-def test_a_traceback_ends_with_the_commands_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_a_traceback_ends_with_the_commands_too(place: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from dtopt_cli import app as entry
 
-    words = ["--debug", "migrate", "checkpoint", COUNTED, str(tmp_path / "out"), "--strict"]
-    monkeypatch.setattr("sys.argv", ["dtopt", *words])
+    words = ["migrate", "checkpoint", COUNTED, str(tmp_path / "out"), "--strict"]
+    monkeypatch.setattr("sys.argv", ["dtopt", *words[:place], "--debug", *words[place:]])
+    words = ["--debug", *words]
     with pytest.raises(StrictError) as refused:
         entry.main()
     commands = _commands(str(refused.value))
