@@ -20,6 +20,7 @@ from migrate.models import (
     frozen,
     keras1_weights,
     loss_scale,
+    mask_order,
     normalized_config,
     scope_names,
     to_tf_keras,
@@ -130,6 +131,8 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     scope_names.check(document, nested=modules.KERAS_3 in families)
     if modules.KERAS_3 in families:
         frozen.check(document, state)
+        if not source.traits.has_keras3_layers:
+            mask_order.check(document)
         training.name_hard_sigmoids(document, source)
         ordered = dense_tables.sum_rows(ordered, document, places, modules.GENERATION[modules.KERAS_3], notes)
     training.raise_epsilons(document, source, notes)

@@ -141,6 +141,36 @@ def test_a_person_can_say_what_a_layer_of_their_own_does_not_train(tmp_path: Pat
         assert np.allclose(resumed.train_on_batch(*batch), model.train_on_batch(*batch))
 
 
+def _on_masked_branches(library: Any, first: int) -> Any:
+    """A model with a masked branch and another, of which Concatenate gets number `first` first."""
+    a, b = library.Input((5,)), library.Input((5, 3))
+    masked = library.layers.Dense(4, name="p")(library.layers.Embedding(9, 4, mask_zero=True)(a))
+    both = [masked, library.layers.Dense(4, name="q")(b)]
+    joined = library.layers.Concatenate()([both[first], both[1 - first]])
+    return library.Model([a, b], library.layers.Dense(2, name="out")(library.layers.LSTM(3)(joined)))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_model_that_masks_put_into_another_order_is_refused_for_keras(first: int, tmp_path: Path) -> None:
+    """Keras 3 counts operations that compute masks as depth, so it would load the kernel of `q` into `p`.
+
+    Keras 3.15 does so if the masked branch is second, 3.8 if it is first.
+    """
+    import keras
+    import tf_keras
+
+    model = _on_masked_branches(tf_keras, first)
+    if first == 1:
+        newer = _on_masked_branches(keras, first)
+        orders = [[layer.name for layer in each.layers if layer.name in "pq"] for each in (model, newer)]
+        assert orders == [["q", "p"], ["p", "q"]]
+    model.compile(tf_keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.save(tmp_path / "model.h5")
+    with pytest.raises(UnsupportedError, match=r"Keras 3 sorts layers by depth.*migrate to tf-keras"):
+        migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new.keras", to="keras")
+    assert migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new.h5", to="tf-keras").fidelity == "exact"
+
+
 def _check_scale_alone(report: migrate.Report) -> None:
     """Check that nothing is uncertain except the current loss scale, which no `.h5` of Keras 2 stores."""
     (reason,) = report.reasons
