@@ -73,8 +73,7 @@ class Generation:
     omits_unused_limits: bool = _trait("a config names a limit only if it is set")
     legacy_flag: bool | None = _trait("what `is_legacy_optimizer` of a config is", None)
     own_package: str | None = _trait(
-        "what is before `>` in the name of a built-in class in .h5 and SavedModels; None if it was not run",
-        None,
+        "what is before `>` in the name of a built-in class in .h5 and SavedModels; None if it was not run", None
     )
 
     # Defaults
@@ -167,194 +166,133 @@ class Generation:
         return self.list_orders == (BY_SLOT,)
 
 
-_NATIVE = Generation(
+def _row(name: str, like: Generation, flags: str, **others: Any) -> Generation:
+    """Return a generation that differs from another one by flags, which are true, and by other fields."""
+    changes: dict[str, Any] = {**dict.fromkeys(flags.split(), True), **others}
+    return replace(like, name=name, **changes)
+
+
+_NATIVE = _row(
     "",
+    Generation(""),
+    "is_native is_extended_by_packages has_time_decay omits_unused_limits has_rates_of_papers has_schedule_decay"
+    " keeps_idle_momentum reads_flags_at_compile",
     classes=_EVERYWHERE | {"Nadam"},
     others=frozenset({"RectifiedAdam", "AdaBelief", "Yogi"}),
     keywords=("clipnorm", "clipvalue"),
-    is_extended_by_packages=True,
-    has_time_decay=True,
-    omits_unused_limits=True,
-    has_rates_of_papers=True,
     initial_accumulator=0.0,
-    has_schedule_decay=True,
-    is_native=True,
     sgd_momentum=ALWAYS,
-    keeps_idle_momentum=True,
     rmsprop_has_momentum=False,
-    reads_flags_at_compile=True,
     list_orders=(BY_SLOT,),
 )
-_OF_KERAS_3 = frozenset({"Adafactor", "Lamb", "Muon", "ScheduleFreeAdamW"})
-_NEW = Generation(
+_NEW = _row(
     "",
+    Generation(""),
+    "has_averages adagrad_epsilon_inside builds_for_all keeps_rate counts_always is_newer_than_v2",
     classes=_EVERYWHERE | {"Nadam", "Ftrl", "AdamW", "Lion"},
-    has_averages=True,
-    adagrad_epsilon_inside=True,
-    rmsprop_epsilon_inside=ALWAYS,
     casts_hyperparameters=False,
-    builds_for_all=True,
-    keeps_rate=True,
-    counts_always=True,
-    is_newer_than_v2=True,
+    rmsprop_epsilon_inside=ALWAYS,
 )
 _TABLE = (
-    replace(
+    _row(
+        KERAS1,
         _NATIVE,
-        name=KERAS1,
-        has_one_signature=True,
+        "has_one_signature epsilon_changed has_keras1_layers keeps_labels",
         epsilon=1e-8,
-        epsilon_changed=True,
         has_amsgrad=False,
         counter_dtypes=(FLOAT,),
-        has_keras1_layers=True,
-        keeps_labels=True,
     ),
-    replace(
+    _row(KERAS2, _NATIVE, "epsilon_changed pads_amsgrad keeps_labels", epsilon=None, counter_dtypes=(INTEGER, FLOAT)),
+    _row(
+        KERAS2_3,
         _NATIVE,
-        name=KERAS2,
-        epsilon=None,
-        epsilon_changed=True,
-        pads_amsgrad=True,
-        counter_dtypes=(INTEGER, FLOAT),
-        keeps_labels=True,
-    ),
-    replace(
-        _NATIVE,
-        name=KERAS2_3,
+        "has_one_signature pads_amsgrad always_pads_amsgrad counts_always",
         keywords=("clipnorm", "clipvalue", "lr", "epsilon", "decay", "schedule_decay"),
-        has_one_signature=True,
-        pads_amsgrad=True,
-        always_pads_amsgrad=True,
         product_places=(FIRST,),
-        counts_always=True,
     ),
-    replace(
+    _row(
+        OPTIMIZER_V1,
         _NATIVE,
-        name=OPTIMIZER_V1,
-        epsilon_changed=True,
-        pads_amsgrad=True,
+        "epsilon_changed pads_amsgrad keeps_labels",
         product_places=(NOWHERE, FIRST),
         counter_dtypes=(INTEGER, FLOAT),
-        keeps_labels=True,
     ),
-    Generation(
+    _row(
         OPTIMIZER_V2,
+        Generation(""),
+        "is_extended_by_addons is_extended_by_packages has_time_decay omits_unused_limits passes_float_steps"
+        " legacy_flag zero_epsilon_is_default has_schedule_decay casts_rho has_sparse_kernels keeps_rate has_slot_table"
+        " changes_order_at_restore lists_updated_only counts_always loads_in_tf_keras",
         classes=_EVERYWHERE | {"Nadam", "Ftrl"},
-        others=frozenset(
-            {"RectifiedAdam", "AdaBelief", "Yogi", "Lamb", "NovoGrad", "LARS", "COCOB"}
-            | {"ConditionalGradient", "ProximalAdagrad"}
-        ),
+        others=_NATIVE.others | {"Lamb", "NovoGrad", "LARS", "COCOB", "ConditionalGradient", "ProximalAdagrad"},
         unsaved=("beta",),
         keywords=("clipnorm", "clipvalue", "global_clipnorm", "lr", "decay", "schedule_decay"),
-        is_extended_by_addons=True,
-        is_extended_by_packages=True,
         ignored=frozenset({("decay", "Nadam"), ("lr", "Ftrl")}),  # run on TF 2.4 and 2.13
-        has_time_decay=True,
-        omits_unused_limits=True,
         known_to_optim="optimizer_v2",
-        passes_float_steps=True,
-        legacy_flag=True,
         own_package="",
-        zero_epsilon_is_default=True,
-        has_schedule_decay=True,
         schedule_decay_key="decay",
         rmsprop_epsilon_inside=WITH_MOMENTUM,
-        casts_rho=True,
-        has_sparse_kernels=True,
-        keeps_rate=True,
-        has_slot_table=True,
         list_orders=(BY_SLOT,),
-        changes_order_at_restore=True,
-        lists_updated_only=True,
         names_in_list=SLOT_LAST,
         product_places=(FIRST,),
-        counts_always=True,
-        loads_in_tf_keras=True,
     ),
-    replace(
+    _row(
+        EXPERIMENTAL,
         _NEW,
-        name=EXPERIMENTAL,
+        "rmsprop_rate_outside is_trial repeats_in_own_way multiplies_product_by_variable ignores_constraints"
+        " shows_release_in_list",
         options=("clipnorm", "use_ema"),
         keywords=("mesh", "decay"),
         ignored=frozenset({("decay", "")}),
         own_package="Custom",
         rmsprop_epsilon_inside=NEVER,
-        rmsprop_rate_outside=True,
-        is_trial=True,
-        repeats_in_own_way=True,
-        multiplies_product_by_variable=True,
-        ignores_constraints=True,
         sgd_momentum=WITH_MOMENTUM,
         list_orders=(BY_SLOT, BY_VARIABLE),
-        shows_release_in_list=True,
         product_places=(NOWHERE, LAST),
     ),
-    replace(
+    _row(
+        OPTIMIZER,
         _NEW,
-        name=OPTIMIZER,
+        "has_one_signature multiplies_product_by_variable loads_in_tf_keras prefers_new_classes",
         classes=_NEW.classes | {"Adafactor"},
         options=("clipnorm", "weight_decay", "use_ema"),
         keywords=("mesh",),
         known_to_optim="tf_keras",
-        has_one_signature=True,
         legacy_flag=False,
         own_package="Custom",
-        multiplies_product_by_variable=True,
         sgd_momentum=ALWAYS,
         names_in_list=VARIABLE_LAST,
-        loads_in_tf_keras=True,
-        prefers_new_classes=True,
     ),
-    replace(
+    _row(
+        KERAS3,
         _NEW,
-        name=KERAS3,
-        classes=_NEW.classes | _OF_KERAS_3,
+        "compiles_without_optimizer has_one_signature has_backends has_multi_optimizer ignores_decay"
+        " accumulates_gradients squares_repeated_rows cosine_decay_warms_up trains_in_float8 has_lora"
+        " has_release_orders joins_paths lists_rate lists_loss_scale has_keras3_layers prefers_new_classes",
+        classes=_NEW.classes | {"Adafactor", "Lamb", "Muon", "ScheduleFreeAdamW"},
         options=("clipnorm", "weight_decay", "use_ema", "gradient_accumulation_steps"),
         known_to_optim="keras3",
-        compiles_without_optimizer=True,
-        has_one_signature=True,
-        has_backends=True,
-        has_multi_optimizer=True,
-        ignores_decay=True,
-        accumulates_gradients=True,
         own_package="",
         lion_rate=0.001,
-        squares_repeated_rows=True,
-        cosine_decay_warms_up=True,
         averages_start="first_step",
-        trains_in_float8=True,
-        has_lora=True,
-        has_release_orders=True,
-        joins_paths=True,
         product_places=(FIRST, LAST),
-        lists_rate=True,
-        lists_loss_scale=True,
-        has_keras3_layers=True,
-        prefers_new_classes=True,
     ),
-    Generation(
+    _row(
         TF1,
+        Generation(""),
+        "has_tf_train_names is_extended_by_addons sgd_rate_outside casts_rho multiplies_powers has_sparse_kernels"
+        " rmsprop_keeps_momentum has_slot_table counts_in_program",
         classes=_EVERYWHERE | {"Ftrl"},
         others=frozenset({"LARS", "ProximalAdagrad"}),
         has_configs=False,
-        has_tf_train_names=True,
+        has_amsgrad=False,
+        lists_weights=False,
         options=("clipnorm",),
-        is_extended_by_addons=True,
         epsilon=1e-8,
         no_epsilon=("Adagrad",),
         rmsprop_epsilon=1e-10,
         rmsprop_start=1.0,
         rmsprop_epsilon_inside=ALWAYS,
-        sgd_rate_outside=True,
-        casts_rho=True,
-        multiplies_powers=True,
-        has_sparse_kernels=True,
-        rmsprop_keeps_momentum=True,
-        has_amsgrad=False,
-        has_slot_table=True,
-        lists_weights=False,
-        counts_in_program=True,
     ),
 )
 _BY_NAME = {each.name: each for each in _TABLE}

@@ -16,15 +16,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from migrate.graphs.clipping import Clip, clipped, may_limit, normed
-from migrate.graphs.nodes import FIRST, GIVEN, SCATTERS, SETS, Nodes
+from migrate.graphs.nodes import FIRST, GIVEN, ROWS_ADDED, SCATTERS, SETS, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
 from migrate.state import CHANGED
 
 _SUMS = ("AddN", "AccumulateNV2", *ADD.split())
 _JOINS = ("ConcatV2", "Concat", "Pack", "ExpandDims", "Reshape", "Squeeze", "Mean", "Sum")
 """Ops that join gradients of towers. Inputs after the first that are constants give the axis."""
-ROWS_ADDED = "UnsortedSegmentSum"
-"""Ops that add up repeated rows of a sparse gradient, or make it dense."""
 _HANDED_ON = ("CheckNumerics", "StopGradient", "PreventGradient", "Print")
 _WORKERS = re.compile(r"Horovod\w+|Nccl\w+|Collective\w+")
 _HOROVOD = {"reduce_op": (0, 1), "prescale_factor": (1.0,), "postscale_factor": (1.0,)}

@@ -13,9 +13,8 @@ import numpy as np
 from migrate.graphs import constraints
 from migrate.graphs.clipping import clipped
 from migrate.graphs.fit import RATE
-from migrate.graphs.gradients import ROWS_ADDED
 from migrate.graphs.identify import Identifier, Identity
-from migrate.graphs.nodes import Nodes
+from migrate.graphs.nodes import ROWS_ADDED, Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Cast, Either, Found, Pattern, Variable, match
 from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.writers import alone_written, changers, rewritten

@@ -23,6 +23,8 @@ READS = ("Identity", "ReadVariableOp", "IsVariableInitialized", "VarIsInitialize
 """Ops that read a variable and do not change it."""
 _HANDED_IN = ("Switch", "RefSwitch", "RefEnter", "RefIdentity")
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp")
+ROWS_ADDED = "UnsortedSegmentSum"
+"""Ops that add up repeated rows of a sparse gradient, or make it dense."""
 
 
 FIRST = re.compile(r"(?:^|/)gradients(?:_\d+)?/(?:Fill|grad_ys_\d+)$")
@@ -143,6 +145,11 @@ class Nodes:
 
     def parents(self, name: str) -> list[str]:
         return [self.source(each) for each in self.inputs.get(name, ())]
+
+    def before_rows_added(self, gradient: str) -> str:
+        """Return a gradient before its repeated rows are added up, if they are."""
+        source = self.source(gradient)
+        return self.inputs[source][0] if self.op(source) == ROWS_ADDED else gradient
 
     def constant(self, name: str) -> float | None:
         """The number of a scalar constant, or of a variable that acts as one; None for others."""

@@ -17,53 +17,18 @@ from migrate import algorithms
 from migrate.algorithms.spec import KEPT
 from migrate.graphs import constraints, own_slots, schedules
 from migrate.graphs.evaluate import assignments
-from migrate.graphs.gradients import ROWS_ADDED, Gradients, taken
+from migrate.graphs.gradients import Gradients, taken
 from migrate.graphs.identify import Identifier, Identity
+from migrate.graphs.kernels import ARGUMENTS, L2, OPTIMIZER_V2, RATE, Kernel, kernel_of
 from migrate.graphs.nodes import INT32, INT64, READS, SCATTERS, SETS, Nodes, Write
 from migrate.graphs.patterns import ADD, DIVIDE, STEP, Cast, Either, Found, Pattern, Variable, match
 from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.sparse_rows import is_sparse, owner_of
-from migrate.graphs.tf_train import ARGUMENTS, Kernel, Trained, gradient_of, kernel_of
+from migrate.graphs.tf_train import Trained
 from migrate.graphs.writers import alone_written, other_writer, rewritten
 from migrate.releases.recognition import COUNTER_NAMED_ITER
 from migrate.state import CHANGED, NO_KERNEL
 
-RATE, _EPSILON, _SHRINKAGE = "learning_rate", "epsilon", "l2_shrinkage_regularization_strength"
-_MOMENTS = ("beta_1", "beta_2", _EPSILON)
-_MEANS = ("rho", "momentum", _EPSILON)
-_L1_L2 = ("l1_regularization_strength", "l2_regularization_strength")
-_POWER = "learning_rate_power"
-_FTRL = (*_L1_L2, _SHRINKAGE, _POWER)
-
-
-def _consecutive(first: int, *names: str) -> dict[str, int]:
-    return {name: first + i for i, name in enumerate((RATE, *names))}
-
-
-KERNELS = {
-    "GradientDescent": Kernel("SGD", 2, _consecutive(1), slots=()),
-    "KerasMomentum": Kernel("SGD", 3, {RATE: 2, "momentum": 4}, {RATE: 2, "momentum": 5}, slots=("momentum",)),
-    "Adam": Kernel("Adam", 9, _consecutive(5, *_MOMENTS), fixed={"amsgrad": False}, slots=("m", "v")),
-    "AdamWithAmsgrad": Kernel(
-        "Adam", 10, _consecutive(6, *_MOMENTS), fixed={"amsgrad": True}, slots=("m", "v", "vhat")
-    ),
-    "AdaMax": Kernel("Adamax", 8, _consecutive(4, *_MOMENTS), slots=("m", "v")),
-    "Adadelta": Kernel("Adadelta", 6, _consecutive(3, "rho", _EPSILON), slots=("accum_grad", "accum_var")),
-    "AdagradV2": Kernel("Adagrad", 4, _consecutive(2, _EPSILON), slots=("accumulator",)),
-    "RMSProp": Kernel("RMSprop", 7, _consecutive(3, *_MEANS), fixed={"centered": False}, slots=("rms", "momentum")),
-    "CenteredRMSProp": Kernel(
-        "RMSprop", 8, _consecutive(4, *_MEANS), fixed={"centered": True}, slots=("mg", "rms", "momentum")
-    ),
-    "Ftrl": Kernel(
-        "Ftrl",
-        3,
-        _consecutive(4, *_L1_L2, _POWER),
-        _consecutive(5, *_L1_L2, _POWER),
-        {_SHRINKAGE: 0.0},
-        ("accumulator", "linear"),
-    ),
-    "FtrlV2": Kernel("Ftrl", 3, _consecutive(4, *_FTRL), _consecutive(5, *_FTRL), slots=("accumulator", "linear")),
-}
 _CALLED = {"schedule_decay": "decay"}
 """Hyperparameters of rules that have another name in configs."""
 
@@ -149,14 +114,14 @@ def _update_step(
     limits: dict[str, float] | None,
     identifier: Identifier,
 ) -> _Step:
-    kernels = [(name, match) for name in names if (match := kernel_of(nodes.op(name), KERNELS)) is not None]
+    kernels = [(name, match) for name in names if (match := kernel_of(nodes.op(name), OPTIMIZER_V2)) is not None]
     writes = assignments(nodes, names)
     moving = writes.get(owner, [])
     if kernels:
         if len(kernels) > 1 or moving or _moves_rows(nodes, names):
             return _Step(limits=limits)  # another op changes the variable too, such as weight decay
         (name, (kernel, is_rows)), *_ = kernels
-        changed = _changed(nodes, name, gradient_of(nodes, name, kernel))
+        changed = _changed(nodes, name, kernel.gradient(nodes, name))
         strange = own_slots.strange_in_v2(nodes, name, owner, kernel.slots)
         changed |= {} if strange is None else {"updates": strange}
         if changed:
@@ -223,8 +188,7 @@ def _constraint_op(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None
 
 def _changed(nodes: Nodes, update: str, gradient: str) -> dict[str, str]:
     """Report a gradient that is computed in the scope of its own update: the class changes it first."""
-    source = nodes.source(gradient)
-    source = nodes.source(nodes.inputs[source][0]) if nodes.op(source) == ROWS_ADDED else source
+    source = nodes.source(nodes.before_rows_added(gradient))
     inside = source.startswith(f"{update.rpartition('/')[0]}/")
     return {CHANGED: f"gradients pass through {source!r} before they reach the optimizer"} if inside else {}
 
@@ -232,7 +196,7 @@ def _changed(nodes: Nodes, update: str, gradient: str) -> dict[str, str]:
 def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str) -> dict[str, Any] | None:
     """The config that a kernel shows; None unless Keras itself builds such a kernel."""
     config: dict[str, Any] = dict(kernel.fixed)
-    for key, place in (kernel.rows if is_rows and kernel.rows is not None else kernel.inputs).items():
+    for key, place in kernel.inputs(is_rows).items():
         is_known, value = _argument(nodes, nodes.inputs[name][place], own, key)
         if not is_known:
             return None
@@ -247,7 +211,7 @@ def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]
     variable, rate = _setting(nodes, own, key), _setting(nodes, own, RATE)
     decayed = (DIVIDE, rate, (ADD, 1.0, ("Mul", Variable(f"{own}/decay"), STEP)))
     known = [variable, *([decayed] if key == RATE else ())]
-    if key == _L1_L2[1]:  # Ftrl adds its beta to it from TF 2.4 on
+    if key == L2:  # Ftrl adds its beta to it from TF 2.4 on
         known += [(ADD, variable, (DIVIDE, Variable(f"{own}/beta"), ("Mul", 2.0, each))) for each in (rate, decayed)]
     if any(match(nodes, source, each, Found()) for each in known):
         return True, None

@@ -7,29 +7,25 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from migrate.algorithms.tf_train import AVERAGES
+from migrate.graphs.kernels import Kernel
 from migrate.graphs.nodes import Nodes, Write
 from migrate.graphs.patterns import Found, Variable, match
 
 _POWERS = ("beta1_power", "beta2_power")
-_OF_BETAS = {"Adam": 5, "AdaMax": 4}
-"""The number of a kernel's leading inputs: variable, slots and powers; the learning rate and the betas follow."""
 CENTERED = (0, 2, 1, 3)
 """Inputs of ApplyCenteredRMSProp (variable, mean gradient, mean square, momentum) in the order of their creation."""
 
 
-def read(nodes: Nodes, name: str, end: int) -> tuple[list[str], list[str]]:
-    """Return the variables that a kernel reads before its input `end`: its own and its slots in the order of their
-    creation, then the powers of Adam's betas. Both are empty if inputs are missing."""
-    found = [nodes.target(each) for each in nodes.inputs[name][:end]]
-    if len(found) < end:
+def read(nodes: Nodes, name: str, kernel: Kernel) -> tuple[list[str], list[str]]:
+    """Return the variables that a kernel reads: its own and its slots in the order of their creation, then the powers
+    of Adam's betas. Both are empty if inputs are missing."""
+    found = [nodes.target(each) for each in nodes.inputs[name][: kernel.state]]
+    if len(found) < kernel.state:
         return [], []
     if nodes.op(name).endswith("CenteredRMSProp"):
         found = [found[i] for i in CENTERED]
-    return (found[:3], found[3:]) if _of_betas(nodes, name) == end else (found, [])
-
-
-def _of_betas(nodes: Nodes, name: str) -> int | None:
-    return _OF_BETAS.get(nodes.op(name).removeprefix("Resource").removeprefix("Apply"))
+    count = 1 + len(kernel.slots)
+    return found[:count], found[count:]
 
 
 def strange(

@@ -15,10 +15,10 @@ from migrate.algorithms.addons import BERT
 from migrate.algorithms.tf_train import CLASSES, OBJECT_SLOTS
 from migrate.graphs import schedules
 from migrate.graphs.fit import DECAY, RATE, Scalar
-from migrate.graphs.gradients import ROWS_ADDED, Gradients
+from migrate.graphs.gradients import Gradients
 from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.late_reads import ancestors, before, late_read
-from migrate.graphs.nodes import Nodes
+from migrate.graphs.nodes import ROWS_ADDED, Nodes
 from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.sparse_rows import rows_apart
 from migrate.graphs.tf_train import Trained

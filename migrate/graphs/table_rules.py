@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from migrate.graphs.evaluate import assignments
-from migrate.graphs.gradients import ROWS_ADDED
 from migrate.graphs.identify import Identifier, Identity
-from migrate.graphs.nodes import SCATTERS, Nodes, Write
+from migrate.graphs.nodes import ROWS_ADDED, SCATTERS, Nodes, Write
 from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.writers import alone_written
 from migrate.releases.recognition import SLOTS_NAMED_AFTER_CLASSES

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from migrate.graphs import own_slots, schedules, table_rules
-from migrate.graphs.gradients import ROWS_ADDED, Gradients, made_from_gradients, taken
+from migrate.graphs.gradients import Gradients, made_from_gradients, taken
+from migrate.graphs.kernels import ARGUMENTS, L2, RATE, TF_TRAIN, Kernel, kernel_of
 from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import Nodes
 from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
@@ -22,60 +23,11 @@ from migrate.graphs.table_rules import BETAS, TableRule
 from migrate.graphs.writers import alone_written, changers, other_writer, text_of_writer
 from migrate.state import CHANGED, LATE_READ, MOVING, NO_KERNEL, SPARSE_CLIPPING
 
-
-class Kernel(NamedTuple):
-    """A class of tf.train or tf.keras, and the meaning of its kernel's inputs.
-
-    `rows`: those of the sparse kernel, which has indices. `slots`: those of tf.keras's class, which follow the
-      variable.
-    """
-
-    class_name: str
-    gradient: int
-    inputs: Mapping[str, int]
-    rows: Mapping[str, int] | None = None
-    fixed: Mapping[str, Any] = {}
-    slots: tuple[str, ...] = ()
-
-
-_RATE = "learning_rate"
-_DELTA = {_RATE: 3, "rho": 4, "epsilon": 5}
-_MEANS = {_RATE: 3, "rho": 4, "momentum": 5, "epsilon": 6}
-_CENTERED = {_RATE: 4, "rho": 5, "momentum": 6, "epsilon": 7}
-_L1, _L2, _POWER = "l1_regularization_strength", "l2_regularization_strength", "learning_rate_power"
-_SHRINKAGE = "l2_shrinkage_regularization_strength"
-_WITH_BETA = (ADD, _L2, (DIVIDE, "beta", ("Mul", 2.0, Anything("rate"))))
+_WITH_BETA = (ADD, L2, (DIVIDE, "beta", ("Mul", 2.0, Anything("rate"))))
 """The l₂ input that FtrlOptimizer of TF 2.4 and later gives its kernel (`_prepare` in `training/ftrl.py`)."""
-KERNELS = {
-    "GradientDescent": Kernel("GradientDescentOptimizer", 2, {_RATE: 1}),
-    "Momentum": Kernel("MomentumOptimizer", 3, {_RATE: 2, "momentum": 4}, {_RATE: 2, "momentum": 5}),
-    "Adagrad": Kernel("AdagradOptimizer", 3, {_RATE: 2}, {_RATE: 2}),
-    "ProximalAdagrad": Kernel("ProximalAdagradOptimizer", 5, {_RATE: 2, _L1: 3, _L2: 4}, {_RATE: 2, _L1: 3, _L2: 4}),
-    "Adadelta": Kernel("AdadeltaOptimizer", 6, _DELTA, _DELTA),
-    "RMSProp": Kernel("RMSPropOptimizer", 7, _MEANS, _MEANS, {"centered": False}),
-    "CenteredRMSProp": Kernel("RMSPropOptimizer", 8, _CENTERED, _CENTERED, {"centered": True}),
-    "Adam": Kernel("AdamOptimizer", 9, {_RATE: 5, "beta_1": 6, "beta_2": 7, "epsilon": 8}),
-    "AdaMax": Kernel("AdaMaxOptimizer", 8, {_RATE: 4, "beta_1": 5, "beta_2": 6, "epsilon": 7}),
-    "Ftrl": Kernel(
-        "FtrlOptimizer",
-        3,
-        {_RATE: 4, _L1: 5, _L2: 6, _POWER: 7},
-        {_RATE: 5, _L1: 6, _L2: 7, _POWER: 8},
-        {_SHRINKAGE: 0.0},
-    ),
-    "FtrlV2": Kernel(
-        "FtrlOptimizer",
-        3,
-        {_RATE: 4, _L1: 5, _L2: 6, _SHRINKAGE: 7, _POWER: 8},
-        {_RATE: 5, _L1: 6, _L2: 7, _SHRINKAGE: 8, _POWER: 9},
-    ),
-}
-CALLED = frozenset(kernel.class_name.removesuffix("Optimizer") for kernel in KERNELS.values())
-"""The names of their slots unless the program names the optimizer."""
-ARGUMENTS = frozenset(key for kernel in KERNELS.values() for key in (*kernel.inputs, *(kernel.rows or ())))
 WITH_DECAY = {"AdamOptimizer": "AdamWOptimizer", "MomentumOptimizer": "MomentumWOptimizer"}
 """Classes of `tf.contrib.opt` that decay weights before the step (`weight_decay_optimizers.py` 1.15)."""
-_OTHER_KERNELS = re.compile(r"(?:Resource)?(?:Sparse)?Apply(ProximalGradientDescent|AdagradDA|PowerSign|AddSign)")
+_OTHER_TF_TRAIN = re.compile(r"(?:Resource)?(?:Sparse)?Apply(ProximalGradientDescent|AdagradDA|PowerSign|AddSign)")
 """Classes of kernels that have no rule here."""
 _AS_USUAL = {"update_slots": True, "multiply_linear_by_lr": False}
 """Kernel flags that change the class's step; absent flags have these values."""
@@ -114,9 +66,9 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     scopes = scopes or list(updates)
     owners = {variable for each in scopes for variable in updates[each]}
     found = _updating(nodes, scopes)
-    kernels = {name: kernel_of(nodes.op(name), KERNELS) for name in found}
+    kernels = {name: kernel_of(nodes.op(name), TF_TRAIN) for name in found}
     applied = {name: match for name, match in kernels.items() if match is not None}
-    beside = [n for n in _updating(nodes, list(updates)) if n not in found and kernel_of(nodes.op(n), KERNELS)]
+    beside = [n for n in _updating(nodes, list(updates)) if n not in found and kernel_of(nodes.op(n), TF_TRAIN)]
     sparse = frozenset(owner_of(name) for name in found if is_sparse(nodes, [name])) & owners
     tables = _ops_by_owner(found, sparse.difference(map(owner_of, applied)))
     rules = table_rules.read(nodes, tables)
@@ -140,10 +92,10 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     config = read.agreed()
     among = scopes if len(scopes) == 1 else ()
     standing = schedules.never_counts(nodes, moves, None if len(updates) == 1 else among)
-    if standing and isinstance(config.get(_RATE), Mapping):
-        outside[_RATE] = standing
-        outside |= schedules.moving(nodes, _RATE, read.rates, read.moved, standing)
-        del config[_RATE]
+    if standing and isinstance(config.get(RATE), Mapping):
+        outside[RATE] = standing
+        outside |= schedules.moving(nodes, RATE, read.rates, read.moved, standing)
+        del config[RATE]
     config |= _common_limit(read.limits, outside)
     config |= rows_apart(config, sparse, read.gradients.added, outside)
     class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
@@ -171,7 +123,7 @@ def _updating(nodes: Nodes, scopes: Collection[str]) -> list[str]:
 
 
 def _class_without_rule(nodes: Nodes, found: Collection[str]) -> str | None:
-    kernels = (_OTHER_KERNELS.fullmatch(nodes.op(name)) for name in found)
+    kernels = (_OTHER_TF_TRAIN.fullmatch(nodes.op(name)) for name in found)
     called = {kernel.group(1) for kernel in kernels if kernel is not None}
     return f"{called.pop()}Optimizer" if len(called) == 1 else None
 
@@ -179,7 +131,7 @@ def _class_without_rule(nodes: Nodes, found: Collection[str]) -> str | None:
 def _mixed_rules(
     nodes: Nodes, found: Collection[str], applied: Mapping[str, tuple[Kernel, bool]], classes: Collection[str]
 ) -> dict[str, str]:
-    other = next((name for name in found if _OTHER_KERNELS.fullmatch(nodes.op(name))), None)
+    other = next((name for name in found if _OTHER_TF_TRAIN.fullmatch(nodes.op(name))), None)
     if other is not None:
         return {"optimizer": f"{other!r} ({nodes.op(other)}) updates a variable by the rule of another class"}
     first = next((name for name, (kernel, _) in applied.items() if _changes_gradient(nodes, name, kernel)), None)
@@ -210,16 +162,15 @@ class _Read:
 
     def kernel(self, name: str, kernel: Kernel, rows: bool) -> None:
         nodes, owner = self._nodes, owner_of(name)
-        end = min(kernel.gradient, *kernel.inputs.values())
-        slots, powers = own_slots.read(nodes, name, end)
-        self.limits.add(self.gradients.clipping(owner, gradient_of(nodes, name, kernel), self.outside))
+        end = kernel.state
+        slots, powers = own_slots.read(nodes, name, kernel)
+        self.limits.add(self.gradients.clipping(owner, kernel.gradient(nodes, name), self.outside))
         self._report_wrong(name, slots, powers, nodes.inputs[name][end + 1 :], _unusual(nodes, name))
-        places = (kernel.rows if rows and kernel.rows else kernel.inputs).items()
         inputs = dict(enumerate(nodes.inputs[name]))
         self._note(kernel.fixed.items())
         if any(nodes.op(name).endswith(each) for each in NESTEROV):
             self._note([("nesterov", nodes.flag(name, "use_nesterov"))])
-        self._note(self._arguments(name, {key: inputs.get(place) for key, place in places}))
+        self._note(self._arguments(name, {key: inputs.get(place) for key, place in kernel.inputs(rows).items()}))
 
     def rule(self, rule: TableRule) -> None:
         """Read a table that follows the rule of its class, which has no kernel for its rows."""
@@ -248,13 +199,13 @@ class _Read:
                 outside[key] = f"{name!r} in the graph lacks this input"
                 continue
             value: Any = nodes.constant(given)
-            if value is None and key == _RATE:
+            if value is None and key == RATE:
                 if given not in rates:
                     rates[given] = schedules.read(nodes, given)
                 value = rates[given]
             source = nodes.source(given)
-            if value is None and key == _L2 and match(nodes, source, _WITH_BETA, found := Found()):
-                value = found.constants[_L2]
+            if value is None and key == L2 and match(nodes, source, _WITH_BETA, found := Found()):
+                value = found.constants[L2]
                 yield from [("beta", found.constants["beta"])] if found.constants["beta"] else []
             if value is None and source in nodes.changing:
                 value, op = nodes.changing[source]
@@ -365,18 +316,4 @@ def _with_decay(
 
 
 def _changes_gradient(nodes: Nodes, name: str, kernel: Kernel) -> bool:
-    return nodes.source(gradient_of(nodes, name, kernel)).startswith(f"{name.rpartition('/')[0]}/")
-
-
-def gradient_of(nodes: Nodes, name: str, kernel: Kernel) -> str:
-    """The gradient that an update gets, before it adds up repeated rows (training/optimizer.py 1.15)."""
-    given = nodes.inputs[name][kernel.gradient]
-    source = nodes.source(given)
-    return nodes.inputs[source][0] if nodes.op(source) == ROWS_ADDED else given
-
-
-def kernel_of(op: str, kernels: Mapping[str, Kernel]) -> tuple[Kernel, bool] | None:
-    """The kernel of an op, and whether it is the sparse one."""
-    match = re.fullmatch(r"(?:Resource)?(Sparse)?Apply(\w+)", op)
-    kernel = kernels.get(match.group(2)) if match else None
-    return (kernel, bool(match and match.group(1))) if kernel is not None else None
+    return nodes.source(kernel.gradient(nodes, name)).startswith(f"{name.rpartition('/')[0]}/")

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from migrate.graphs.evaluate import UnknownError, Writes, last, number_of, trace
-from migrate.graphs.gradients import ROWS_ADDED
-from migrate.graphs.nodes import INT32, INT64, Nodes, node_of
+from migrate.graphs.nodes import INT32, INT64, ROWS_ADDED, Nodes, node_of
 
 _MOST_SLOTS, _MOST_CUTS = 4, 12
 _OF_NUMBERS = (

@@ -25,7 +25,7 @@ from migrate.bytes.messages import some
 from migrate.errors import DamagedFileError, UnknownFormatError
 from migrate.facts.clipping import ALL, NORM
 from migrate.generations import traits
-from migrate.graphs import keras1, native_keras, optimizer_v2, plain_ops, saver, scopes, tf_train
+from migrate.graphs import keras1, kernels, native_keras, optimizer_v2, plain_ops, saver, scopes, tf_train
 from migrate.graphs.keras1 import Keras1Optimizer
 from migrate.graphs.nodes import VARIABLES, Nodes
 from migrate.graphs.plain_ops import Plain
@@ -396,7 +396,7 @@ def _is_of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> 
         return False
     if graph is not None and graph.nodes is not None and graph.updates:
         return bool(keras1.find(arrays, graph.nodes)[0])
-    return not any(saver_train.owner_of(key, arrays)[1] in tf_train.CALLED for key in arrays)
+    return not any(saver_train.owner_of(key, arrays)[1] in kernels.CALLED for key in arrays)
 
 
 def _counters(arrays: Mapping[str, LazyArray]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from migrate.bytes.arrays import LazyArray
 from migrate.errors import DamagedFileError
-from migrate.graphs import scopes, tf_train
+from migrate.graphs import kernels, scopes
 from migrate.graphs.saver import SaverGraph
 from migrate.readers.savers.parts import Parts, in_order, variables_of
 from migrate.releases.recognition import SLOTS_NAMED_AFTER_CLASSES
@@ -52,7 +52,7 @@ def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
 
 def out_of_scope(arrays: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
     """Rename slots of `minimize` in a variable scope, `train/net/w/Adam`, as without one."""
-    called = {f"{name}{number}" for name in tf_train.CALLED for number in ("", "_1", "_2")}
+    called = {f"{name}{number}" for name in kernels.CALLED for number in ("", "_1", "_2")}
     plain = scopes.without_graph({key: array.shape for key, array in arrays.items()}, called)
     return {plain.get(key, key): array for key, array in arrays.items()}
 
