@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from tests.helpers.breadth import ONLY_BROAD, only_broad
 from tests.helpers.placed import KIND, ON_GPU
 from tests.places import ROOT
 
@@ -33,8 +34,10 @@ SELDOM = (20_000, 20, 20)
 """Thresholds of the garbage collector, which with its own takes a fifteenth of the time of tests that trace graphs."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before items are deselected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Names of tests are the same in each process that runs a part of them."""
+    config.stash[ONLY_BROAD] = only_broad(items)
     moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if moving:
         raise pytest.UsageError(f"{moving[0]} is called after an address; give it ids")

@@ -6,8 +6,9 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.helpers.breadth import covering
+from tests.helpers.breadth import ONLY_BROAD, covering, only_broad
 
+pytest_plugins = ["pytester"]
 AXES = {"name": ["a", "b", "c", "d"], "mode": ["eager", "function"], "dtype": [1, 2, 3]}
 
 
@@ -21,3 +22,28 @@ def test_a_covering_part(strength: int, count: int) -> None:
     for places in combinations(range(len(AXES)), strength):
         wanted = set(product(*(list(AXES.values())[i] for i in places)))
         assert {tuple(row[i] for i in places) for row in quick} == wanted
+
+
+def test_every_test_has_a_quick_part_or_is_marked_itself(pytestconfig: pytest.Config) -> None:
+    """A parameter list that is `broad` as a whole would take a test out of `make test` unseen."""
+    assert not pytestconfig.stash[ONLY_BROAD]
+
+
+def test_a_test_without_a_quick_part_is_found(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmarkers = breadth")
+    pytester.makepyfile("""
+        import pytest
+        slow = pytest.mark.breadth
+
+        @pytest.mark.parametrize("x", [pytest.param(1, marks=slow), pytest.param(2, marks=slow)])
+        def test_swallowed(x): pass
+
+        @pytest.mark.parametrize("x", [1, pytest.param(2, marks=slow)])
+        def test_quick(x): pass
+
+        @slow
+        @pytest.mark.parametrize("x", [1, 2])
+        def test_marked(x): pass
+    """)
+    items, _ = pytester.inline_genitems()
+    assert [name.rpartition("::")[2] for name in only_broad(items)] == ["test_swallowed"]

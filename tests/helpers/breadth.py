@@ -48,3 +48,20 @@ def _covering_part(rows: list[tuple[str, ...]], strength: int) -> set[int]:
 
 def _label(value: Any) -> str:
     return value.__name__ if hasattr(value, "__name__") else getattr(value, "name", None) or str(value)
+
+
+def only_broad(items: Iterable[pytest.Item]) -> list[str]:
+    """Names of tests that `make test` never runs, because of their parameters and not of a mark of their own."""
+    quick, broad_by_parameters = set[str](), dict[str, None]()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        marks = [mark for node in item.listchain()[:-1] for mark in node.own_markers]
+        marks += getattr(getattr(item, "function", None), "pytestmark", [])
+        if not any(mark.name == "breadth" for mark in item.iter_markers()):
+            quick.add(name)
+        elif not any(mark.name == "breadth" for mark in marks):
+            broad_by_parameters[name] = None
+    return [name for name in broad_by_parameters if name not in quick]
+
+
+ONLY_BROAD = pytest.StashKey[list[str]]()

@@ -5,6 +5,7 @@ No such system ran these tests: `tests/elsewhere/sitecustomize.py` stands for on
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from migrate.errors import TargetExistsError
 from optim.bytes import files, system, urls
 from tests.places import ROOT, STORIES
 
+TARGETS = ("new.keras", "new.h5", "list.npz", "slots")
 STORY = STORIES / "resumed" / "model.h5"
 ELSEWHERE = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "elsewhere"), str(ROOT)])}
 
@@ -30,23 +32,41 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=folder, env=ELSEWHERE, capture_output=True, text=True, check=False)
 
 
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, sys
+from dtopt_cli import app
+printed = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["dtopt", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            app.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+    assert code == 0, words
+    printed.append(out.getvalue())
+print(json.dumps(printed))
+"""
+
+
 def test_the_main_path_needs_nothing_of_posix(tmp_path: Path) -> None:
-    """In one test: each command is a process of its own."""
-
-    def dtopt(*words: str) -> str:
-        done = python(tmp_path, "-m", "dtopt_cli", *words)
-        assert done.returncode == 0, (words, done.stderr)
-        return done.stdout
-
-    dtopt("demo", "demo")
-    assert "fidelity: exact" in dtopt("migrate", "inspect", "demo/old.h5", "--stats")
-    for target in ("new.keras", "new.h5", "list.npz", "slots"):
-        dtopt("migrate", "checkpoint", "demo/old.h5", target)
-        assert dtopt("migrate", "verify", "demo/old.h5", target).startswith("same: 12 slots")
-        dtopt("migrate", "checkpoint", "demo/old.h5", target, "--overwrite")
-    assert "2 migrated" in dtopt("migrate", "batch", "demo/old.h5", "demo/bert", "--into", "out", "--jobs", "2")
-    assert "2 skipped" in dtopt("migrate", "batch", "demo/old.h5", "demo/bert", "--into", "out", "--resume")
-    assert "1 file written" in dtopt("migrate", "code", "demo/program/train.py", "--write")
+    """Commands run one after the other in one process; `verify` of models and `--jobs` start others."""
+    old, two = "demo/old.h5", ("demo/old.h5", "demo/bert", "--into", "out")
+    expected = {
+        ("demo", "demo"): "",
+        ("migrate", "inspect", old, "--stats"): "fidelity: exact",
+        **{("migrate", "checkpoint", old, target): "" for target in TARGETS},
+        **{("migrate", "verify", old, target): "same: 12 slots" for target in TARGETS},
+        **{("migrate", "checkpoint", old, target, "--overwrite"): "" for target in ("list.npz", "slots")},
+        ("migrate", "batch", *two, "--jobs", "2"): "2 migrated",
+        ("migrate", "batch", *two, "--resume"): "2 skipped",
+        ("migrate", "code", "demo/program/train.py", "--write"): "1 file written",
+    }
+    done = python(tmp_path, "-c", ONE_AFTER_THE_OTHER, json.dumps([*expected]))
+    assert done.returncode == 0, done.stderr
+    for (words, wanted), printed in zip(expected.items(), json.loads(done.stdout), strict=True):
+        assert wanted in printed, words
     left = {path.name for path in tmp_path.iterdir()} - {"demo", "new.keras", "new.h5", "list.npz", "slots", "out"}
     assert left == set(), "no scratch files and no locks"
 

@@ -147,15 +147,20 @@ def test_a_file_of_another_backend_goes_on_here(backend: str) -> None:
 
 
 @functools.cache
-def mesh_results() -> dict[str, str]:
+def mesh_results(*words: str) -> dict[str, str]:
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    return {each["check"]: each["error"] for each in program("jax", "mesh_checks", **devices)}
+    return {each["check"]: each["error"] for each in program("jax", "mesh_checks", *words, **devices)}
 
 
 @pytest.mark.parametrize("check", checks_of("mesh_checks"))
 def test_slots_on_a_mesh(check: str) -> None:
     """Each check of `mesh_checks.py`, on eight CPU devices."""
     assert not mesh_results()[check]
+
+
+@pytest.mark.breadth
+def test_each_placement_on_each_mesh() -> None:
+    assert not mesh_results("all")["check_steps_are_those_of_one_device"]
 
 
 BESIDE_TENSORFLOW = """
