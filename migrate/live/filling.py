@@ -61,8 +61,8 @@ class Filling:
         missing, others = live.missing([g.variable for g in self._trainable])
         if missing or others:
             raise MismatchError(
-                f"{live.what} was built on other variables than those given: not on {missing or 'any other'}, and"
-                f" also on {others or 'no others'}; give the variables that it was built on, or make a new one"
+                f"{live.what} was built on other variables than those given: it lacks {missing or 'nothing'}, and also"
+                f" has {others or 'nothing'}; give the variables that it was built on, or make a new one"
             )
         self.moved = self.slots = 0
         self.unmapped: list[str] = [*self.state.unmapped]
