@@ -18,72 +18,32 @@ from migrate.bytes.arrays import LazyArray
 from migrate.errors import AmbiguousError, ContradictionError
 from migrate.state import Stored
 
-CLASSES = {
-    "GradientDescentOptimizer": "SGD",
-    "MomentumOptimizer": "SGD",
-    "RMSPropOptimizer": "RMSprop",
-    "AdagradOptimizer": "Adagrad",
-    "ProximalAdagradOptimizer": "ProximalAdagrad",
-    "AdadeltaOptimizer": "Adadelta",
-    "AdamOptimizer": "Adam",
-    "FtrlOptimizer": "Ftrl",
-    "AdaMaxOptimizer": "Adamax",
-    "NadamOptimizer": "Adam",
-    "LARSOptimizer": "LARS",
-    BERT: "Adam",
+_ACCUMULATED = "learning_rate initial_accumulator_value l1_regularization_strength l2_regularization_strength"
+_MOMENTS = "learning_rate beta_1 beta_2 epsilon"
+_OWN_ARGUMENTS = {
+    "GradientDescentOptimizer": ("SGD", "learning_rate"),
+    "MomentumOptimizer": ("SGD", "learning_rate momentum nesterov"),
+    "RMSPropOptimizer": ("RMSprop", "learning_rate rho momentum epsilon centered"),
+    "AdagradOptimizer": ("Adagrad", "learning_rate initial_accumulator_value"),
+    "ProximalAdagradOptimizer": ("ProximalAdagrad", _ACCUMULATED),
+    "AdadeltaOptimizer": ("Adadelta", "learning_rate rho epsilon"),
+    "AdamOptimizer": ("Adam", _MOMENTS),
+    "FtrlOptimizer": ("Ftrl", f"learning_rate_power {_ACCUMULATED} l2_shrinkage_regularization_strength"),
+    "AdaMaxOptimizer": ("Adamax", _MOMENTS),
+    "NadamOptimizer": ("Adam", _MOMENTS),
+    "LARSOptimizer": ("LARS", "learning_rate momentum weight_decay eeta epsilon skip_list nesterov"),
+    BERT: ("Adam", f"weight_decay_rate {_MOMENTS}"),
+    "AdamWOptimizer": ("", f"weight_decay {_MOMENTS}"),
+    "MomentumWOptimizer": ("", "weight_decay learning_rate momentum nesterov"),
+    "LazyAdamOptimizer": ("", _MOMENTS),
 }
-ARGUMENTS = {
-    "GradientDescentOptimizer": ("learning_rate",),
-    "MomentumOptimizer": ("learning_rate", "momentum", "nesterov"),
-    "RMSPropOptimizer": ("learning_rate", "rho", "momentum", "epsilon", "centered"),
-    "AdagradOptimizer": ("learning_rate", "initial_accumulator_value"),
-    "ProximalAdagradOptimizer": (
-        "learning_rate",
-        "initial_accumulator_value",
-        "l1_regularization_strength",
-        "l2_regularization_strength",
-    ),
-    "AdadeltaOptimizer": ("learning_rate", "rho", "epsilon"),
-    "AdamOptimizer": ("learning_rate", "beta_1", "beta_2", "epsilon"),
-    "AdamWOptimizer": ("weight_decay", "learning_rate", "beta_1", "beta_2", "epsilon"),
-    "MomentumWOptimizer": ("weight_decay", "learning_rate", "momentum", "nesterov"),
-    "LazyAdamOptimizer": ("learning_rate", "beta_1", "beta_2", "epsilon"),
-    "AdaMaxOptimizer": ("learning_rate", "beta_1", "beta_2", "epsilon"),
-    "NadamOptimizer": ("learning_rate", "beta_1", "beta_2", "epsilon"),
-    "LARSOptimizer": (
-        "learning_rate",
-        "momentum",
-        "weight_decay",
-        "eeta",
-        "epsilon",
-        "skip_list",
-        "nesterov",
-    ),
-    BERT: ("weight_decay_rate", "learning_rate", "beta_1", "beta_2", "epsilon"),
-    "FtrlOptimizer": (
-        "learning_rate",
-        "learning_rate_power",
-        "initial_accumulator_value",
-        "l1_regularization_strength",
-        "l2_regularization_strength",
-        "l2_shrinkage_regularization_strength",
-    ),
-}
-"""Arguments of the constructors (tensorflow/python/training/*.py 1.15), under Keras's names."""
+"""Class -> its algorithm, empty if `addons` names it; arguments of its constructor, under Keras's names
+(tensorflow/python/training/*.py 1.15)."""
+CLASSES = {name: algorithm for name, (algorithm, _) in _OWN_ARGUMENTS.items() if algorithm}
+ARGUMENTS = {name: tuple(arguments.split()) for name, (_, arguments) in _OWN_ARGUMENTS.items()}
 RENAMED = {"beta1": "beta_1", "beta2": "beta_2", "use_nesterov": "nesterov"}
 OWN = ("use_locking", "accum_name", "linear_name")
 """Arguments that do not affect how state is used."""
-SLOTS = {
-    "SGD": ("m",),
-    "RMSprop": ("velocity", "momentum"),
-    "Adagrad": ("accumulator",),
-    "ProximalAdagrad": ("accumulator",),
-    "Adadelta": ("accumulated_grad", "accumulated_delta_var"),
-    "Adam": ("m", "v"),
-    "Adamax": ("m", "u"),
-    "LARS": ("m",),
-    "Ftrl": ("accumulator", "linear"),
-}
 OBJECT_SLOTS = {
     "SGD": {"momentum": "m"},
     "RMSprop": {"rms": "velocity", "mg": "average_gradient", "momentum": "momentum"},
@@ -97,11 +57,12 @@ OBJECT_SLOTS = {
 """Slots in object checkpoints, under the names that the classes give them; and the slots of BERT's class in a Saver."""
 BERT_SLOTS = ("adam_m", "adam_v")
 CENTERED = ("velocity", "average_gradient", "momentum")
-NAMED = {
-    "Momentum": "SGD",
-    "GradientDescent": "SGD",
-    "RMSProp": "RMSprop",
+SLOTS = {"LARS": ("m",)} | {
+    name: tuple(slot for slot in dict.fromkeys(slots.values()) if slot != CENTERED[1])
+    for name, slots in OBJECT_SLOTS.items()
 }
+"""Slots in a Saver, in the order of their creation."""
+NAMED = {"Momentum": "SGD", "GradientDescent": "SGD", "RMSProp": "RMSprop"}
 """Default names of tf.train's optimizers whose Keras class has another name."""
 POWERS = (("beta2_power", "beta_2"), ("beta1_power", "beta_1"))
 """The powers that AdamOptimizer keeps. The first one takes more steps to vanish.

@@ -7,7 +7,7 @@ must not be negative. If two orders fit, the signs may decide; else AmbiguousErr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -162,116 +162,95 @@ def _cut(
     order: FlatOrder, weights: Sequence[LazyArray], float_counter: bool, owners: Owners | None = None
 ) -> Resolved | None:
     last = order[-1] if order else None
-    if isinstance(last, Block) and last.last_of_some:
-        return None if owners is None else _cut_some(order, last, weights, float_counter, owners)
-    if isinstance(last, Block) and last.factored:
-        return _cut_factored(order, last, weights, float_counter)
-    scalars_wanted = sum(isinstance(item, str) for item in order)
-    per_variable = sum(len(item.slots) for item in order if isinstance(item, Block))
-    rest = len(weights) - scalars_wanted
-    if rest < 0 or (rest % per_variable if per_variable else rest):
+    uneven = last if isinstance(last, Block) and (last.factored or last.last_of_some) else None
+    even = order[:-1] if uneven is not None else order
+    head = sum(isinstance(item, str) for item in even)
+    width = sum(len(item.slots) for item in even if isinstance(item, Block))
+    rest = len(weights) - head
+    rows: Rows | None = []
+    if uneven is not None and uneven.factored:
+        rows = _factored(uneven, weights, head, width)
+    elif uneven is not None:
+        rows = None if owners is None else _of_some(uneven, weights, head + width * owners.count, owners)
+    elif rest < 0 or (rest % width if width else rest):
         return None
-    count = rest // per_variable if per_variable else 0
+    if rows is None:
+        return None
+    count = len(rows) if uneven is not None else rest // width if width else 0
     scalars: dict[str, LazyArray] = {}
     slots: dict[str, list[LazyArray | None]] = {}
     placeholders: list[LazyArray] = []
     position = 0
-    for item in order:
+    for item in even:
+        length = 1 if isinstance(item, str) else len(item.slots) * count
+        run = weights[position : position + length]
+        position += length
         if isinstance(item, str):
-            scalars[item] = weights[position]
-            position += 1
-            continue
-        width = len(item.slots)
-        run = weights[position : position + width * count]
-        position += width * count
-        if item.placeholder:
+            scalars[item] = run[0]
+        elif item.placeholder:
             placeholders.extend(run)
         else:
-            slots.update({slot: list(run[index::width]) for index, slot in enumerate(item.slots)})
-    shapes = tuple(a.shape for a in next(iter(slots.values()), []) if a is not None)
-    resolved = Resolved(order, scalars, slots, placeholders, (shapes,))
-    return resolved if _consistent(resolved, float_counter) else None
+            slots.update({slot: list(run[index :: len(item.slots)]) for index, slot in enumerate(item.slots)})
+    whole = -1 if uneven is not None and uneven.factored else 0  # the slot with the shape of the variable
+    first = [row[whole] for row in rows] or next(iter(slots.values()), [])
+    shapes = tuple(a.shape for a in first if a is not None)
+    if not _are_consistent(scalars, placeholders, float_counter) or any(_shapes(s) != shapes for s in slots.values()):
+        return None
+    unread = []
+    for index, slot in enumerate(uneven.slots if uneven is not None else ()):
+        slots[slot] = [row[index] for row in rows]
+        if uneven is not None and uneven.factored and index == 2:
+            unread = [(i, slot, v) for i, v in enumerate(slots[slot]) if v is not None and len(v.shape) > 1]
+            slots[slot] = [None if v is None or len(v.shape) > 1 else v for v in slots[slot]]
+    return Resolved(order, scalars, slots, placeholders, (shapes,), unread=tuple(unread))
 
 
-def _consistent(resolved: Resolved, float_counter: bool) -> bool:
-    counter = resolved.scalars.get(ITERATIONS)
-    if any(a.shape != () for a in resolved.scalars.values()) or any(a.shape != (1,) for a in resolved.placeholders):
+def _are_consistent(scalars: Mapping[str, LazyArray], placeholders: Sequence[LazyArray], float_counter: bool) -> bool:
+    counter = scalars.get(ITERATIONS)
+    if any(a.shape != () for a in scalars.values()) or any(a.shape != (1,) for a in placeholders):
         return False
-    if counter is not None and not counter.dtype.startswith(("int", "uint")) and not float_counter:
-        return False
-    return all(_shapes(arrays) == resolved.stages[0] for arrays in resolved.slots.values())
+    return counter is None or counter.dtype.startswith(("int", "uint")) or float_counter
 
 
 def _shapes(arrays: Sequence[LazyArray | None]) -> tuple[tuple[int, ...] | None, ...]:
     return tuple(None if a is None else a.shape for a in arrays)
 
 
-def _cut_factored(order: FlatOrder, block: Block, weights: Sequence[LazyArray], float_counter: bool) -> Resolved | None:
+Rows = list[tuple["LazyArray | None", ...]]
+"""For each variable its arrays of a block's slots, None for a slot that it does not have."""
+
+
+def _factored(block: Block, weights: Sequence[LazyArray], head: int, width: int) -> Rows | None:
     """Split Adafactor's lists from the end: each variable has its v, and the r and c before it follow from that."""
-    head = [item for item in order[:-1] if isinstance(item, str)]
-    before = [slot for item in order[:-1] if isinstance(item, Block) for slot in item.slots]
-    triples: list[tuple[LazyArray | None, LazyArray | None, LazyArray]] = []
+    rows: Rows = []
     end = len(weights)
-    while end > len(head) + len(before) * len(triples):
+    while end > head + width * len(rows):
         v = weights[end - 1]
         if len(v.shape) < 2 and block.factored == "gaps":
-            triples.append((None, None, v))
+            rows.append((None, None, v))
             end -= 1
             continue
-        if end < len(head) + 3:
+        if end < head + 3:
             return None
         r, c = weights[end - 3 : end - 1]
         means = (v.shape[:-1], (*v.shape[:-2], v.shape[-1])) if len(v.shape) > 1 else ((), ())
         if (r.shape, c.shape) != means:
             return None
-        triples.append((r, c, v) if len(v.shape) > 1 else (None, None, v))
+        rows.append((r, c, v) if len(v.shape) > 1 else (None, None, v))
         end -= 3
-    triples.reverse()
-    shapes = tuple(v.shape for _, _, v in triples)
-    slots: dict[str, list[LazyArray | None]] = {}
-    for i, slot in enumerate(before):
-        start = len(head) + i * len(triples)
-        slots[slot] = list(weights[start : start + len(triples)])
-    if any(_shapes(arrays) != shapes for arrays in slots.values()) or end != len(head) + len(before) * len(triples):
-        return None
-    slots |= {"r": [t[0] for t in triples], "c": [t[1] for t in triples]}
-    slots["v"] = [v if len(v.shape) < 2 else None for _, _, v in triples]
-    unread = tuple((i, "v", v) for i, (_, _, v) in enumerate(triples) if len(v.shape) > 1)
-    scalars = dict(zip(head, weights, strict=False))
-    bare = Resolved(order, scalars, {}, [], ((),))
-    return Resolved(order, scalars, slots, [], (shapes,), unread=unread) if _consistent(bare, float_counter) else None
+    return rows[::-1] if end == head + width * len(rows) else None
 
 
-def _cut_some(
-    order: FlatOrder, block: Block, weights: Sequence[LazyArray], float_counter: bool, owners: Owners
-) -> Resolved | None:
+def _of_some(block: Block, weights: Sequence[LazyArray], start: int, owners: Owners) -> Rows | None:
     """Split Muon's lists, in which only variables that Adam updates have v."""
-    scalars = [item for item in order[:-1] if isinstance(item, str)]
-    before = [slot for item in order[:-1] if isinstance(item, Block) for slot in item.slots]
-    position = len(scalars)
-    slots: dict[str, list[LazyArray | None]] = {}
-    for slot in before:
-        slots[slot] = list(weights[position : position + owners.count])
-        position += owners.count
-    slots |= {slot: [] for slot in block.slots}
+    rows: Rows = []
     for i in range(owners.count):
-        has = position < len(weights) and owners.has(i, weights[position].shape)
-        run = weights[position : position + len(block.slots) - (not has)]
-        position += len(block.slots) - (not has)
-        for slot, array in zip(block.slots, [*run, *([] if has else [None])], strict=False):
-            slots[slot].append(array)
-    if position != len(weights):
-        return None
-    first, last = slots[block.slots[0]], slots[block.slots[-1]]
-    shapes = tuple(array.shape for array in first if array is not None)
-    every = [slots[slot] for slot in (*before, *block.slots[:-1])]
-    if any(_shapes(arrays) != shapes for arrays in every) or any(
-        array is not None and array.shape != shape for array, shape in zip(last, shapes, strict=True)
-    ):
-        return None
-    named = dict(zip(scalars, weights, strict=False))
-    bare = Resolved(order, named, {}, [], ((),))
-    return Resolved(order, named, slots, [], (shapes,)) if _consistent(bare, float_counter) else None
+        has = start < len(weights) and owners.has(i, weights[start].shape)
+        run = weights[start : start + len(block.slots) - (not has)]
+        start += len(block.slots) - (not has)
+        rows.append((*run, *(() if has else (None,))))
+    is_even = all(len({a.shape for a in row if a is not None}) == 1 for row in rows)
+    return rows if start == len(weights) and is_even else None
 
 
 def plausible(resolved: Resolved, algorithm: Algorithm, *, whole: bool) -> bool:
