@@ -133,10 +133,6 @@ def hints_in(path: Path, release_hint: Given | None) -> list[CodeHint | Unread]:
     ]
 
 
-def _shown(reading: program.Reading, node: cst.CSTNode) -> str:
-    return f"{reading.where(node)} has {' '.join(reading.text(node).split())[:80]}"
-
-
 def _without_later_changes(
     reading: program.Reading,
     node: cst.Call,
@@ -175,7 +171,7 @@ def _of_call(
     old = names.old_class(name)
     if old is None:
         return []
-    where, bound_to = reading.where(node), _bound_to(reading, node)
+    where, bound_to = reading.where(node), reading.assigned_name(node)
     found: list[CodeHint] = []
     problems: list[Unread] = []
     for release in calls.releases_of(name, reading.releases):
@@ -194,10 +190,3 @@ def _of_call(
         if hint not in found:
             found.append(hint)
     return found or problems[:1]
-
-
-def _bound_to(reading: program.Reading, node: cst.Call) -> str:
-    parent = reading.parent(node)
-    if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
-        return names.dotted(parent.targets[0].target)
-    return ""

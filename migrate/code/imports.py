@@ -97,22 +97,13 @@ def _lines(tree: Tree) -> list[Line]:
 def _gone(tree: Tree) -> Iterator[tuple[Line, cst.ImportAlias, str]]:
     """Line, alias and full name of each import that fails now, outside of `try`."""
     for line in _lines(tree):
-        if isinstance(line.names, cst.ImportStar) or _is_tried(tree, line):
+        if isinstance(line.names, cst.ImportStar) or tree.around(line, cst.Try, cst.TryStar):
             continue
         for alias in line.names:
             full = names.dotted(alias.name)
             source = within(module_of(line), full) if isinstance(line, cst.ImportFrom) else full
             if is_gone(source):
                 yield line, alias, source
-
-
-def _is_tried(tree: Tree, node: cst.CSTNode) -> bool:
-    at: cst.CSTNode | None = node
-    while at is not None:
-        if isinstance(at, (cst.Try, cst.TryStar)):
-            return True
-        at = tree.parent(at)
-    return False
 
 
 def _without(idle: list[cst.ImportAlias], updated: cst.CSTNode) -> cst.CSTNode | cst.RemovalSentinel:

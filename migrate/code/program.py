@@ -103,6 +103,12 @@ class Reading:
         """Whether a node is part of the program as it was read."""
         return self.tree.parent(node) is not None
 
+    def assigned_name(self, node: cst.CSTNode) -> str:
+        """The only name that a value is assigned to, else empty."""
+        statement = self.parent(node)
+        is_one = isinstance(statement, cst.Assign) and len(statement.targets) == 1
+        return names.dotted(cst.ensure_type(statement, cst.Assign).targets[0].target) if is_one else ""
+
     def is_optimizer(self, node: cst.BaseExpression) -> bool:
         return self.facts.kind(node, self.scope(node)) == facts.OPTIMIZER
 
@@ -127,7 +133,7 @@ class Reading:
     def add(self, node: cst.CSTNode, verdict: str, message: str = "", new: str = "", old: str | None = None) -> None:
         """Add a finding for a node."""
         text = old if old is not None else self.text(node)
-        self.entries.append((node, Finding(str(self.program.path), 0, 0, verdict, _one_line(text), new, message)))
+        self.entries.append((node, Finding(str(self.program.path), 0, 0, verdict, one_line(text), new, message)))
 
     def outcomes(self, name: str, call: cst.Call, place: Place | None = None) -> list[Outcome]:
         """The results for a call of a class, `name` canonical, under each release that fits."""
@@ -182,7 +188,8 @@ def _variant(same: Sequence[Outcome]) -> str:
     return f"{named}: {text}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text without line breaks and repeated spaces."""
     return re.sub(r"\s+", " ", text).strip()
 
 

@@ -68,6 +68,13 @@ class Tree:
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         return self._parents.get(node)
 
+    def around(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
+        """The innermost node of these types that a node is in."""
+        at = self.parent(node)
+        while at is not None and not isinstance(at, kinds):
+            at = self.parent(at)
+        return at
+
     def all(self, kind: type[Node]) -> list[Node]:
         """Every node of exactly this type, in order."""
         return self._by_type.get(kind, [])

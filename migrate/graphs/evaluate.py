@@ -61,6 +61,7 @@ _THREE: Mapping[str, Callable[..., Any]] = {
     "SelectV2": np.where,
     "ClipByValue": lambda x, low, high: np.minimum(np.maximum(x, low), high),
 }
+FUNCTIONS = {**_UNARY, **_BINARY, **_THREE}
 _FLOATS_ONLY = ("Div", "RealDiv", "Pow")
 """Ops that round to whole numbers if they are given whole numbers."""
 _ASSIGNED: Mapping[str, Callable[..., Any]] = {

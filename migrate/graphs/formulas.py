@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from migrate.graphs.evaluate import FUNCTIONS
 from migrate.graphs.nodes import BOOL, DOUBLE, FLOAT, INT32, INT64, VARIABLES, Nodes
 from migrate.graphs.patterns import STEP, Found, match
 
@@ -23,31 +24,20 @@ _FLOATS, _NUMBERS, _BOOL = ("float32", "float64"), ("float32", "float64", "int32
 _HANDED_ON = ("Identity", "ReadVariableOp", "Snapshot", "StopGradient", "CheckNumerics", "Print")
 _CALLED = {"Add": "AddV2", "Div": "RealDiv", "Select": "SelectV2"}
 """Ops that have another name today; `Div` divides floats here, never whole numbers."""
+_ONE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("Floor", "Ceil", "Exp", "Log", "Sqrt", "Rsqrt", "Sin", "Cos", "Tanh", "Sigmoid"), _FLOATS),
+    **dict.fromkeys(("Neg", "Abs", "Square"), _NUMBERS),
+    "LogicalNot": _BOOL,
+}
+"""Ops with one input."""
 TAKEN: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Minimum", "Maximum"), _NUMBERS),
     **dict.fromkeys(("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual"), _NUMBERS),
     **dict.fromkeys(("RealDiv", "Pow"), _FLOATS),
-    **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot"), _BOOL),
-    **dict.fromkeys(("Floor", "Ceil", "Exp", "Log", "Sqrt", "Rsqrt", "Sin", "Cos", "Tanh", "Sigmoid"), _FLOATS),
-    **dict.fromkeys(("Neg", "Abs", "Square"), _NUMBERS),
+    **dict.fromkeys(("LogicalAnd", "LogicalOr"), _BOOL),
+    **_ONE,
 }
 """Attributes with the dtype of an op's inputs, all of one dtype."""
-_ONE = (
-    "LogicalNot",
-    "Neg",
-    "Abs",
-    "Square",
-    "Floor",
-    "Ceil",
-    "Exp",
-    "Log",
-    "Sqrt",
-    "Rsqrt",
-    "Sin",
-    "Cos",
-    "Tanh",
-    "Sigmoid",
-)
 TESTS = ("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual")
 
 
@@ -64,16 +54,7 @@ class _NoFormulaError(Exception):
     """An op that no formula may have, or a damaged one."""
 
 
-_FOLDED = {
-    "AddV2": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "RealDiv": np.divide,
-    "Minimum": np.minimum,
-    "Maximum": np.maximum,
-    "Sqrt": np.sqrt,
-    "Neg": np.negative,
-}
+_FOLDED = {op: FUNCTIONS[op] for op in ("AddV2", "Sub", "Mul", "RealDiv", "Minimum", "Maximum", "Sqrt", "Neg")}
 """Ops that round like numpy."""
 
 

@@ -158,9 +158,7 @@ class Flow:
                 yield around, value
 
     def _function(self, node: cst.CSTNode) -> str:
-        at = self.reading.parent(node)
-        while at is not None and not isinstance(at, (cst.FunctionDef, cst.Lambda)):
-            at = self.reading.parent(at)
+        at = self.reading.tree.around(node, cst.FunctionDef, cst.Lambda)
         return at.name.value if isinstance(at, cst.FunctionDef) else ""
 
     def _is_method(self, function: Function) -> bool:

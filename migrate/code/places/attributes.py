@@ -8,7 +8,7 @@ import libcst as cst
 
 from migrate.code import names, targets
 from migrate.code.findings import BY_HAND, REWRITTEN, SAME, UNSURE
-from migrate.code.program import Reading
+from migrate.code.program import Reading, one_line
 
 RATES = ("lr", "learning_rate")
 RATE = "learning_rate"
@@ -195,7 +195,7 @@ def _of_variable(reading: Reading, node: cst.Attribute) -> bool:
     reading.edits[statement] = lambda updated: _assigned(
         cst.parse_expression(f"{base}.{RATE}"), _argument_of(updated, through=2 if run else 1)
     )
-    reading.add(whole, REWRITTEN, "", _one_line(f"{base}.{RATE} = {reading.text(call.args[0].value)}"))
+    reading.add(whole, REWRITTEN, "", one_line(f"{base}.{RATE} = {reading.text(call.args[0].value)}"))
     return True
 
 
@@ -212,10 +212,6 @@ def _run_in_session(reading: Reading, call: cst.Call) -> cst.Call | None:
     if isinstance(around, cst.Call) and isinstance(around.func, cst.Attribute) and around.func.attr.value == "run":
         return around if len(around.args) == 1 else None
     return None
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _is_argument_of_backend(reading: Reading, node: cst.Attribute) -> bool:

@@ -196,10 +196,7 @@ def _partial(reading: Reading, node: cst.Name | cst.Attribute, call: cst.Call) -
 
 
 def _called_without_arguments(reading: Reading, value: cst.CSTNode) -> bool:
-    statement = reading.parent(value)
-    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
-        return False
-    name = names.dotted(statement.targets[0].target)
+    name = reading.assigned_name(value)
     sites = [call for call in reading.usage.calls.get(name, []) if not call.args]
     uses = reading.usage.plain[name]
     return bool(sites) and "." not in name and uses == len(sites) + 1

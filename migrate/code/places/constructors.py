@@ -187,9 +187,7 @@ def _use_of_optimizer(reading: Reading, node: cst.Call) -> str:
         return "unknown"
     if isinstance(parent, cst.Attribute):
         return "graph" if parent.attr.value in ("minimize", "compute_gradients") else "unknown"
-    if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
-        return _use_of_name(reading, names.dotted(parent.targets[0].target))
-    return "unknown"
+    return _use_of_name(reading, reading.assigned_name(node))
 
 
 def _is_around(reading: Reading, call: cst.Call) -> bool:
@@ -228,22 +226,18 @@ def _is_eager_minimize(call: cst.Call) -> bool:
 
 
 def _advice_for_sharing(reading: Reading, node: cst.Call, use: str) -> list[str]:
-    statement = reading.parent(node)
-    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+    statement, name = reading.parent(node), reading.assigned_name(node)
+    if statement is None or not name:
         return []
-    name = names.dotted(statement.targets[0].target)
     if use == "compiled" and _is_shared_by_models(reading, node):
         return [SHARED.format(name=name)]
-    variables = sharing.stepped(reading, name, statement) if name else []
+    variables = sharing.stepped(reading, name, statement)
     return [STEPPED.format(name=name, variables=", ".join(f"*{each}" for each in variables))] if variables else []
 
 
 def _is_shared_by_models(reading: Reading, node: cst.Call) -> bool:
-    statement = reading.parent(node)
-    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
-        return False
-    name = names.dotted(statement.targets[0].target)
-    home = reading.facts.bound(name, reading.scope(statement))
+    statement, name = reading.parent(node), reading.assigned_name(node)
+    home = reading.facts.bound(name, reading.scope(statement)) if statement is not None and name else None
     if home is None:
         return False
     if name not in reading.compiles:
@@ -278,10 +272,7 @@ def _model_changes_in_loop(reading: Reading, call: cst.Call) -> bool:
 
 
 def _loop(reading: Reading, node: cst.CSTNode) -> cst.CSTNode | None:
-    at = reading.parent(node)
-    while at is not None and not isinstance(at, (cst.For, cst.While)):
-        at = reading.parent(at)
-    return at
+    return reading.tree.around(node, cst.For, cst.While)
 
 
 def _looks_like_a_class(reading: Reading, node: cst.CSTNode) -> bool:
