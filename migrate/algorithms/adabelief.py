@@ -25,10 +25,4 @@ def _lazy(config: Config, generation: str) -> str | None:
     return NEARLY
 
 
-ALGORITHM = replace(
-    rectified_adam.ALGORITHM,
-    name="AdaBelief",
-    arguments=_arguments,
-    defaults=_defaults,
-    lazy=_lazy,
-)
+ALGORITHM = replace(rectified_adam.ALGORITHM, name="AdaBelief", arguments=_arguments, defaults=_defaults, lazy=_lazy)

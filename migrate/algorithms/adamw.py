@@ -33,10 +33,4 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
     )
 
 
-ALGORITHM = replace(
-    adam.ALGORITHM,
-    name="AdamW",
-    arguments=_arguments,
-    defaults=_defaults,
-    check=_check,
-)
+ALGORITHM = replace(adam.ALGORITHM, name="AdamW", arguments=_arguments, defaults=_defaults, check=_check)

@@ -45,12 +45,7 @@ EXCLUDED = "weight_decay_exclude"
 LAZY = "lazy"
 CORRECTED = "bias_correction"
 NESTEROV = "nesterov"
-DECAYED = {
-    "AdamW": "Adam",
-    "SGDW": "SGD",
-    "AdamWOptimizer": "AdamOptimizer",
-    "MomentumWOptimizer": "MomentumOptimizer",
-}
+DECAYED = {"AdamW": "Adam", "SGDW": "SGD", "AdamWOptimizer": "AdamOptimizer", "MomentumWOptimizer": "MomentumOptimizer"}
 EXTENDED = "OptimizerWithDecoupledWeightDecay"
 """The name that `extend_with_decoupled_weight_decay` of TensorFlow Addons gives to the classes that it makes."""
 _EXTENDED_BY = {

@@ -22,9 +22,7 @@ from migrate.releases.modules import ADDONS, CONTRIB, KERAS_CONTRIB
 from optim.errors import UnsupportedError
 
 Given = Mapping[str, Value]
-ADVICE = {
-    "NadamOptimizer": "its kernel is another Nadam than Keras's (keras#15710): choose optim.Nadam knowingly",
-}
+ADVICE = {"NadamOptimizer": "its kernel is another Nadam than Keras's (keras#15710): choose optim.Nadam knowingly"}
 """What to do instead, by class."""
 
 

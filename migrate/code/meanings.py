@@ -238,13 +238,7 @@ def _fill_epsilon(plain: dict[str, Any], algorithm: Algorithm, generation: str, 
 
 
 def _same_both_ways(
-    config: _Config,
-    key: str,
-    cases: tuple[Any, Any],
-    algorithm: Algorithm,
-    generation: str,
-    old: Old,
-    release: Release,
+    config: _Config, key: str, cases: tuple[Any, Any], algorithm: Algorithm, generation: str, old: Old, release: Release
 ) -> None:
     results = []
     for case in cases:
@@ -280,10 +274,7 @@ def old_config(old: Old, given: Mapping[str, Value], release: Release) -> dict[s
 def combined(meaning: Meaning, algorithm: str, more: Mapping[str, Value], origin: Mapping[str, str]) -> Meaning:
     """Return the meaning with another class and further arguments."""
     return replace(
-        meaning,
-        algorithm=algorithm,
-        arguments={**meaning.arguments, **more},
-        origin={**meaning.origin, **origin},
+        meaning, algorithm=algorithm, arguments={**meaning.arguments, **more}, origin={**meaning.origin, **origin}
     )
 
 

@@ -27,10 +27,7 @@ CLOSE = 1e-4
 
 
 def ftrl(
-    arguments: Arguments,
-    slots: Mapping[str, Mapping[str, LazyArray]],
-    stored: Stored,
-    iterations: int | None,
+    arguments: Arguments, slots: Mapping[str, Mapping[str, LazyArray]], stored: Stored, iterations: int | None
 ) -> Arguments:
     """Find out whether `linear` is multiplied by the learning rate, if a state of Ftrl shows it.
 

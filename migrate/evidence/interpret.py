@@ -180,13 +180,7 @@ def _with_rows(known: Known) -> Arguments:
     trained = [v.name for v in known.trained]
     sparse = sparse_gradients.of_source(known.stored, configuration)
     lazy_rows.put_in(
-        arguments,
-        configuration.config,
-        configuration.algorithm,
-        known.release,
-        trained,
-        sparse,
-        known.stored.versions,
+        arguments, configuration.config, configuration.algorithm, known.release, trained, sparse, known.stored.versions
     )
     patterns.check(arguments, trained)
     return arguments
@@ -315,11 +309,7 @@ STEPS: tuple[Step[Known], ...] = (
     Step("What do the variables of Ftrl prove?", _proven, "arguments"),
     Step("Which rows did sparse gradients leave out?", _with_rows, "arguments"),  # --set can override the answer
     Step("Which arguments does the user set?", _overridden, "arguments"),
-    Step(
-        "How many steps of optim are that?",
-        lambda k: step_count.steps(k.counted[0], k.arguments.values),
-        "steps",
-    ),
+    Step("How many steps of optim are that?", lambda k: step_count.steps(k.counted[0], k.arguments.values), "steps"),
     Step("Do slow weights fit the number of steps?", _check_slow),
     Step("What is the state of the whole optimizer?", _state, "state"),
     Step("Does anything ignore a value of the user?", _check_used),

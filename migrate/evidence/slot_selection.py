@@ -46,11 +46,7 @@ class Selection:
 
 
 def select(
-    table: SlotTable,
-    configuration: Configuration,
-    stored: Stored,
-    arguments: Mapping[str, Any],
-    iterations: int | None,
+    table: SlotTable, configuration: Configuration, stored: Stored, arguments: Mapping[str, Any], iterations: int | None
 ) -> Selection:
     """Select the slots that the optimizer's options require.
 

@@ -107,12 +107,7 @@ def _joined(written: Iterable[Mapping[str, list[Write]]]) -> dict[str, list[Writ
 
 
 def _update_step(
-    nodes: Nodes,
-    owner: str,
-    names: Sequence[str],
-    own: str,
-    limits: dict[str, float] | None,
-    identifier: Identifier,
+    nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict[str, float] | None, identifier: Identifier
 ) -> _Step:
     kernels = [(name, match) for name in names if (match := kernel_of(nodes.op(name), OPTIMIZER_V2)) is not None]
     writes = assignments(nodes, names)

@@ -38,11 +38,7 @@ _EXPONENTIAL = _with_staircase(lambda p: ("Mul", "initial_learning_rate", ("Pow"
 _INVERSE_TIME = _with_staircase(lambda p: (DIVIDE, "initial_learning_rate", (ADD, 1.0, ("Mul", "decay_rate", p))))
 _POLYNOMIAL = (
     ADD,
-    (
-        "Mul",
-        ("Sub", "initial_learning_rate", "end_learning_rate"),
-        ("Pow", ("Sub", 1.0, _CAPPED), "power"),
-    ),
+    ("Mul", ("Sub", "initial_learning_rate", "end_learning_rate"), ("Pow", ("Sub", 1.0, _CAPPED), "power")),
     "end_learning_rate",
 )
 _COSINE = ("Mul", "initial_learning_rate", (ADD, ("Mul", "rest", _HALF_COSINE), "alpha"))

@@ -43,11 +43,7 @@ class Factor:
 
 
 _KERAS = (KERAS3, TF_KERAS, LEGACY)
-_COMPARED = {
-    **dict.fromkeys((OPTIM, *_KERAS, TORCH), ARGUMENT),
-    OPTAX: TRIED,
-    **dict.fromkeys(FILES, WRITTEN),
-}
+_COMPARED = {**dict.fromkeys((OPTIM, *_KERAS, TORCH), ARGUMENT), OPTAX: TRIED, **dict.fromkeys(FILES, WRITTEN)}
 """Answers for an argument that a config has."""
 _KEPT = {**_COMPARED, OPTAX: NEVER}
 """Answers for an argument that needs its own slots or counters; no state of optax has a place for these."""

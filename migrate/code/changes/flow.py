@@ -13,11 +13,11 @@ from migrate.code.tree import walk
 
 Binding = tuple[str, cst.BaseExpression]
 PASSES = {"list", "tuple", "set", "dict", "zip", "enumerate", "iter", "next", "reversed", "sorted", "map", "filter"} | {
-    *("getattr", "vars", "copy", "deepcopy", "partial", "field", "chain", "cast"),
+    *("getattr", "vars", "copy", "deepcopy", "partial", "field", "chain", "cast")
 }
 """Functions whose result is or contains their argument."""
 PLAIN = {"variables", "weights", "get_weights", "get_config", "apply_gradients", "minimize", "lower", "numpy"} | {
-    *("compute_gradients", "get_gradients", "get_updates", "fit", "fit_generator"),
+    *("compute_gradients", "get_gradients", "get_updates", "fit", "fit_generator")
 }
 """Methods of an optimizer whose result gives no access to it or its hyperparameters."""
 ADDS = ("append", "add", "insert", "extend", "setdefault", "update")
