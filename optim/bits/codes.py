@@ -121,8 +121,13 @@ def encoded(value: Any, dtype: tf.DType) -> tuple[Any, Any]:
     safe = tf.where(is_usable, scales, tf.ones_like(scales))[:, tf.newaxis]
     shares = tf.where(is_usable[:, tf.newaxis], blocks / safe, tf.zeros_like(blocks))
     is_signed = dtype == SIGNED
-    codes = tf.searchsorted(tf.constant(borders(is_signed)), tf.reshape(shares, [-1])) - (128 if is_signed else 0)
-    return tf.reshape(tf.cast(codes[: tf.size(value)], dtype), tf.shape(value)), scales
+    bits = tf.bitcast(tf.maximum(tf.abs(shares), 2.0**-23), tf.int32)
+    is_negative = shares < 0
+    places = tf.bitwise.right_shift(bits, tf.constant(16)) - FIRST_STEP + STEPS * tf.cast(is_negative, tf.int32)
+    sums = tf.gather(tf.constant(steps(is_signed)), places) + tf.bitwise.bitwise_and(bits, tf.constant(0xFFFF))
+    found = tf.bitwise.right_shift(sums, tf.constant(16))
+    codes = tf.where(is_negative, 255 - found, found) - (128 if is_signed else 0)
+    return tf.reshape(tf.cast(tf.reshape(codes, [-1])[: tf.size(value)], dtype), tf.shape(value)), scales
 
 
 def decoded(codes: Any, scales: Any) -> Any:

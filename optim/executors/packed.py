@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 from optim import slot_layout
 from optim.bits import codes, noise
@@ -34,7 +35,11 @@ class Packed:
         """A slot as a step computes with it, of what is stored."""
         if value.dtype.name not in CODES:
             return tf.cast(value, self._dtype)
-        return codes.decoded(value, self._scales(name).read_value())
+        if self._layout is None:
+            return codes.decoded(value, self._scales(name).read_value())
+        whole = relayout(tf.cast(value, tf.int32), self._replicated)  # DTensor gathers no 8-bit integers
+        decoded = codes.decoded(tf.cast(whole, value.dtype), self._scales(name).read_value())
+        return relayout(decoded, self._layout)
 
     def rounded(self, value: Any, dtype: tf.DType, name: str = "") -> Any:
         """The new value of a slot, or of the variable, in the dtype in which it is stored; not for codes."""
@@ -53,9 +58,16 @@ class Packed:
                 slot.assign(relayout(choose(value, slot.read_value()), layout_of(slot)))
                 continue
             scale = self._scales(name)
-            value, scales = codes.encoded(new[name], slot.dtype)
-            slot.assign(choose(value, slot.read_value()))
+            value, scales = codes.encoded(relayout(new[name], self._replicated), slot.dtype)
+            slot.assign(choose(relayout(value, layout_of(slot)), slot.read_value()))
             scale.assign(choose(scales, scale.read_value()))
+
+    @property
+    def _replicated(self) -> Any:
+        """The layout of a whole array on each device, which blocks of codes need; None without a mesh."""
+        if self._layout is None:
+            return None
+        return dtensor.Layout.replicated(self._layout.mesh, self._layout.rank)
 
     def _scales(self, name: str) -> tf.Variable:
         return self._work.slots.get(slot_layout.scale_of(name), self._tracked)

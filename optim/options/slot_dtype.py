@@ -65,15 +65,10 @@ class SlotDtype(Part):
     def dtype_of(self, slot: Slot, tracked: Tracked, usual: Any) -> Any:
         """The dtype in which a slot is stored; `usual`: without this option.
 
-        Raises MismatchError: the variable is computed in more bits than float32, or is on a mesh with `"int8"`.
+        Raises MismatchError: the variable is computed in more bits than float32.
         """
         variable = tracked.variable
         name = self.name_of(slot, variable.dtype.name, math.prod(variable.shape.as_list()), str(tracked))
-        if tracked.mesh is not None and self.slot_dtype == INT8 and may_be_rounded(slot):
-            raise MismatchError(
-                f"slot_dtype={INT8!r}: {tracked} is on a mesh, whose shards would cut the blocks of"
-                f" {codes.BLOCK} elements that share a scale. Use slot_dtype={BFLOAT16!r}"
-            )
         return usual if name is None else tf.as_dtype(name)
 
     def name_of(self, slot: Slot, dtype: str, size: int, owner: str) -> str | None:

@@ -243,13 +243,14 @@ class State:
         return self.put_slot(slot, tracked, variable)
 
     def new_block_slot(self, slot: str, tracked: Tracked, blocks: int, fill: float) -> tf.Variable:
-        """Make and keep a float32 slot of one number for each block of elements of a variable on no mesh."""
+        """Make and keep a float32 slot of one number for each block of elements; each device of a mesh has all."""
         existing = self.slots.find(slot, tracked)
         if existing is not None:
             return existing
         with placement.beside(tracked.variable):
             name = slot_variable_name(slot, tracked.variable)
-            variable = placement.filled_variable([blocks], fill, tf.float32, name, None)
+            layout = None if tracked.mesh is None else dtensor.Layout.replicated(tracked.mesh, rank=1)
+            variable = placement.filled_variable([blocks], fill, tf.float32, name, layout)
         return self.put_slot(slot, tracked, variable)
 
     def new_copy(self, slot: str, tracked: Tracked, policy: Placement, dtype: tf.DType) -> tf.Variable:

@@ -22,6 +22,8 @@ ON_MESH: dict[str, dict[str, Any]] = {
     "slots": {"slot_dtype": "bfloat16", "rounding_seed": 4},
     "zero1": {"slot_dtype": "bfloat16", "slot_placement": "zero1"},
     "variables": {"stochastic_rounding": True, "dtype": tf.bfloat16},
+    "codes": {"slot_dtype": "int8"},
+    "zero1 codes": {"slot_dtype": "int8", "slot_placement": "zero1"},
 }
 
 
@@ -29,7 +31,10 @@ ON_MESH: dict[str, dict[str, Any]] = {
     ("name", "mode"),
     marked(
         [(name, mode) for name in ON_MESH for mode in ("portable", "function", "native", "native_function")],
-        lambda name, mode: (name, mode) in (("slots", "function"), ("zero1", "native"), ("variables", "native")),
+        lambda name, mode: (
+            (name, mode)
+            in (("slots", "function"), ("zero1", "native"), ("variables", "native"), ("zero1 codes", "native_function"))
+        ),
     ),
 )
 def test_a_mesh_gives_the_bits_of_one_device(name: str, mode: str, mesh_2x2: Any) -> None:
@@ -39,7 +44,7 @@ def test_a_mesh_gives_the_bits_of_one_device(name: str, mode: str, mesh_2x2: Any
     dtype = options.pop("dtype", tf.float32)
     sharded = dtensor.Layout(["batch", "model"], mesh_2x2)
     places = {
-        "kernel": dtensor.Layout(["model", "unsharded"], mesh_2x2) if name == "zero1" else sharded,
+        "kernel": dtensor.Layout(["model", "unsharded"], mesh_2x2) if "zero1" in name else sharded,
         "bias": dtensor.Layout.replicated(mesh_2x2, 1),
         "table": dtensor.Layout(["unsharded", "unsharded", "model"], mesh_2x2),
     }
@@ -48,6 +53,22 @@ def test_a_mesh_gives_the_bits_of_one_device(name: str, mode: str, mesh_2x2: Any
     options.pop("slot_placement", None)
     plain = optim.Adam(0.01, **options)
     assert_same(bits_of(optimizer, variables), bits_of(plain, train(plain, "portable", dtype)))
+
+
+def test_codes_of_a_mesh_load_without_one(mesh_2x2: Any, tmp_path: Path) -> None:
+    from tensorflow.experimental import dtensor
+
+    places = {
+        "kernel": dtensor.Layout(["model", "unsharded"], mesh_2x2),
+        "bias": dtensor.Layout.replicated(mesh_2x2, 1),
+        "table": dtensor.Layout(["unsharded", "unsharded", "model"], mesh_2x2),
+    }
+    optimizer = optim.Adam(0.01, mesh=mesh_2x2, slot_dtype="int8", slot_placement="zero1")
+    variables = train(optimizer, "native_function", steps=2, places=places)
+    optim.save_checkpoint(tmp_path / "saved", optimizer, variables)
+    new = _start()
+    loaded = optim.load_checkpoint(tmp_path / "saved", new)
+    assert_same(bits_of(loaded, new), bits_of(optimizer, variables))
 
 
 def test_replicas_on_a_mesh_stay_alike(mesh_2x2: Any) -> None:
@@ -305,14 +326,9 @@ def test_a_step_of_ones_own_refuses_them() -> None:
             Own(learning_rate=0.1, **options)
 
 
-def test_variables_that_cannot_are_refused_when_it_is_built(mesh_2: Any) -> None:
+def test_variables_that_cannot_are_refused_when_it_is_built() -> None:
     with pytest.raises(MismatchError, match="float64"):
         optim.Adam(slot_dtype="bfloat16").build([tf.Variable([1.0], dtype=tf.float64)])
-    from tensorflow.experimental import dtensor
-
-    weights = variable(np.ones((64, 100)), dtensor.Layout(["x", "unsharded"], mesh_2), "weights", tf.float32)
-    with pytest.raises(MismatchError, match="on a mesh"):
-        optim.Adam(slot_dtype="int8").build([weights])
 
 
 def test_they_are_fixed_and_in_the_config() -> None:
