@@ -204,19 +204,23 @@ def _numbers(row: SlotRow) -> tuple[str, ...]:
     return f"{stats.norm:.3g}", f"{stats.min:.2g}", f"{stats.max:.2g}", "yes" if stats.finite else "NO"
 
 
+def _step(parity: float | None) -> str:
+    """Describe the step, which may differ if the migration is approximate."""
+    if parity is None:
+        return "no step compared"
+    if parity > 1:
+        return f"one step differs by {parity:.3g} times the rounding tolerance, as an approximate migration may"
+    return f"one step agrees (error is {_percent(parity)} of the rounding tolerance)"
+
+
 def verification(result: Verification) -> None:
     from rich.markup import escape
 
     console = output.results()
     if result.ok:
-        step = (
-            f"one step agrees (error is {_percent(result.parity)} of the rounding tolerance)"
-            if result.parity is not None
-            else "no step compared"
-        )
         console.print(
             f"[green]same[/green]: {result.slots} slots and {result.variables} variables bit for bit,"
-            f" {result.iterations} steps taken; {step}"
+            f" {result.iterations} steps taken; {_step(result.parity)}"
         )
     else:
         console.print(

@@ -263,3 +263,11 @@ def test_help_and_inspect_import_no_tensorflow() -> None:
         subprocess.run(
             [sys.executable, "-c", code, *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+
+
+def test_the_step_of_an_approximate_migration_is_not_said_to_agree() -> None:
+    """It printed `one step agrees (error is 1.7e+04 % of the rounding tolerance)`."""
+    from dtopt_cli.commands.migrate_printing import _step
+
+    assert _step(172.0) == "one step differs by 172 times the rounding tolerance, as an approximate migration may"
+    assert _step(0.5).startswith("one step agrees")
