@@ -41,13 +41,13 @@ class Difference:
       name: the difference in a few words. sentence: what Keras does, and what `optim` does by default.
       keras: the versions of Keras that have it.
       applies: (class name, values) -> whether an optimizer with these values steps differently.
-      keywords: (Keras, class name, values) -> the arguments of `optim` that reproduce Keras; None if there are none.
+      keywords: (Keras, class name, values) -> the arguments of `optim` that reproduce Keras; None if nothing does.
       arguments: these arguments, for the documentation.
       occasion: ROWS or NO_GRADIENT if steps differ only with such a gradient; else empty.
       is_silent: whether there is no warning: `optim` is safer or more precise, or `for_keras` handles it.
       only_on: the backend of Keras 3 that has it; empty if all have it, or it does no harm on others.
       is_of_rows: whether it concerns gradients with rows, which Keras 3 has only on TensorFlow.
-      before: the release of Keras from which on there is no difference; empty if there is no such release.
+      before: the release of Keras from which on there is no difference; empty if every release differs.
     """
 
     name: str

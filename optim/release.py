@@ -21,5 +21,5 @@ def installed() -> dict[str, str]:
 
 
 def version() -> str:
-    """Return the version of the installed distribution; `from source` if there is none."""
+    """Return the version of the installed distribution; `from source` if it is not installed."""
     return next(iter(installed().values()), "from source")

@@ -249,7 +249,7 @@ def pointer_text(state_name: str) -> str:
 
 
 def current_prefix(folder: str) -> str:
-    """Return the prefix of the current state of a checkpoint folder. Raises CheckpointError if there is none."""
+    """Return the prefix of the current state of a checkpoint folder. Raises CheckpointError if it is missing."""
     pointer = os.path.join(folder, POINTER_NAME)
     try:
         with open(pointer, encoding="utf-8") as file:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -35,6 +36,10 @@ VERDICTS = {
 
 MARKERS = "os^Dvpx+"
 WIDTH = 4.6
+LETTERS = 26
+"""Letters in a line of an axis's label."""
+FITS, LEAST_AXES = 5.4, 1.3
+"""Inches of a figure with its text, which then fits a phone's screen; and of the narrowest axes."""
 BELOW_AXIS = 0.6
 """Inches from an axis to the legend under its name."""
 TEXT, SMALL_TEXT = 13, 12.5
@@ -72,10 +77,21 @@ def svg(figure: Figure, number: int, colours: Colours) -> str:
             _bars(axes, figure, colours)
         else:
             _lines(axes, figure, colours)
+        _fit(drawn, axes)
         written = io.StringIO()
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         drawn.savefig(written, format="svg", bbox_inches="tight", transparent=True, metadata=nothing)
     return _for_a_page(written.getvalue(), number, alternative(figure))
+
+
+def _fit(drawn: Any, axes: Any) -> None:
+    """Make the axes narrower until the figure with the text around them is FITS inches wide."""
+    for _ in range(2):  # wrapped text moves a little with the axes
+        drawn.draw_without_rendering()
+        excess = drawn.get_tightbbox().width - FITS
+        place = axes.get_position()
+        width = max(LEAST_AXES, place.width * WIDTH - excess) / WIDTH
+        axes.set_position((place.x0, place.y0, width, place.height))
 
 
 @contextmanager
@@ -116,30 +132,32 @@ def _ratios(axes: Any, figure: Ratios) -> None:
         if low is not None and high is not None:
             axes.plot((low, high), (place, place), color=colour, linewidth=3, alpha=0.6, solid_capstyle="butt")
         axes.plot((middle,), (place,), color=colour, marker=sign, markersize=9, linestyle="none")
-        axes.annotate(
-            _judgement(middle, verdict),
-            (max(middle, high or middle), place),
-            (8, 0),
-            textcoords="offset points",
-            va="center",
-            size=SMALL_TEXT,
-        )
+        _write_after_axes(axes, place, _judgement(middle, verdict))
     axes.set_yticks(range(len(figure.labels)), figure.labels)
     for label, ours in zip(axes.get_yticklabels(), figure.ours, strict=True):
         label.set_fontweight("bold" if ours else "normal")
     axes.set_ylim(len(figure.labels) - 0.4, -0.6)
     edges = [edge for value in figure.values for edge in value if edge is not None]
     axes.set_xscale("log")
-    axes.set_xlim(min(edges) / 1.3, max(edges) * 3.6)  # room for the words after the longest interval
+    axes.set_xlim(min(edges) / 1.3, max(edges) * 1.3)
     _plain_ticks(axes, min(edges) / 1.3, max(edges) * 1.3)
-    axes.set_xlabel(f"time compared with {figure.baseline} (left is faster)")
+    axes.set_xlabel(_lines_of(f"time compared with {figure.baseline} (left is faster)"))
+
+
+def _write_after_axes(axes: Any, place: float, text: str) -> None:
+    """Write a row's text at the right end of the axes, where no line of the figure crosses it."""
+    end = axes.get_yaxis_transform()
+    axes.annotate(text, (1.0, place), (8, 0), end, textcoords="offset points", va="center", size=SMALL_TEXT)
 
 
 def _judgement(ratio: float, verdict: str) -> str:
-    """Return the label of an interval: the ratio alone if it shows which is faster."""
-    if verdict == "baseline":
-        return verdict
-    return speed(ratio) if verdict in ("faster", "slower") else f"{speed(ratio)}, {verdict}"
+    """Return the label of an interval: the ratio if it shows which is faster, and the verdict if not."""
+    return speed(ratio) if verdict in ("faster", "slower") else verdict
+
+
+def _lines_of(label: str) -> str:
+    """Break an axis's label into lines that are about as wide as the axes."""
+    return textwrap.fill(label, LETTERS)
 
 
 def _plain_ticks(axes: Any, low: float, high: float) -> None:
@@ -148,7 +166,7 @@ def _plain_ticks(axes: Any, low: float, high: float) -> None:
 
     steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
     shown = [step for step in steps if low <= step <= high]
-    axes.set_xticks(shown[:: max(1, -(-len(shown) // 6))])
+    axes.set_xticks(shown[:: max(1, -(-len(shown) // 5))])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
 
@@ -168,7 +186,7 @@ def _bars(axes: Any, figure: Bars, colours: Colours) -> None:
         if figure.stacked:
             left = [a + b for a, b in zip(left, known, strict=True)]
         else:
-            _write_values(axes, places, values, figure.spans)
+            _write_values(axes, places, values, figure)
     for place, span in enumerate(figure.spans):
         if span:
             axes.plot(span, (place, place), color=INK, linewidth=1.2, marker="|")
@@ -183,16 +201,19 @@ def _bars(axes: Any, figure: Bars, colours: Colours) -> None:
     else:
         axes.set_xlim(left=0)
         axes.margins(x=0.15)
-    axes.set_xlabel(figure.unit)
+    axes.set_xlabel(_lines_of(figure.unit))
     if len(figure.series) > 1 or figure.line:
         below = -BELOW_AXIS / (axes.get_position().height * axes.figure.get_figheight())
         axes.legend(loc="upper left", bbox_to_anchor=(0.0, below), ncols=2, fontsize=SMALL_TEXT)
 
 
-def _write_values(axes: Any, places: list[float], values: Sequence[float | None], spans: Sequence[Any]) -> None:
-    """Write each value after its bar, or after its span if that is longer."""
+def _write_values(axes: Any, places: list[float], values: Sequence[float | None], figure: Bars) -> None:
+    """Write each value after its bar, after its span if that is longer, or after the axes if a line may cross it."""
+    spans: Sequence[Any] = figure.spans
     for number, (place, value) in enumerate(zip(places, values, strict=True)):
-        if value is not None:
+        if value is not None and figure.line:
+            _write_after_axes(axes, place, plain_number(value))
+        elif value is not None:
             end = max(value, spans[number][1]) if spans and spans[number] else value
             axes.annotate(
                 plain_number(value), (end, place), (6, 0), textcoords="offset points", va="center", size=SMALL_TEXT
@@ -227,9 +248,10 @@ def _for_a_page(text: str, number: int, words: str) -> str:
     rest = rest.replace(INK, "currentColor")
     for place, colour in enumerate(PALETTE):  # the page's style makes them lighter in dark mode
         rest = rest.replace(colour, f"var(--c{place}, {colour})")
-    # Wide enough for text of 11 pixels: on narrower screens the figure scrolls.
+    # Text is of 11 to 15 pixels: on narrower screens the figure scrolls.
     width = float(box[0].split()[2]) if box else 0.0
-    least = f'style="min-width:{width * 11 / SMALL_TEXT:.0f}px"'
+    least, most = (width * pixels / SMALL_TEXT for pixels in (11, 15))
+    style = f'style="width:{most:.0f}px;min-width:{least:.0f}px"'
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     role = f'role="img" aria-label="{escape(words, quote=True)}"'
-    return f"<svg {box[0] if box else ''} {least} {role} {names}>{rest.rstrip()}"
+    return f"<svg {box[0] if box else ''} {style} {role} {names}>{rest.rstrip()}"

@@ -28,11 +28,11 @@ th.number, td.number { text-align: right; }
 .figures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); }
 figure { --under: var(--card); margin: 1rem 0; padding: 0.5rem; border-radius: 0.5rem; display: flex;
   flex-direction: column-reverse; justify-content: flex-end; min-width: 0; }
-figure svg { width: 100%; max-width: 40rem; height: auto; }
+figure svg { max-width: 100%; height: auto; }
 /* A card is as wide as its plot; three are side by side or one below the other, without a hole between them. */
-figure:only-child, section > figure { max-width: 41rem; }
-@media (min-width: 60rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: repeat(3, 1fr); } }
-@media (max-width: 60rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: minmax(0, 41rem); } }
+figure:only-child, section > figure { max-width: 41rem; width: fit-content; }
+@media (min-width: 72rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: repeat(3, 1fr); } }
+@media (max-width: 72rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: minmax(0, 41rem); } }
 figcaption { font-weight: 600; padding: 0.25rem; }
 pre { overflow-x: auto; padding: 0.75rem; background: var(--soft); border-radius: 0.5rem; white-space: pre-wrap; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.1rem 1rem; font-size: 0.9rem; }
@@ -44,7 +44,7 @@ dd { margin: 0; }
   :root { color-scheme: light; --line: #0006; --soft: transparent; }
   body { max-width: none; font-size: 9pt; padding: 0; }
   .scroll, figure { overflow: visible; background: none; } .wide::after { display: none; }
-  figure svg { min-width: 0 !important; }
+  figure svg { min-width: 0 !important; } .figures { grid-template-columns: 1fr 1fr !important; }
   th, td { white-space: normal; } nav { display: none; }
   figure, tr, section > p { break-inside: avoid; } thead { display: table-header-group; }
   h2, caption { break-after: avoid; }

@@ -1,4 +1,4 @@
-"""Checked values on their way into variables: all of them, or none."""
+"""Check values, then assign all of them or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MADE_HERE = (slot_layout.MASTER, slot_layout.GATHERED)
 
 @dataclass(frozen=True)
 class Value:
-    """An array that is read when it is needed. `what` says in messages which one it is."""
+    """An array that is read when it is needed. `what` names it in messages."""
 
     what: str
     shape: tuple[int, ...]
@@ -31,9 +31,9 @@ class Value:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One value and the variable that it is for, on any layout or none.
+    """One value and its variable, on any layout or without one.
 
-    `fresh`: nobody has seen the variable yet, so that nothing is lost if another assignment fails.
+    `fresh`: the variable is new, so that nothing is lost if another assignment fails.
     """
 
     variable: Any
@@ -133,7 +133,7 @@ def state_assignments(optimizer: Any, values: StateValues, *, fresh: bool) -> li
 
 
 def _check_no_slot_is_missing(state: live.LiveState, values: StateValues) -> None:
-    """A variable has all of its slots in the file or, never trained, none."""
+    """Check that a variable has all of its slots in the file or, if it was never trained, no slots."""
     for tracked in state.tracked:
         here = [s for s in state.slots if state.find(s, tracked) is not None and s not in MADE_HERE]
         stored = [s for s in here if tracked.name in values.slots.get(s, ())]
@@ -143,7 +143,8 @@ def _check_no_slot_is_missing(state: live.LiveState, values: StateValues) -> Non
 
 
 def settle(optimizer: Any) -> None:
-    """After its state was assigned from where nobody says which variables are in the middle of gathering gradients."""
+    """Update an optimizer after an assignment of its state that does not show which variables are gathering
+    gradients."""
     if live.has_slots_of_keras(optimizer):
         optimizer.mark_what_is_there()
     else:

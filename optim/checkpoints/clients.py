@@ -1,4 +1,5 @@
-"""Several clients (processes) of one DTensor mesh: what only the first of them does, and what it tells the others."""
+"""Several clients (processes) of one DTensor mesh: what only the first of them does, and what it sends to the
+others."""
 
 from __future__ import annotations
 

@@ -58,10 +58,10 @@ def load_checkpoint(
       restore_variables: also assign the stored values to `variables`. Those that were migrated as fresh keep their own
         values and get new slots, and so does what a grown one has beyond the stored shape.
       slot_placement: another placement than the saved one.
-      master_copies: True gives float16 and bfloat16 variables float32 copies though the saved optimizer had none; the
-        slots are widened, and the copies start as the variables. With copies in the checkpoint, it is these from which
-        training goes on, also with `restore_variables=False`.
-      loss_scale: another `loss_scale` than the saved one; a dynamic scale that was not saved starts anew.
+      master_copies: True gives float16 and bfloat16 variables float32 copies even if the saved optimizer did not have
+        them; the slots are widened, and the copies start as the variables. With copies in the checkpoint, training
+        continues from these, also with `restore_variables=False`.
+      loss_scale: another `loss_scale` than the saved one; a dynamic scale that was not saved starts again.
       slot_dtype: another `slot_dtype` than the saved one: None, `"bfloat16"` or `"int8"`. Slots that were stored in
         fewer bits are widened; others are rounded to nearest, or encoded.
       learning_rate: a number, schedule or callable instead of the saved one; needed where that was a schedule of your

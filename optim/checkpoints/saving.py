@@ -61,7 +61,7 @@ def _unwrapped(optimizer: Any) -> Any:
     name = f"{type(inner).__module__}.{type(inner).__name__}"
     if isinstance(getattr(getattr(inner, "inner_optimizer", None), "inner", None), optim.Optimizer):
         raise UnsupportedError(
-            f"{name} keeps a loss scale of its own, which a checkpoint of optim does not hold; give save_checkpoint its"
+            f"{name} keeps its own loss scale, which a checkpoint of optim does not hold; give save_checkpoint its"
             ' `inner_optimizer`, or let the optimizer scale losses itself: loss_scale="dynamic"'
         )
     if isinstance(inner, optim.Optimizer):

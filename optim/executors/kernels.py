@@ -1,4 +1,4 @@
-"""TensorFlow's fused kernels for the rules that have one: a shard updated in place, in one pass over memory.
+"""TensorFlow's fused kernels for the rules that have one: a shard updated in place, reading and writing memory once.
 
 Each function returns the call of one `ResourceApply*` op on local handles. The kernels' own formulas are in
 `tensorflow/core/kernels/training_ops.cc`. Bias corrections and other scalars are computed beforehand in float64, so
@@ -103,6 +103,6 @@ KERNELS: Mapping[type, tuple[Kernel, Callable[[Any], bool]]] = {
 
 
 def kernel_for(rule: Rule, dtype: tf.DType) -> Kernel | None:
-    """Return the fused kernel of a rule for variables of `dtype`, None if there is none."""
+    """Return the fused kernel of a rule for variables of `dtype`, None if TensorFlow lacks it."""
     kernel, fits = KERNELS.get(type(rule), (None, None))
     return kernel if dtype in DTYPES and fits is not None and fits(rule) else None

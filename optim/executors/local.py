@@ -6,7 +6,7 @@ of dtopt's own kernel (`native.py`). Shards that it cannot update use TensorFlow
 thread per device; or, on request, one XLA body per device.
 
 If slots are sharded further than their variable (ZeRO-1), each device updates the part of its shard that it has slots
-for, and writes it into the same shard on the other devices too: dtopt's kernel in the same pass over memory.
+for, and writes it into the same shard on the other devices too: dtopt's kernel while it reads and writes memory once.
 
 The bits of a step: dtopt's kernel rounds every element in the same way, wherever it is in a shard. So for elementwise
 rules the state is the same, bit for bit, on every mesh, layout, slot placement and number of threads. A norm is added

@@ -4,9 +4,9 @@ It is used inside a `tf.function`, in the replicas of a `tf.distribute` strategy
 variables have only some rows.
 
 The op gets the variables' handles, so that TensorFlow orders it among other reads and writes in a function. Scales,
-clipping, weight decay, averages and roundings of master copies happen in its one pass over memory. On a mesh each
-device runs it on its parts (`native/spmd.py`), and finds slots without their handles (`mesh_groups.py`). If slots are
-sharded further than their variable, the last device steps all parts. XLA cannot compile the op, so under XLA the
+clipping, weight decay, averages and roundings of master copies happen while it reads and writes memory once. On a mesh
+each device runs it on its parts (`native/spmd.py`), and finds slots without their handles (`mesh_groups.py`). If slots
+are sharded further than their variable, the last device steps all parts. XLA cannot compile the op, so under XLA the
 portable executor makes the steps.
 """
 

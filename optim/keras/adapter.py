@@ -135,7 +135,7 @@ class Adapter(Saved):
         return self._engine.add_variable_from_reference(model_variable, variable_name, shape, initial_value)
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Make the slots of variables; those that take their gradient as their value (float8) have none."""
+        """Make the slots of variables; those that take their gradient as their value (float8) do not have them."""
         stepped = [v for v in var_list if not takes_gradient(v)]
         if len(stepped) < len(var_list) and (self._engine.gradient_accumulation_steps or 1) > 1:
             raise UnsupportedError("gradients of float8 scales cannot be accumulated; leave it out, or float8")

@@ -40,7 +40,7 @@ class Behaviour:
     def __init__(self, optimizer: Optimizer, keras: ModuleType, generation: str, backend: str, is_new: bool):
         self._optimizer, self._called = optimizer, "Keras 3" if generation == KERAS_3 else "tf_keras"
         self.unlike: list[str] = []
-        """Return what `for_keras` has to say, one message for each difference."""
+        """Return the messages of `for_keras`, one for each difference."""
         self._is_new = is_new
         algorithm = _algorithm(optimizer)
         if algorithm in CLASSES and type(optimizer) is getattr(optim, algorithm):
@@ -64,7 +64,7 @@ class Behaviour:
                 self._pending.setdefault(difference.occasion, []).append(difference)
 
     def look_at(self, gradients: Iterable[Any]) -> list[str]:
-        """What differs with such gradients, each told once."""
+        """Return the differences with such gradients, each only once."""
         if not self._pending:
             return []
         gradients = list(gradients)
@@ -98,7 +98,7 @@ class Behaviour:
 
 
 def _algorithm(optimizer: Optimizer) -> str:
-    """The class of `optim` whose rule updates the variables; empty if none does."""
+    """The class of `optim` whose rule updates the variables; empty if `update_step` does."""
     if optimizer._algorithm.own_step is not None:
         return ""
     return next((c.__name__ for c in type(optimizer).__mro__ if getattr(optim, c.__name__, None) is c), "")

@@ -13,7 +13,7 @@ from optim.lazy import uses_tensorflow
 PACKAGE = "dtopt"
 NAME = "KerasOptimizer"
 ORDER, BY_VARIABLE = "variables", "by variable"
-"""The order of lists of weights in a config. Earlier configs have no such key: their lists are slot by slot."""
+"""The order of lists of weights in a config. Earlier configs lack this key: their lists are slot by slot."""
 
 
 class Configured:
@@ -107,7 +107,7 @@ def _places() -> dict[str, Any]:
 
 
 def class_of(name: str) -> Any:
-    """The class that `name_of` called so; None if it is none of ours."""
+    """The class that `name_of` called so; None for other classes."""
     home, _, plain = name.rpartition(".")
     cls = getattr(_places().get(home), plain, None)
     return cls if cls is not None and _home(cls) == home else None

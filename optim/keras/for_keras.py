@@ -1,6 +1,6 @@
 """`for_keras`: an instance of Keras's own `Optimizer` around an optimizer of `optim`.
 
-Keras takes instances of its own class only. It is imported here only if nothing else has imported one: then it is that
+Keras accepts only instances of its class. It is imported here only if nothing else has imported one: then it is that
 of TensorFlow.
 """
 
@@ -39,20 +39,20 @@ def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
     Args:
       optimizer: any optimizer of `optim` or `optim.legacy`, or of a subclass of yours. What this function, or
         `load_checkpoint`, made on JAX or PyTorch is returned as it is.
-      keras: the module `keras`, `tf_keras` or `tf.keras`; None finds it, if just one of them was imported; if none was,
-        it is `tf.keras`.
+      keras: the module `keras`, `tf_keras` or `tf.keras`; None finds it, if just one of them was imported; without an
+        import, it is `tf.keras`.
 
     Returns:
       An instance of `keras.optimizers.Optimizer`. `inner` is `optimizer`; what Keras does not define (`get_slot`,
       `memory_report`, options such as `clipnorm`, ...) is looked up there. `model.save` keeps configuration and
       state, `load_model` brings both back once `keras_objects` was called. With `loss_scale="dynamic"`, in tf_keras
       with any, it is an instance of Keras's `LossScaleOptimizer`, too, so that `compile` of a float16 model leaves the
-      scaling to it. Where Keras does scale the loss (a constant in Keras 3, unless `compile` is told
+      scaling to it. Where Keras does scale the loss (a constant in Keras 3, unless `compile` gets
       `auto_scale_loss=False`; or you wrap it), `loss_scale` is switched off, with a warning.
 
     Raises:
-      HyperparameterError: `optimizer` is none of ours. UnsupportedError: no Keras, two, or one on another backend than
-        TensorFlow, JAX and PyTorch; on the latter two, an option that has no effect there.
+      HyperparameterError: `optimizer` is not of `optim`. UnsupportedError: no Keras, two, or one on another backend
+        than TensorFlow, JAX and PyTorch; on the latter two, an option that has no effect there.
     """
     keras = _check_backend(keras or _imported_keras())
     if isinstance(optimizer, AnyBackend):
@@ -106,7 +106,7 @@ def _imported_keras() -> ModuleType:
         return import_module(tf.keras.optimizers.Optimizer.__module__.partition(".")[0])
     except ImportError as error:
         raise UnsupportedError(
-            f"neither keras nor tf_keras was imported, and TensorFlow finds none ({error})"
+            f"neither keras nor tf_keras was imported, and TensorFlow finds neither ({error})"
         ) from error
 
 
@@ -158,7 +158,7 @@ def _make_scaling_class(keras: ModuleType) -> type:
 
 
 def _registered(keras: ModuleType, bases: tuple[type, ...]) -> type:
-    """A class under the name that saved models have for all; `from_config` tells which it is."""
+    """A class under the name that all saved models have; `from_config` finds the right one."""
     members = {"_keras": keras, "_adapt": staticmethod(partial(for_keras, keras=keras)), "__reduce__": _reduced}
     cls = type(NAME, bases, {**members, "__doc__": bases[0].__doc__})
     cls.__module__ = __name__

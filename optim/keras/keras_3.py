@@ -54,7 +54,7 @@ class Keras3Adapter(Adapter):
 
     @property
     def loss_scale_factor(self) -> float | None:
-        """The constant that losses are multiplied with; None for none, or one that changes."""
+        """The constant that losses are multiplied with; None without scaling, or if the scale changes."""
         scale = self._engine.loss_scale
         return scale if isinstance(scale, float) else None
 
@@ -71,7 +71,7 @@ class Keras3Adapter(Adapter):
             self.inner.loss_scale = value
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Before Keras 3.10 a LossScaleOptimizer tells what it wraps nothing but this: that it is built now."""
+        """Before Keras 3.10 a LossScaleOptimizer passes only this on to the optimizer inside: that it is built now."""
         caller = sys._getframe(1).f_locals.get("self")
         if isinstance(caller, base_of(self._keras)) and getattr(caller, "inner_optimizer", None) is self:
             self._stop_scaling()
@@ -86,7 +86,8 @@ class Keras3Adapter(Adapter):
         layout: Any = None,
         name: str | None = None,
     ) -> tf.Variable:
-        """As `optim.Optimizer.add_variable`; `layout` raises, replicas of a strategy step alike (`aggregation`)."""
+        """As `optim.Optimizer.add_variable`; `layout` raises, replicas of a strategy take the same step
+        (`aggregation`)."""
         if layout is not None:
             raise UnsupportedError("layout= is for JAX; variables of TensorFlow's optimizers follow their mesh")
         return self._engine.add_variable(shape, dtype, self._initializer(initializer), name)
@@ -103,7 +104,8 @@ class Keras3Adapter(Adapter):
         return self._engine.add_variable_from_reference(reference_variable, name or "var", dims, value)
 
     def add_optimizer_variables(self, trainable_variables: Sequence[Any], name: Any, initializer: Any = "zeros") -> Any:
-        """Slots for each variable: a list for a name, a tuple of lists for several; None where it has none (float8)."""
+        """Slots for each variable: a list for a name, a tuple of lists for several; None if it has no slots
+        (float8)."""
         names = [name] if isinstance(name, str) else list(name)
         is_one = isinstance(initializer, str) or callable(initializer)
         initializers = [initializer] * len(names) if is_one else list(initializer)

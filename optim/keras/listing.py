@@ -50,7 +50,7 @@ ATTRIBUTES = {
 
 
 def variables(engine: Optimizer, *, with_rate: bool) -> list[tf.Variable]:
-    """All state in Keras's order; what Keras has none of comes last.
+    """All state in Keras's order; what Keras lacks comes last.
 
     Args:
       with_rate: whether a constant learning rate is among them, as in Keras 3.
@@ -90,7 +90,7 @@ def path(engine: Optimizer, key: str, variable: tf.Variable) -> str:
 
 
 def by_attribute(engine: Optimizer, name: str) -> list[Any] | None:
-    """The slots that Keras's class has as an attribute of this name, in build order, None where a variable has none;
+    """The slots that Keras's class has as an attribute of this name, in build order, None if a variable lacks it;
     None for another name."""
     slots = engine._state.slots
     slot = next((slot for slot in ATTRIBUTES.get(name, ()) if slot in slots.names), None)

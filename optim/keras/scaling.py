@@ -32,7 +32,7 @@ class ScalesLosses:
     @property
     def inner_optimizer(self) -> Any:
         """None is wrapped; the optimizer of `optim` is `inner`. Keras's callbacks ask whether there is one."""
-        raise AttributeError("the optimizer scales losses itself and wraps none of Keras's")
+        raise AttributeError("the optimizer scales losses itself and does not wrap one of Keras's")
 
     @property
     def dynamic(self) -> bool:

@@ -135,7 +135,7 @@ def new_variable(value: Any, dtype: Any, name: str, layout: dtensor.Layout | Non
     """Return a non-trainable variable: a DVariable with `layout`, or a plain variable if it is None.
 
     Args:
-      value: a numpy array or Python number, or a tensor of the variable's own kind (on the layout's mesh or without
+      value: a numpy array or Python number, or a tensor of the variable's kind (on the layout's mesh or without
         one).
     """
     if layout is None:

@@ -30,7 +30,7 @@ def check(placement: Any) -> Placement:
 
 
 def to_config(placement: Placement) -> Any:
-    """Return a JSON value. A callable becomes `{"callable": name}`, which tells readers what to pass again."""
+    """Return a JSON value. A callable becomes `{"callable": name}`, which shows readers what to pass again."""
     if isinstance(placement, str):
         return placement
     return {"callable": f"{placement.__module__}.{getattr(placement, '__qualname__', type(placement).__name__)}"}

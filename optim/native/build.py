@@ -110,7 +110,7 @@ def ops() -> Recipe:
 
 
 def find(recipe: Recipe) -> Path | None:
-    """Return a library made by this recipe; None if there is none."""
+    """Return a library made by this recipe; None if it does not exist."""
     for path, is_trusted in ((PREBUILT / f"{recipe.name}.so", True), (cached(recipe), False)):
         if (is_trusted or _is_ours(path)) and is_intact(path, recipe.key):
             return path

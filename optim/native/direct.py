@@ -211,7 +211,7 @@ class Held:
 
 
 def hold(tensors: Sequence[Any]) -> Held:
-    """Hold eager tensors; a DTensor stands for its parts on the local devices, in the order of its mesh."""
+    """Hold eager tensors; of a DTensor its parts on the local devices, in the order of its mesh."""
     loaded = _loaded[0]
     return Held(loaded.hold(loaded.runtime().address, [*tensors], 0))
 

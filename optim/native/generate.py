@@ -119,7 +119,7 @@ class Program:
 def program_for(
     rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False
 ) -> Program | None:
-    """Return the program for variables of that rank with these slots, see `trace`; None if there is none.
+    """Return the program for variables of that rank with these slots, see `trace`; None if they have no kernel.
 
     `why_none` explains why.
     """

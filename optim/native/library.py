@@ -167,8 +167,8 @@ def _register(library: Any, names: Sequence[str], dtypes: Sequence[tf.DType] = D
 def _check(module: Any) -> None:
     """Make one step of three numbers to check that the library works with this TensorFlow. Raises RuntimeError.
 
-    It uses no `tf.Variable`: one would belong to the `tf.function` that is being traced, which may create none at a
-    later call.
+    It uses no `tf.Variable`: one would belong to the `tf.function` that is being traced, which may not create one at
+    a later call.
     """
     from optim.rules.sgd import SGDRule
 

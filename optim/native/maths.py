@@ -152,7 +152,7 @@ class Steps:
 
 
 def update_for(rule: Rule, dtype: str) -> Update | None:
-    """Return the kernel's update of an elementwise rule; None if there is none, or none yet."""
+    """Return the kernel's update of an elementwise rule; None if it cannot or does not yet exist."""
     if mode() == "off" or not rule.elementwise or dtype not in ITEMSIZES:
         return None
     made = _updates.get((rule, dtype))

@@ -1,6 +1,6 @@
 """The environment variable DTOPT_KERNELS: whether steps use dtopt's kernel, and whether they wait for its compiler.
 
-`auto` (the default) uses a build that exists; if there is none, another process compiles it while steps run without
+`auto` (the default) uses a build that exists; without one, another process compiles it while steps run without
 it. `build` waits for the compiler. `off` never uses it.
 """
 

@@ -1,1 +1,1 @@
-"""The options that every optimizer takes, one file each: what it says, its check, and the state that it needs."""
+"""The options that every optimizer takes, one file each: its value, its check, and the state that it needs."""

@@ -30,7 +30,7 @@ else:
     )
 
 NOTHING, ANYTHING = 0, 1
-"""Marks of a sum: no gradient was added, or one that may be other than zero anywhere. A larger one stands for rows."""
+"""Marks of a sum: no gradient was added, or one that may be other than zero anywhere. A larger one identifies rows."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Member:
 class Accumulation(Part):
     """The sums of a window of calls.
 
-    Which calls bring a gradient for which variable may differ: the slot `gathered` says of each variable whether any
+    Which calls bring a gradient for which variable may differ: the slot `gathered` shows for each variable whether any
     did, so that a `tf.function` knows of the calls of another, and a checkpoint of the middle of a window is whole.
     Where only rows were added, which dtopt's kernel does in place, it is what the kernel knows these rows by
-    (`gathered.h`); where it does not, after a restart say, the step looks at all of them.
+    (`gathered.h`); if it does not, as after a restart, the step looks at all of them.
     """
 
     options: ClassVar = {
@@ -122,9 +122,9 @@ class Accumulation(Part):
     def gather_eagerly(
         self, tracked: Sequence[Tracked], gradients: Sequence[Any], by_row: Callable[[Tracked], bool]
     ) -> list[Member]:
-        """Add gradients to their sums. Returns the variables of the step that this completes; none if it does not.
+        """Add gradients to their sums. Returns the variables of the step that this completes; empty if it does not.
 
-        `by_row` says of a variable whether a step takes rows of its gradient.
+        `by_row` returns whether the step of a variable takes rows of its gradient.
         """
         counter = self._state.counter(slot_layout.ACCUMULATED_STEPS)
         count = int(counter.peek()) + 1
@@ -203,7 +203,7 @@ class Accumulation(Part):
             self._on(item, add, "add", gradient.dtype)(gradient)
 
     def _on(self, tracked: Tracked, function: Callable[..., Any], *key: Any) -> Callable[..., Any]:
-        """A function of a variable's sum, on meshes a traced one: `layouts/cached_functions.py` tells why."""
+        """A function of a variable's sum, on meshes a traced one: `layouts/cached_functions.py` explains why."""
         if not tf.executing_eagerly() or tracked.layout is None:
             return function
         traced: Callable[..., Any] = self._state.slots.traced((*key, tracked.index), function)

@@ -27,7 +27,7 @@ else:
 
 
 class Averages(Part):
-    """The averages in the slot `average`. `are_in` tells whether `swap` put them into the variables."""
+    """The averages in the slot `average`. `are_in` shows whether `swap` put them into the variables."""
 
     options: ClassVar = {
         "use_ema": Option(
@@ -111,7 +111,8 @@ class Averages(Part):
         return (iterations + 1) % every == 0 if self.option.use_ema and every is not None else False
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-        """Overwrite model variables by their averages, if there are any. Raises UnsupportedError: none was taken."""
+        """Overwrite model variables by their averages, if there are any. Raises UnsupportedError: no average was
+        taken."""
         if not self.is_used:
             return
         self.check_not_swapped("finalize_variable_values")
@@ -127,7 +128,7 @@ class Averages(Part):
         In between `apply_gradients`, `build`, `finalize_variable_values` and `save_checkpoint` raise.
 
         Raises:
-          UnsupportedError: there are no averages, none was taken yet, or inside a `tf.function`.
+          UnsupportedError: there are no averages, no average was taken yet, or inside a `tf.function`.
         """
         # By DTensor's own ops, which queue up behind what is pending on the mesh; a later local step waits for them.
         if not self.is_used:

@@ -1,4 +1,4 @@
-"""What the options of an optimizer have in common."""
+"""The base of the options of an optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Option:
 
 
 class Part:
-    """One option, or a few that belong together: what they say, their check, and the state that they need.
+    """One option, or a few that belong together: their values, their check, and the state that they need.
 
     A part has an attribute for each of its `options`. It is handed what it needs and knows no optimizer.
     """
@@ -26,14 +26,14 @@ class Part:
     options: ClassVar[Mapping[str, Option]] = {}
     """The keyword arguments that it owns, by name."""
     changed: Callable[[], None] = staticmethod(lambda: None)
-    """Called when steps have to go otherwise than before."""
+    """Called when steps must change."""
 
     def get(self, name: str) -> Any:
-        """What an option says now."""
+        """Return the current value of an option."""
         return getattr(self, name)
 
     def config(self) -> dict[str, Any]:
-        """The keyword arguments again, as JSON values, as they are in force now."""
+        """Return the current values of the keyword arguments, as JSON values."""
         return {name: self.get(name) for name in self.options}
 
     def join(self, state: Any, accumulation: Any) -> None:
@@ -44,7 +44,7 @@ class Part:
         self.change(name, value)
 
     def change(self, name: str, value: Any) -> None:
-        """Let an option say something else from the next step on.
+        """Change an option from the next step on.
 
         Raises:
           UnsupportedError: it decides which state there is. HyperparameterError: out of range.

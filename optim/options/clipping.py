@@ -77,7 +77,7 @@ GradientsT = TypeVar("GradientsT", bound=Gradients)
 
 
 def clip(gradients: ClippableT, option: GradientsClipOption) -> ClippableT:
-    """Gradients clipped as `option` says, in its order."""
+    """Return the gradients clipped by `option`, in its order."""
     if option.clip_order == "norm_first":
         return _clip_values(_clip_norms(gradients, option), option)
     return _clip_norms(_clip_values(gradients, option), option)

@@ -22,7 +22,7 @@ class ExecutorChoice(Part):
         ),
         "executor": Option(
             "auto",
-            '`"auto"`: eager steps run shard by shard where they can (`executor_report()` tells), steps inside'
+            '`"auto"`: eager steps run shard by shard where they can (see `executor_report()`), steps inside'
             ' a `tf.function` by portable ops. `"local"` and `"portable"` insist',
         ),
     }

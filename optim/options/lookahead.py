@@ -41,7 +41,7 @@ class Lookahead:
         object.__setattr__(self, "sync_period", count("sync_period", self.sync_period))
         number = to_number("slow_step_size", self.slow_step_size)
         if number is None or not 0 <= number <= 1:
-            raise HyperparameterError(f"slow_step_size must lie in [0, 1], got {self.slow_step_size!r}")
+            raise HyperparameterError(f"slow_step_size must be in [0, 1], got {self.slow_step_size!r}")
         object.__setattr__(self, "slow_step_size", number)
 
 

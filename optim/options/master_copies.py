@@ -72,7 +72,7 @@ class MasterCopies(Part):
 
 
 def target(slots: SlotTable, tracked: Tracked) -> tf.Variable:
-    """What a rule reads and updates: the float32 copy, or the variable where there is none."""
+    """What a rule reads and updates: the float32 copy, or the variable without a copy."""
     master = slots.find(slot_layout.MASTER, tracked)
     return tracked.variable if master is None else master
 

@@ -115,7 +115,7 @@ class EMAOption(_Explicit):
         object.__setattr__(self, "use_ema", bool(self.use_ema))
         momentum = to_number("ema_momentum", self.ema_momentum)
         if momentum is None or not 0 <= momentum <= 1:
-            raise HyperparameterError(f"ema_momentum must lie in [0, 1], got {self.ema_momentum!r}")
+            raise HyperparameterError(f"ema_momentum must be in [0, 1], got {self.ema_momentum!r}")
         object.__setattr__(self, "ema_momentum", momentum)
         if self.ema_overwrite_frequency is not None:
             every = count("ema_overwrite_frequency", self.ema_overwrite_frequency)
@@ -185,6 +185,6 @@ def combine(kind: type[_Option], argument: str, option: Any, keywords: Mapping[s
         if value is None:
             continue
         if name in values and values[name] != value:
-            raise HyperparameterError(f"{name}={value!r} contradicts {argument}, which says {values[name]!r}")
+            raise HyperparameterError(f"{name}={value!r} contradicts {argument}, which has {values[name]!r}")
         values[name] = value
     return replace(kind(), **values)

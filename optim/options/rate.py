@@ -153,7 +153,7 @@ class Rate(Part):
         """The constant rate's variable, or what the schedule or callable gives at `iterations`: float32, as in Keras.
 
         Setting a number assigns the variable, which keeps float64 for steps and for `get_config`; a schedule may be
-        replaced by a schedule or a callable. In an `update_step` of one's own it is float64 for float64 variables.
+        replaced by a schedule or a callable. In a custom `update_step` it is float64 for float64 variables.
         """
         rate = self.source
         if self._value is not None and rate is not self._value:  # the constant's variable
@@ -184,7 +184,7 @@ class Rate(Part):
         return rate() if callable(rate) and not lazy.is_variable(rate) else rate
 
     def at(self, iterations: Any) -> Any:
-        """The rate of the step after `iterations` steps, as `evaluate` gives it; None if there is none."""
+        """The rate of the step after `iterations` steps, as `evaluate` gives it; None if the rate is not known."""
         iterations = self._accumulation.count_of_step(iterations)
         if isinstance(self._value, float) and isinstance(iterations, int):
             rate = float(self._state.counter(slot_layout.LEARNING_RATE).peek())

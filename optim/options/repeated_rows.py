@@ -58,7 +58,7 @@ class RepeatedRows(Part):
         self._doing = check(value)
 
     def check(self, clip: GradientsClipOption, *, accumulates: bool, is_coupled: bool, own_step: str | None) -> None:
-        """Refuse what it cannot be beside.
+        """Refuse options that exclude it.
 
         Args:
           is_coupled: whether weight decay joins gradients. own_step: what updates variables, if no rule does.
@@ -78,6 +78,6 @@ class RepeatedRows(Part):
             )
         if clip.active and CLIP not in self._doing:
             raise UnsupportedError(
-                f'repeated_rows: what is clipped is a sum, of which no part is left to square; say ["{CLIP}",'
+                f'repeated_rows: what is clipped is a sum, of which no part is left to square; use ["{CLIP}",'
                 f' "{SQUARE}"]'
             )

@@ -161,11 +161,11 @@ class Settings:
         self.rate.changed()
 
     def get(self, name: str) -> Any:
-        """What an option says now."""
+        """Return the current value of an option."""
         return self._owners[name].get(name)
 
     def change(self, name: str, value: Any) -> None:
-        """Let an option say something else from the next step on, or raise."""
+        """Change an option from the next step on, or raise."""
         if name in self._of_whole:
             raise UnsupportedError(f"{name} acts on all groups together; set {name} of the Groups, not of a member")
         part = self._owners[name]

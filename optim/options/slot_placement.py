@@ -1,4 +1,4 @@
-"""Where slots lie: `slot_placement`."""
+"""Where slots are stored: `slot_placement`."""
 
 from __future__ import annotations
 

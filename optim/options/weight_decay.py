@@ -63,12 +63,12 @@ class CoupledDecay(RuleWrapper):
 
 
 class WeightDecay(Part):
-    """How much each variable decays; a rule may say something else of some variables than the option does."""
+    """How much each variable decays; a rule may set other amounts for some variables than the option does."""
 
     options: ClassVar = {
         "weight_decay": Option(
             None,
-            "before the update, and after clipping, p ← p · (1 − weight_decay · lr), >= 0; the next two say otherwise",
+            "before the update, and after clipping, p ← p · (1 − weight_decay · lr), >= 0; the next two change that",
         ),
         "decoupled_weight_decay": Option(
             True,
@@ -153,7 +153,7 @@ class WeightDecay(Part):
         return any(variable is other for other in self.variables)
 
     def amount(self, tracked: Tracked) -> float | None:
-        """The weight decay of a variable; None for none."""
+        """The weight decay of a variable; None without decay."""
         if tracked.index not in self._amounts:
             decay = self.weight_decay
             if self._rule is not None:

@@ -155,7 +155,7 @@ class State:
     # Model variables.
 
     def track(self, variables: Iterable[Any], names: Iterable[str] | None = None) -> list[Tracked]:
-        """Track all these model variables, or none of them if one is invalid; tracked ones stay unchanged.
+        """Track all these model variables; if one is invalid, track nothing. Tracked ones stay unchanged.
 
         Raises:
           GradientsError: not a variable. MismatchError: the optimizer was made with a mesh and a variable is not on it.

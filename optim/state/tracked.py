@@ -53,7 +53,7 @@ class Tracked:
     layout: dtensor.Layout | None
     mesh: dtensor.Mesh | None
     layout_text: str | None
-    """`layout` as DTensor writes it: parsing the layout of every gradient would take as long as the rest of the
+    """`layout` as DTensor writes it: parsing the layout of every gradient would last as long as the rest of the
     step."""
 
     shape: tuple[int, ...] | None
@@ -131,7 +131,7 @@ class TrackedVariables:
                 " optimizer. Make a new optimizer for the copy, or call optimizer.build([...]) with"
                 " its variables first"
             )
-        known = ", ".join(str(t) for t in self._items[:5]) or "none yet"
+        known = ", ".join(str(t) for t in self._items[:5]) or "no variable yet"
         more = ", ..." if len(self._items) > 5 else ""
         return (
             f"the optimizer was not built on variable {name!r} (it knows {known}{more}); call optimizer.build([...])"

@@ -248,8 +248,8 @@ class Execution:
         meshes = {t.mesh for t in tracked}
         if len(meshes) > 1:
             raise UnsupportedError(
-                "one tf.function cannot update variables of several meshes, or of a mesh and of none (TensorFlow would"
-                " run an assignment to a plain variable once per device); call apply_gradients eagerly"
+                "one tf.function cannot update variables of several meshes, or of a mesh and of no mesh (TensorFlow"
+                " would run an assignment to a plain variable once per device); call apply_gradients eagerly"
             )
         if meshes != {None}:
             program_order.warn_if_not_kept()

@@ -95,7 +95,7 @@ def conform_all(
       by_kernel: whether this is eager, and dtopt's own kernel can check them.
 
     Returns:
-      The gradients, and the same as dtopt's own kernel has them, if it checked them and none needs a change.
+      The gradients, and the same as dtopt's own kernel has them, if it checked them and no gradient needs a change.
     """
     if not by_kernel:
         conform_them = _conform_by_one if tf.executing_eagerly() else _conform_in_graph
