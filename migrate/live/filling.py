@@ -18,6 +18,7 @@ from migrate.live.cells import Cell
 from migrate.live.selection import Selection
 from migrate.live.variable_matching import Given
 from migrate.matching import choosing
+from migrate.models import loss_scale
 from migrate.state import OptimizerState, StoredVariable
 from optim import slot_layout
 from optim.checkpoints import assigning
@@ -182,6 +183,7 @@ def _scalars(cell: Cell) -> dict[str, float]:
     known: dict[str, float] = {slot_layout.ITERATIONS: state.iterations, slot_layout.ACCUMULATED_STEPS: 0}
     steps = live.values.get("gradient_accumulation_steps")
     is_same = steps and steps == source.values.get("gradient_accumulation_steps")
+    known |= loss_scale.scalars(state)
     known |= {k: v for k, v in state.scalars.items() if is_same or k != slot_layout.ACCUMULATED_STEPS}
     if state.algorithm == "Nadam":
         known[nadam.PRODUCT] = conversions.momentum_product(source, live, state.scalars, state.iterations)

@@ -110,6 +110,7 @@ class Ours(OfOptim):
         kept, own = live.state_of(self._optimizer).scalars, {} if self._rule is None else self._rule.scalars
         known = {name: values[name] for name in (slot_layout.ITERATIONS, slot_layout.ACCUMULATED_STEPS)}
         known |= {name: values.get(name, initial) for name, initial in own.items()}
+        known |= {name: values[name] for name in loss_scale.SCALARS if name in values}
         keys = {name: next((k for k in (self._key(name), name) if k in kept), None) for name in known}
         return [(name, kept[key], known[name]) for name, key in keys.items() if key is not None]
 

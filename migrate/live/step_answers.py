@@ -233,6 +233,11 @@ def of_whole(state: OptimizerState, framework: str, source: Rule, live: Rule, sc
     if factors.BY_NAME[factors.LOSS_SCALE].answers[framework] == factors.UNKNOWN:
         if have is not None:
             yield f"the loss scale is {have} in the source, and the live optimizer does not show one"
+    elif have and scaling and have.has_lost_scale:
+        yield (
+            f"the source does not store its current loss scale: the live optimizer keeps its own ({scaling}), so an"
+            " overflow may make it skip other steps"
+        )
     elif (have is None) != (scaling is None) or (have and scaling and not have.fits(scaling)):
         yield (
             f"the loss scale is {have or 'none'} in the source and {scaling or 'none'} around the live optimizer, which"

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from migrate.bytes.arrays import LazyArray
 from migrate.models.normalized_config import Layer, leaves
 from migrate.state import OptimizerState
+from optim import slot_layout
 
 DEFAULT_SCALE, DEFAULT_GROWTH = 2.0**15, 2000
 MIXED = "mixed_float16"
+SCALARS = (slot_layout.LOSS_SCALE, slot_layout.FINITE_STEPS)
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class LossScale:
         if keeps_count or not self.since:
             return []
         return [
-            f"the loss scale grows {self.since} steps later, because an .h5 does not store the steps since its last"
-            " change; a .keras does"
+            f"the loss scale grows {self.since} step{'s' * (self.since != 1)} later, because an .h5 does not store the"
+            " steps since its last change; a .keras does"
         ]
 
 
@@ -92,6 +94,13 @@ def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:
     return int(steps[0].load()), float(scales[0].load())
 
 
+def scalars(state: OptimizerState) -> dict[str, float]:
+    """Return the current scale and the steps since its last change under `optim`'s names, if the source stores them."""
+    stored = kept(state.unmapped)
+    found = {} if stored is None else {slot_layout.FINITE_STEPS: float(stored[0]), slot_layout.LOSS_SCALE: stored[1]}
+    return found | {name: state.scalars[name] for name in SCALARS if name in state.scalars}
+
+
 @dataclass(frozen=True)
 class Scaling:
     """How a loss is scaled: the steps until a dynamic scale grows (None for a constant one), and the current scale
@@ -103,6 +112,11 @@ class Scaling:
     def __str__(self) -> str:
         how = "constant" if self.growth is None else f"dynamic, doubled after {self.growth} steps"
         return f"{how}, now {self.now:g}" if self.now is not None else how
+
+    @property
+    def has_lost_scale(self) -> bool:
+        """Whether the scale changes while training, and nothing shows its current value."""
+        return self.growth is not None and self.now is None
 
     def fits(self, other: Scaling) -> bool:
         """Whether both scale in the same way, as far as it is known."""
@@ -123,6 +137,8 @@ def of_state(state: OptimizerState) -> Scaling | None:
     """The scaling of a source: from its arguments, its optimizer's wrapper, its model's policy, or dtopt's own
     record."""
     own, source = of_arguments(state.hyperparameters), state.source
+    if own is not None and own.growth is not None:
+        own = replace(own, now=state.scalars.get(slot_layout.LOSS_SCALE))
     if own is not None or source is None:
         return own
     if source.loss_scaling is not None:

@@ -404,6 +404,27 @@ def test_inside_a_loss_scale_optimizer() -> None:
     assert int(inner.iterations) == state.iterations
 
 
+@pytest.mark.parametrize("scale", [2.0**13, 2.0**15])
+def test_the_current_loss_scale_is_restored_or_named(scale: float, tmp_path: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    import optim
+
+    source, live = (optim.Adam(0.1, loss_scale="dynamic") for _ in range(2))
+    variable = tf.Variable([1.0, 2.0], name="w")
+    while float(source.scale_loss(1.0)) > scale:
+        source.apply_gradients([(tf.constant([np.inf, 1.0]), variable)])
+    source.apply_gradients([(tf.constant([scale, scale]), variable)])
+    optim.save_checkpoint(tmp_path / "c", source, [variable])
+    assert migrate.restore(tmp_path / "c", live, [variable]).fidelity == EXACT
+    assert float(live.scale_loss(1.0)) == scale
+    wrapper = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1))
+    report = migrate.restore(tmp_path / "c", wrapper, [keras.Variable([1.0, 2.0], name="w")])
+    assert [r for r in report.reasons if "loss scale" in r] == [r for r in report.reasons if scale != 2.0**15]
+    assert (report.fidelity == EXACT) == (scale == 2.0**15)
+
+
 # All or nothing.
 
 
