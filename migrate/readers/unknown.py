@@ -86,6 +86,8 @@ def _description(path: str) -> str:
         )
     if files.is_folder(path):
         return f"{path} is of no known format: a folder that contains no checkpoint. dtopt reads {READ}"
+    if not files.is_file(path):
+        return f"{path} is not a regular file: it may be a pipe or a device. Give a file, a folder or a prefix"
     with files.opened(path) as file:
         start = file.read(16)
     return f"{path} is of no known format: it begins with {start!r}. dtopt reads {READ}"

@@ -133,7 +133,7 @@ def _by_tensorflow(
     for device, placed in rest.items():  # made in one thread: several would only wait for Python's lock
         with tf.device(device):
             for i, shard in placed:
-                kernel = shard_step.only_kernel(work, shard, i) if gradients.is_clipped else None
+                kernel = shard_step.only_kernel(work, shard, i) if gradients.has_no_pending else None
                 if kernel is not None:
                     gradient, numbers, _ = arguments(device, i, shard)
                     calls[device].append(kernel(work.rule(i), shard.variable, shard.slots, gradient, numbers))

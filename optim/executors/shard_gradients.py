@@ -122,7 +122,7 @@ class ShardGradients:
         """Return None: the host knows everything pending."""
 
     @property
-    def is_clipped(self) -> bool:
+    def has_no_pending(self) -> bool:
         """Whether nothing is pending, so that `part` computes nothing."""
         return self.factors is None and self.limit is None
 
@@ -135,13 +135,13 @@ class ShardGradients:
 
     def clip_values(self, limit: float) -> ShardGradients:
         if self.limit is not None:
-            self._without_limit()
+            self._apply_pending()
         return ShardGradients(self._tensors, self._selection, self.factors, limit, self._squares)
 
     def scale(self, factors: list[float]) -> ShardGradients:
         """Multiply by a factor each. Factors of two calls are multiplied in float64, the gradients only once."""
         if self.limit is not None:
-            self._without_limit()
+            self._apply_pending()
         if self.factors is not None:
             factors = [a * b for a, b in zip(self.factors, factors, strict=True)]
         return ShardGradients(self._tensors, self._selection, factors, None, self._squares)
@@ -150,12 +150,12 @@ class ShardGradients:
         """Return the sum of squares of each gradient: NaN or infinite if one of its elements is (in float64: above
         1e154)."""
         if self.limit is not None:
-            self._without_limit()
+            self._apply_pending()
         squares = self._square_sums()
         if self.factors is None:
             return squares
         if not all(map(math.isfinite, squares)):  # too large, possibly only before they are scaled down
-            self._without_limit()
+            self._apply_pending()
             return self._square_sums()
         return [square * factor * factor for square, factor in zip(squares, self.factors, strict=True)]
 
@@ -188,7 +188,7 @@ class ShardGradients:
     def maximum(self, a: float, b: float) -> float:
         return a if math.isnan(a) else max(a, b)
 
-    def _without_limit(self) -> None:
+    def _apply_pending(self) -> None:
         """Apply everything pending, once for all users of this object."""
         assert not any(isinstance(rows, Held) for rows in self._tensors.rows.values()), "norms need sums"
         self.cast()

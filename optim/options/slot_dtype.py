@@ -67,6 +67,8 @@ class SlotDtype(Part):
 
         Raises MismatchError: the variable is computed in more bits than float32.
         """
+        if self.slot_dtype is None:
+            return usual
         variable = tracked.variable
         name = self.name_of(slot, variable.dtype.name, math.prod(variable.shape.as_list()), str(tracked))
         return usual if name is None else tf.as_dtype(name)

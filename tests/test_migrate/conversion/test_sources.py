@@ -18,7 +18,7 @@ from migrate.conversion import error_boundary, inspection
 from migrate.errors import ContradictionError, DamagedFileError, UnknownFormatError
 from migrate.proof import verification
 from migrate.writers import slots
-from optim.errors import UnsupportedError
+from optim.errors import HyperparameterError
 from tests.places import CORPUS
 
 H5 = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
@@ -123,7 +123,7 @@ def test_messages_are_one_short_line_without_control_characters() -> None:
 
 def test_what_no_optimizer_takes_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     for name, value in (("beta_1", 1.5), ("learning_rate", -1.0), ("epsilon", -1e-3), ("decay", -0.5)):
-        with pytest.raises(UnsupportedError, match=name):
+        with pytest.raises(HyperparameterError, match=name):
             migrate.migrate_checkpoint(H5, tmp_path / "out", overrides={name: value})
     assert not (tmp_path / "out").exists()
 

@@ -345,31 +345,36 @@ def test_every_built_in_rule_with_sums_is_tested_on_several_blocks() -> None:
     assert max(int(np.prod(shape)) for shape in SHAPES) > 2 * 32 * 1024
 
 
-@NATIVE
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
-def test_what_muon_leaves_to_adam(traced: bool, mode: str) -> None:
-    """Whatever its rank; matrices that are made orthogonal run on TensorFlow's ops, in the same step."""
-    rule, shapes = optim.Muon()._rule, [(5,), (40, 3), (6, 4), ()]
+def test_the_kernel_of_muon_follows_the_slots() -> None:
+    """What Muon leaves to Adam has a kernel, whatever its rank."""
+    rule = optim.Muon()._rule
     one = program_for(rule, 1)
     assert one is not None
     assert program_for(rule, 2, ["m", "v"]) == one
     assert program_for(rule, 2, ["m"]) is None
+
+
+@NATIVE
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize(
+    ("algorithm", "kernels"),
+    [(optim.Muon, ["native", "native", "ops", "native"]), (optim.SOAP, ["ops", "ops", "ops", "native"])],
+    ids=["Muon", "SOAP"],
+)
+def test_what_rules_of_matrices_leave_to_adam(algorithm: Any, kernels: list[str], traced: bool, mode: str) -> None:
+    """Matrices run on TensorFlow's ops, in the same step; SOAP has a kernel for scalars alone."""
+    shapes = [(5,), (40, 3), (6, 4), ()]
     found = []
     for executor in ("auto", "portable"):
         random = np.random.default_rng(8)
         names = ["bias", "embedding", "kernel", "scale"]
         variables = [tf.Variable(random.normal(size=s), name=n) for s, n in zip(shapes, names, strict=True)]
-        optimizer = optim.Muon(0.1, executor=executor, global_clipnorm=0.5)
+        optimizer = algorithm(0.1, executor=executor, global_clipnorm=0.5)
         step = in_function(optimizer, variables) if traced else None
         for _ in range(3):
             gradients = [tf.constant(random.normal(size=shape)) for shape in shapes]
             step(gradients) if step else optimizer.apply_gradients(zip(gradients, variables, strict=True))
         found.append([*variables, *optimizer.variables])
         if executor == "auto":
-            assert [optimizer.executor_report().kernels[v.name.removesuffix(":0")] for v in variables] == [
-                "native",
-                "native",
-                "ops",
-                "native",
-            ]
+            assert [optimizer.executor_report().kernels[v.name.removesuffix(":0")] for v in variables] == kernels
     assert_close(*found, 1e-11)

@@ -265,7 +265,7 @@ def test_the_local_step_reads_gradients_once_more_and_writes_none(mesh_2: Any, m
     reads = []
     original = ShardGradients._add_up
     monkeypatch.setattr(ShardGradients, "_add_up", lambda self: reads.append(self) or original(self))
-    monkeypatch.setattr(ShardGradients, "_settle", lambda self: pytest.fail("gradients were rewritten"))
+    monkeypatch.setattr(ShardGradients, "_apply_pending", lambda self: pytest.fail("gradients were rewritten"))
     layout = dtensor.Layout(["x"], mesh_2)
     var = variable(np.zeros(4), layout, "w")
     optimizer = optim.SGD(1.0, loss_scale=8.0, global_clipnorm=1.0, executor="local")

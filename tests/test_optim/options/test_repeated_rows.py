@@ -262,7 +262,7 @@ def test_only_rows_that_are_named_are_updated(how: str, mode: str, monkeypatch: 
         ({"repeated_rows": "clip"}, HyperparameterError, "repeated_rows must be a sequence"),
         ({"repeated_rows": ["cube"]}, HyperparameterError, "repeated_rows must be a sequence"),
         ({"repeated_rows": ["clip"], "gradient_accumulation_steps": 2}, UnsupportedError, "gathers sums"),
-        ({"repeated_rows": ["square"], "clipnorm": 1.0}, UnsupportedError, r'say \["clip", "square"\]'),
+        ({"repeated_rows": ["square"], "clipnorm": 1.0}, UnsupportedError, r'use \["clip", "square"\]'),
         (
             {"repeated_rows": ["square"], "weight_decay": 0.1, "decoupled_weight_decay": False},
             UnsupportedError,
