@@ -147,7 +147,8 @@ def start(recipes: Sequence[tuple[Recipe, Path]]) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
         start_new_session=True,
     )
     assert process.stdin is not None

@@ -83,7 +83,7 @@ def test_a_model_of_keras_clips_in_fit() -> None:
     x = np.zeros((2, 4, FEATURES), np.float32)
     model(x)
     before = np.array(model.attention.query_dense.kernel)
-    model.compile(optim.for_keras(optim.Muon(0.1, weight_decay=None, adam_weight_decay=None)), "mse")
+    model.compile(optim.for_keras(optim.Muon(0.1, weight_decay=None, adam_weight_decay=None), keras), "mse")
     model.fit(x, x, epochs=1, verbose=0)  # whose gradients of kernels are zero
     np.testing.assert_allclose(
         np.array(model.attention.query_dense.kernel), before * np.array([0.5, 1.0])[:, None], rtol=1e-6
