@@ -21,7 +21,7 @@ MEANING = {
     NAME: "read from names in the source",
     HINT: "given with --optimizer-config, --variables or --generation",
     SET: "given with --set",
-    RELEASE: "the release that wrote it has no other",
+    RELEASE: "implied by the release that wrote it",
     DEFAULT: "not in the source: assumed",
     COMPUTED: "not in the source: computed",
     UNINTERPRETED: "in the source, and not understood",

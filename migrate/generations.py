@@ -56,7 +56,7 @@ class Generation:
     has_tf_train_names: bool = _trait("classes, arguments and slots are called as in tf.train")
     unsaved: tuple[str, ...] = _trait("arguments that no config has", ())
     options: tuple[str, ...] = _trait(
-        "options that a config may name besides an algorithm's own; `clipnorm` stands for all three limits",
+        "options that a config may name in addition to an algorithm's arguments; `clipnorm` means all three limits",
         ("clipnorm", "decay"),
     )
     keywords: tuple[str, ...] = _trait("what `**kwargs` of a constructor may hold; `schedule_decay` is Nadam's", ())

@@ -277,7 +277,7 @@ class OptimizerState:
       source: the reader's result; None for a slot-variable checkpoint.
       origins: the source of every value that the next step depends on.
       warnings: notes for the user that do not affect the fidelity.
-      opened: the files that it was read from, some of which are read later; None if there are none.
+      opened: the files that it was read from, some of which are read later; None without a source.
       parts: what is left to the live model, if that differs from the source's.
     """
 

@@ -54,7 +54,7 @@ class Slot:
 
 
 def slot_dims(like: str | int, rank: int) -> tuple[int, ...] | None:
-    """Return which dims of its variable a slot has, or None if a variable of that rank has no such slot.
+    """Return which dims of its variable a slot has, or None if a variable of that rank lacks the slot.
 
     Args:
       like: `"variable"` all dims; `"scalar"` no dims; `"rows"` and `"columns"` all but the last, or but the one before
@@ -112,7 +112,7 @@ class Rule:
         return False
 
     def slot_dims(self, slot: Slot, shape: Sequence[int], names: Sequence[str]) -> tuple[int, ...] | None:
-        """Return which dims a slot has of a variable with that shape and these `names`; None if it has no such slot."""
+        """Return which dims a slot has of a variable with that shape and these `names`; None if it lacks the slot."""
         return slot_dims(slot.like, len(shape))
 
     def weight_decay(self, given: float | None, shape: Sequence[int], names: Sequence[str]) -> float | None:

@@ -54,8 +54,8 @@ FORMS = {word: re.compile(rf"\b(?:{forms})\b", re.IGNORECASE) for word, forms in
 CODE = re.compile(
     r"```.*?```|`[^`]*`|--set \S+|\S+=none|https?://\S+"
     r"|\"none\"|\b(?:background|display|fill|max-width|stroke): none|default-src 'none'"  # HTML, CSS and SVG
-    # the command, and keys of its results
-    r"|(?:--|bench )roof|\broof\.json|\broof: |\broof $|\broofs?:|\"roofs\"|\bbeside:",
+    # the command, and keys of results and reports
+    r"|(?:--|bench )roof|\broof\.json|\broof: |\broof $|\broofs?:|\"roofs\"|\bbeside:|\bdoubt:",
     re.DOTALL,
 )
 """Code in a text, which no word of the style guide can replace."""

@@ -72,21 +72,21 @@ def find(class_name: str) -> Algorithm:
             return algorithm
     if plain in (*wrappers.LOSS_SCALE, *wrappers.SETTINGS):
         raise MissingHintError(
-            f"{plain} wraps the optimizer; say the class of the one in it with --set class_name=CLASS, and what {plain}"
-            " itself has to be told is asked for"
+            f"{plain} wraps another optimizer. Name the class of the inner optimizer with --set"
+            f" class_name=CLASS; dtopt then asks for the settings of {plain}"
         )
     if _IN_MODULE.match(plain):
         raise UnsupportedError(
-            f"the optimizer is said to be {class_name!r}: say the class without its module, as in"
-            f" --set class_name={plain.rpartition('.')[2]}"
+            f"the optimizer class is given as {class_name!r}. Give the class without its module, as in --set"
+            f" class_name={plain.rpartition('.')[2]}"
         )
     known = ", ".join(a.name for a in ALGORITHMS)
     if plain in optim.__all__:
         raise UnsupportedError(
-            f"the optimizer is {class_name!r}, whose state this dtopt does not read; it carries that of {known}. Begin"
-            f" anew from the weights, with optim.{plain} or the class that wrote it"
+            f"this dtopt cannot read the state of {class_name!r}; it reads the state of {known}. Restart from"
+            f" the weights, with optim.{plain} or with the original class"
         )
     raise UnsupportedError(
-        f"the optimizer is {class_name!r}, whose rule is not known here; this dtopt knows those of {known}. To carry"
-        " its state for a rule of your own, add --set own_rule=true"
+        f"this dtopt does not know the rule of {class_name!r}; it knows the rules of {known}. To migrate the"
+        " state for a custom rule, add --set own_rule=true"
     )

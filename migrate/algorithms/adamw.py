@@ -27,9 +27,10 @@ def _check(config: Config, generation: str, versions: Versions) -> str | None:
     if not ADAMW.may_be(DEFECT, candidates(generation, versions)):
         return None
     return (
-        "optimizers.experimental.AdamW of TF 2.9 multiplied the weights by weight_decay times the learning rate at"
-        " every step, which nearly sets them to zero: a defect that is not reproduced, and this source shows no sign"
-        " of a later release. No correct optimizer goes on as it did; start AdamW anew from the weights"
+        "optimizers.experimental.AdamW of TF 2.9 multiplied the weights by weight_decay times the learning"
+        " rate at every step, which nearly sets them to zero. dtopt does not reproduce this defect, and the"
+        " source shows no sign of a later release. No correct optimizer continues that run; start a new AdamW"
+        " from the weights"
     )
 
 

@@ -107,14 +107,14 @@ def setting(name: str, config: Mapping[str, Any]) -> str:
 
 
 def as_keras(
-    class_name: str, config: Mapping[str, Any], generation: str, is_stored: bool = False, told: str = ""
+    class_name: str, config: Mapping[str, Any], generation: str, is_stored: bool = False, user_class: str = ""
 ) -> tuple[str, dict[str, Any]]:
     """Return class and config of Keras or tf.train, with options of `optim` for what these do not have.
 
     Args:
       is_stored: whether the source itself specifies the class. If so, a class whose config does not specify how much
         weights decay is another class.
-      told: the class that the user specifies in addition.
+      user_class: the class that the user specifies as well.
 
     Raises:
       UnsupportedError: MultiOptimizer, with no state or several; a class that decays weights and does not specify how
@@ -124,29 +124,30 @@ def as_keras(
     plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
     if plain == MULTIPLE and traits(generation).has_multi_optimizer:
         raise UnsupportedError(
-            "the optimizer is MultiOptimizer, which has several, each for some of the variables, and a target has one."
-            " In the program that has it, or where keras.saving.load_model loads it, save them by name,"
-            " tf.train.Checkpoint(model=model, first=optimizer.optimizers[0], second=optimizer.optimizers[1]), and"
-            " migrate each with --optimizer first or --optimizer second and its own --optimizer-config"
+            "the optimizer is MultiOptimizer, which contains several optimizers, each for some of the"
+            " variables; a target has one. Load the model in its program, or with keras.saving.load_model, and"
+            " save the optimizers by name: tf.train.Checkpoint(model=model, first=optimizer.optimizers[0],"
+            " second=optimizer.optimizers[1]). Then migrate each one with --optimizer first or --optimizer"
+            " second and its --optimizer-config"
         )
     if not traits(generation).is_extended_by_addons:  # later ones have classes of the same names
         return class_name, own
     if plain == MULTIPLE:
         raise UnsupportedError(
-            "the optimizer is MultiOptimizer, of which TensorFlow Addons saves the number of steps and nothing of the"
-            " optimizers in it, in any format: there are no slots to carry. A program that still has them can save them"
-            " by name, tf.train.Checkpoint(model=model, base=first, head=second), of which each is migrated with"
-            " --optimizer base or --optimizer head and its own --optimizer-config; else begin with new ones over the"
-            " same variables, which optimizer_specs in its config names"
+            "the optimizer is MultiOptimizer, and TensorFlow Addons saves only its number of steps: no file"
+            " contains the slots of its optimizers. If a program still has the optimizers, save them by name,"
+            " tf.train.Checkpoint(model=model, base=first, head=second), and migrate each one with --optimizer"
+            " base or --optimizer head and its --optimizer-config. If not, start new optimizers for the"
+            " variables that optimizer_specs in the config lists"
         )
     if plain == EXTENDED and own:
         if "weight_decay" not in own:
             raise UnsupportedError(
-                f"the optimizer is {EXTENDED} and its config says no weight_decay, which TensorFlow Addons always saves"
-                " of what it lets decay: it was altered, or is of another class of that name, whose state is carried"
-                f" for a rule of your own with {confirming('own_rule', True)}"
+                f"the optimizer is {EXTENDED} without weight_decay in its config, which TensorFlow Addons"
+                " always saves. The file was altered, or this is another class of that name. To migrate the"
+                f" state for a custom rule, add {confirming('own_rule', True)}"
             )
-        made = _extended(own, told)
+        made = _extended(own, user_class)
         if made is not None:
             return DECAYED.get(made, made), _decayed(own, {"weight_decay": PER_STEP})
     decays = {"weight_decay": PER_STEP} if plain in DECAYED else {"weight_decay_rate": PER_RATE}
@@ -177,8 +178,8 @@ def _extended(config: Mapping[str, Any], told: str) -> str | None:
     if said is None:
         ways = " or ".join(confirming("class_name", name) for name in _BY_NAME)
         raise MissingHintError(
-            f"the optimizer is {EXTENDED}, as TensorFlow Addons calls all that it lets decay, and its config is that of"
-            f" {' and of '.join(_BY_NAME)}: say which with {ways}"
+            f"the optimizer is {EXTENDED}, the name that TensorFlow Addons gives every class with weight"
+            f" decay. Its config fits {' and '.join(_BY_NAME)}: choose with {ways}"
         )
     return said
 
@@ -213,15 +214,19 @@ def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tupl
     plain = class_name.rpartition(">")[2]
     decayed = next((name for name, inner in DECAYED.items() if inner == taken), taken)
     if plain == EXTENDED and decayed in _EXTENDED_BY:
-        text = f"the class is {plain}, as TensorFlow Addons calls all that it lets decay: taken for that of {taken}"
+        text = (
+            f"the class is {plain}, the name that TensorFlow Addons gives every class with weight decay; dtopt"
+            f" assumes {taken}"
+        )
         return text, confirming("class_name", decayed)
     is_registered = is_stored and traits(generation).registers_addons
     if is_registered and plain == "LARS":
-        text = "the source calls the class LARS, which tf-models and others have: taken for that of tf-models-official"
+        text = "the class is LARS, a name that tf-models and other packages use; dtopt assumes tf-models-official"
         return text, confirming("class_name", plain)
     if is_registered and class_name == "Custom>AdamWeightDecay":
         text = (
-            f"a program registered the class {plain}, as autokeras does: taken for that of transformers and tf-models"
+            f"a program registered the class {plain}, as autokeras does; dtopt assumes the one of transformers"
+            " and tf-models"
         )
         return text, confirming("class_name", plain)
     if is_registered and plain in ADDONS and not is_known(class_name):
@@ -229,7 +234,9 @@ def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tupl
     if not plain.startswith(DISTRIBUTED):
         return "", ""
     inner = plain.removeprefix(DISTRIBUTED)
-    text = f"the class is {plain}, as Horovod calls {inner} when it averages its gradients: taken for {inner}"
+    text = (
+        f"the class is {plain}, the name that Horovod gives {inner} when it averages gradients; dtopt assumes {inner}"
+    )
     return text, confirming("class_name", inner)
 
 
@@ -242,8 +249,8 @@ def summed(name: Any) -> str:
     if not isinstance(name, str) or not name.startswith(DISTRIBUTED):
         return ""
     return (
-        f"the optimizer is named {name}, as Horovod does: with a backward_passes_per_step above 1 it steps with sums of"
-        " several batches, and counts each of them; taken for 1"
+        f"the optimizer is named {name}, as Horovod names it. With backward_passes_per_step above 1, a step"
+        " uses the sum of several batches and each batch counts as a step; dtopt assumes 1"
     )
 
 
@@ -254,9 +261,9 @@ def unregistered(what: str, class_name: str) -> str:
       what: the thing that is of this class.
     """
     return (
-        f"the source calls {what} {class_name}, and TensorFlow Addons would say"
-        f" {PACKAGE}>{class_name.rpartition('>')[2]}: it may be somebody else's of that name, and is taken for that of"
-        " Addons"
+        f"the source calls {what} {class_name}; TensorFlow Addons would write"
+        f" {PACKAGE}>{class_name.rpartition('>')[2]}. It may be a custom class of that name; dtopt assumes the"
+        " one of Addons"
     )
 
 
@@ -265,8 +272,8 @@ def rate_doubt(class_name: str, rate: Any) -> str:
     if class_name.rpartition(">")[2] != BERT or isinstance(rate, Mapping):
         return ""
     return (
-        f"learning_rate is {rate!r}, and BERT's create_optimizer warms the rate up and then lets it fall in the"
-        " graph: give the schedule as learning_rate in --optimizer-config"
+        f"learning_rate is {rate!r}, but BERT's create_optimizer changes the rate in the graph: it warms it up"
+        " and then decays it. Give the schedule as learning_rate in --optimizer-config"
     )
 
 
@@ -276,11 +283,15 @@ def hidden(class_name: str, generation: str) -> Mapping[str, str]:
         return {}
     plain = class_name.rpartition(">")[2]
     amount = PER_STEP if plain in DECAYED else PER_RATE if plain in ("AdamWeightDecay", BERT) else None
-    unsaid = {} if amount is None else {amount: f"nothing says how much weights decay under {plain}: taken as not"}
+    unsaid = (
+        {}
+        if amount is None
+        else {amount: f"the source does not contain the weight decay of {plain}; dtopt assumes no decay"}
+    )
     if plain != "AdamWeightDecay":
         return unsaid
     return {
         **unsaid,
-        "clipnorm": "the class AdamWeightDecay of tf-models clips all gradients together, --set global_clipnorm=1.0,"
-        " and does not save that, the one of transformers does not clip: taken as no",
+        "clipnorm": "AdamWeightDecay of tf-models clips all gradients together (--set global_clipnorm=1.0) and does not"
+        " save that; the class of transformers does not clip. dtopt assumes no clipping",
     }

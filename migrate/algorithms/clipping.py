@@ -25,7 +25,7 @@ def put_in(config: Mapping[str, Any], releases: Releases, out: Arguments) -> Non
     if len(limits) > 1 and facts.TOGETHER.of(releases) == facts.ONE:
         first, *others = limits
         out.warnings.append(
-            f"{first} and {', '.join(others)} are set: this generation applied {first} alone, and so is carried"
+            f"{first} and {', '.join(others)} are set: this generation applied only {first}, and so does the target"
         )
         limits = {first: limits[first]}
     if facts.IN_FIT.of(releases) != facts.CLIPS:
@@ -37,7 +37,7 @@ def put_in(config: Mapping[str, Any], releases: Releases, out: Arguments) -> Non
         limit = limits.pop("clipnorm")
         limits.setdefault("global_clipnorm", limit)
         out.warnings.append(
-            "clipnorm limited the norm over all gradients in this generation: carried as global_clipnorm"
+            "clipnorm limited the norm over all gradients in this generation: migrated as global_clipnorm"
         )
     out.values.update(limits)
 
@@ -56,13 +56,13 @@ def as_dtensor(config: Mapping[str, Any], is_sure: bool, out: Arguments) -> dict
         for key in idle:
             out.doubt(
                 key,
-                f"{key} is set, and nothing says whether it acted: DTensor's optimizers of TF 2.9 ignored it, and"
-                " those under a tf.distribute strategy did not",
+                f"{key} is set, but the source does not show whether it acted: DTensor's optimizers of TF 2.9"
+                " ignored it, those under a tf.distribute strategy did not",
                 confirm=f"{confirming(key, config[key])} or {confirming(key, None)}",
             )
         return dict(config)
     if idle:
-        out.warnings.append(f"{', '.join(idle)}: left out, as DTensor's optimizers of this generation ignored them")
+        out.warnings.append(f"{', '.join(idle)}: removed, because DTensor's optimizers of this generation ignored them")
     return {key: value for key, value in config.items() if key not in idle}
 
 
@@ -73,7 +73,7 @@ def _check_known(limits: Mapping[str, float], releases: Releases, out: Arguments
     if limit is not None and is_said and facts.GLOBAL.of(releases) == facts.LACKS:
         out.doubt(
             "global_clipnorm",
-            "global_clipnorm is set, which no release of that generation has: TF 2.4 brought it",
+            "global_clipnorm is set, but this generation does not have it: it is new in TF 2.4",
             confirm=f"{confirming('global_clipnorm', limit)} or {confirming('global_clipnorm', None)}",
         )
 
@@ -88,11 +88,11 @@ def _check_above_zero(limits: Mapping[str, float], releases: Releases, out: Argu
     for key, value in limits.items():
         told = out.origins.get(key)
         if value <= 0 and acts and (told is None or told.kind != SET):
-            zero = "with which this generation makes every gradient zero, and optim has no such limit"
+            zero = "with which this generation makes every gradient zero; optim cannot do that"
             raise UnsupportedError(
                 f"{key} is {value:g} in the optimizer's config,"
-                f" {'which this generation does not take for none' if value else zero};"
-                f" to go on without one, say {confirming(key, None)}"
+                f" {'which this generation does not treat as no limit' if value else zero}. To continue without"
+                f" a limit, use {confirming(key, None)}"
             )
 
 
@@ -103,8 +103,8 @@ def _may_be_idle(limits: Mapping[str, float], out: Arguments) -> None:
     for key, value in limits.items():
         out.doubt(
             key,
-            f"{key} is set, and nothing says whether it acted: before TF 2.4 apply_gradients in a loop of one's own"
-            " did not clip, and in TF 2.0 and 2.1 fit did not",
+            f"{key} is set, but the source does not show whether it acted: before TF 2.4 apply_gradients in a"
+            " custom loop did not clip, and in TF 2.0 and 2.1 fit did not",
             confirm=f"{confirming(key, value)} or {confirming(key, None)}",
         )
 

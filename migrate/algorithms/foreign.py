@@ -20,7 +20,7 @@ from optim.errors import UnsupportedError
 from optim.rule import SCALAR, VARIABLE, Slot
 
 OWN_RULE = "own_rule"
-HOW = f"to carry its state for a rule of your own, as a subclass of optim.RuleOptimizer, add --set {OWN_RULE}=true"
+HOW = f"to migrate its state for a custom rule, a subclass of optim.RuleOptimizer, add --set {OWN_RULE}=true"
 COUNTERS = ("iter", "iteration", "iterations", "learning_rate")
 
 
@@ -33,14 +33,15 @@ def algorithm(class_name: str, config: Config, stored: Stored) -> Algorithm:
     """
     if "learning_rate" not in config:
         raise MissingHintError(
-            f"nothing says the learning rate of {class_name}; say it with --set learning_rate=VALUE, 1 if it has none"
+            f"the source does not contain the learning rate of {class_name}. Give it with --set"
+            " learning_rate=VALUE; use 1 if the class does not have one"
         )
     arrays, listed = _slots(stored), not stored.slots and stored.weights is not None
     by_order = {} if arrays or not listed else _in_blocks(stored)
     if listed and not arrays and not by_order:
         raise UnsupportedError(
-            f"{class_name} is not known here, and neither names nor shapes in its list of weights tell slots and"
-            " variables apart: start a new optimizer from the weights of the model"
+            f"dtopt does not know {class_name}, and neither names nor shapes in its list of weights"
+            " distinguish slots from variables. Start a new optimizer from the weights of the model"
         )
     arrays = arrays or by_order
     slots = tuple(SlotSpec(Slot(name, unit="unknown", like=_like(per)), (name,)) for name, per in arrays.items())
@@ -67,7 +68,7 @@ def called(class_name: str) -> str:
 
 def doubt(name: str) -> str:
     return (
-        f"the rule of {name} is not known here and its state is carried as it is: go on with"
+        f"dtopt does not know the rule of {name} and copies its state unchanged. Load it with"
         f" optim.load_checkpoint(..., custom_objects={{{name!r}: YourClass}})"
     )
 

@@ -73,13 +73,13 @@ def completed(config: Mapping[str, Any], algorithm: Algorithm, generation: str) 
     full = {**{key: defaults[key] for key in added}, **full}
     if "learning_rate" not in full:
         raise MissingHintError(
-            f"nothing says the learning rate, and {algorithm.name} of generation {generation} has no default; say it"
-            " with --set learning_rate=VALUE"
+            f"the source does not contain the learning rate, and {algorithm.name} of generation {generation}"
+            " has no default. Give it with --set learning_rate=VALUE"
         )
     if traits(generation).epsilon is None and "epsilon" not in full and any(s.nonnegative for s in algorithm.slots):
         raise MissingHintError(
-            'the optimizer config gives no "epsilon", and its default changed from 1e-8 to 1e-7 in Keras 2.1.3;'
-            " say which with --set epsilon=1e-08 or --set epsilon=1e-07"
+            "the optimizer config has no 'epsilon', and the default changed from 1e-8 to 1e-7 in Keras 2.1.3."
+            " Choose with --set epsilon=1e-08 or --set epsilon=1e-07"
         )
     return full, added
 
@@ -125,7 +125,7 @@ def arguments(
         if number(current, "decay") if "decay" in current else 0.0:
             out.values["decay"] = number(current, "decay")
     elif current.get("decay") and of.ignores_decay:
-        out.warnings.append("decay is set, which Keras 3 takes and ignores: left out, as it had no effect")
+        out.warnings.append("decay is set, which Keras 3 accepts and ignores: removed, because it had no effect")
     if OF_DTENSOR.may_be(IGNORES, releases):
         current = clipping.as_dtensor(current, OF_DTENSOR.of(releases) == IGNORES, out)
     clipping.put_in(current, releases, out)
@@ -153,15 +153,15 @@ def only_value(key: str, algorithm: Algorithm, generation: str, class_name: str,
       class_name: the class name in the source.
     """
     if key == "initial_accumulator_value":
-        return "only slots that are not made yet begin with it"
+        return "only slots that do not exist yet start with it"
     if key == "nesterov" and not config.get("momentum"):
-        return "it does nothing without momentum"
+        return "it has no effect without momentum"
     if traits(generation).has_tf_train_names and key not in tf_train.ARGUMENTS.get(class_name, ()):
-        return f"tf.train's {algorithm.name} has no such argument" if class_name in tf_train.ARGUMENTS else ""
+        return f"{algorithm.name} of tf.train does not have this argument" if class_name in tf_train.ARGUMENTS else ""
     if key == "schedule_decay" and "decay" in config:
         return "its config calls it decay"
     lacking = key == "relative_step" or key in traits(generation).unsaved or lacks(key, algorithm, generation)
-    return f"{algorithm.name} of that release has no such argument" if lacking else ""
+    return f"{algorithm.name} of that release does not have this argument" if lacking else ""
 
 
 def lacks(key: str, algorithm: Algorithm, generation: str) -> bool:
@@ -215,14 +215,14 @@ def _with_scalars(
             current[key] = said
             continue
         if told is not None and told.kind in (HINT, FILE) and not same_number(said, stored):
-            left, other = "both are written at once, so ", ""
+            left, other = "the release writes both at once, so ", ""
             if key == "decay":  # `_decayed_lr` of `optimizer_v2.py`; both are equal until a program sets it
-                left, other = "TF 2.5 and later take that of get_config(), so ", f" or {confirming(key, stored)}"
+                left, other = "TF 2.5 and later use the value of get_config(), so ", f" or {confirming(key, stored)}"
             elif told.kind == HINT:
-                left = "leave it out there, or "
+                left = "remove it there, or "
             raise ContradictionError(
-                f"{key} is {stored:.9g} in the checkpoint and {said!r} in {told.where}; {left}decide"
-                f" with {confirming(key, said)}{other}"
+                f"{key} is {stored:.9g} in the checkpoint and {said!r} in {told.where}; {left}override with"
+                f" {confirming(key, said)}{other}"
             )
         out.origins[key] = Origin(key, stored, FILE, f"the variable {key} of the optimizer")
     return current
@@ -243,8 +243,8 @@ def _rate(value: Any, generation: str, out: Arguments) -> None:
     if isinstance(rate, dict) and rates.is_own(rate):
         name = plain(str(rate["class_name"]))
         out.warnings.append(
-            f"the learning rate is {name}, a schedule of your own, of which the source says the arguments alone: give"
-            f" the object when you load, optim.load_checkpoint(..., learning_rate={name}(...))"
+            f"the learning rate is {name}, a custom schedule, and the source contains only its arguments. Pass"
+            f" the object when you load: optim.load_checkpoint(..., learning_rate={name}(...))"
         )
 
 
@@ -254,8 +254,8 @@ def _check_switches(config: Mapping[str, Any], algorithm: Algorithm, generation:
     for key in switches:
         if config.get(key) not in (None, False, True):
             raise UnsupportedError(
-                f"the optimizer has {key} = {config[key]!r}, which is neither true nor false; give the value"
-                f" to use with --set {key}=true or --set {key}=false"
+                f"the optimizer has {key} = {config[key]!r}, which is neither true nor false. Choose with"
+                f" --set {key}=true or --set {key}=false"
             )
     for key in (*clipping.LIMITS, *MAY_BE_OFF):
         if not config.get(key) and config.get(key) not in (None, False):
@@ -272,7 +272,8 @@ def _averaging(config: Mapping[str, Any], out: Arguments, backend: str | None) -
         elif config.get("ema_overwrite_frequency") == 0 and "jax" in (backend or ""):
             each, never = (confirming("ema_overwrite_frequency", frequency) for frequency in (1, None))
             text = (
-                "ema_overwrite_frequency is 0, which puts averages into the weights at each step on JAX, else at none"
+                "ema_overwrite_frequency is 0: on JAX, Keras then replaces the weights by their averages at"
+                " each step, on other backends never"
             )
             out.doubt("ema_overwrite_frequency", text, confirm=f"{each} or, on PyTorch, {never}")
     if config.get("weight_decay"):
@@ -286,9 +287,9 @@ def _check_decay(config: Mapping[str, Any]) -> None:
     decay = config.get(PER_STEP)
     if isinstance(decay, Mapping):
         raise UnsupportedError(
-            f"weights decay by a schedule, {decay.get('class_name')}, and optim's weight_decay is a number: give it"
-            f" with --set {PER_STEP}=VALUE if it has come to its last value, else carry the state for a rule of your"
-            " own with --set own_rule=true"
+            f"weight decay follows a schedule, {decay.get('class_name')}, and optim's weight_decay is a"
+            f" number. If the schedule has reached its last value, give it with --set {PER_STEP}=VALUE; if not,"
+            " migrate the state for a custom rule with --set own_rule=true"
         )
 
 
@@ -302,12 +303,12 @@ def _foreign_decay(config: Mapping[str, Any], generation: str, out: Arguments) -
     else:
         out.values["weight_decay"] = number(config, PER_STEP) / float(rate)
         out.warnings.append(
-            "weights decay by a part of themselves at each step, whatever the learning rate: carried as weight_decay"
-            " divided by the rate, which optim multiplies by it; change both where you change the rate"
+            "weight decay does not scale with the learning rate: migrated as weight_decay divided by the"
+            " rate, because optim multiplies by the rate. If you change the rate, change both"
         )
     _exclusions(config, out)
     if traits(generation).counts_in_program and config.get(CORRECTED, True):
-        text = "weights decay while gradients are computed, and whether those see it depends on the order of ops"
+        text = "weights decay while gradients are computed, and the order of ops decides whether the gradients see it"
         out.doubt("weight_decay", f"tf.contrib.opt: {text}", COMPUTED)
 
 
@@ -316,8 +317,8 @@ def _exclusions(config: Mapping[str, Any], out: Arguments) -> None:
     if EXCLUDED not in config:
         out.doubt(
             EXCLUDED,
-            "weight_decay is set, and no source records the variables that exclude_from_weight_decay was called with:"
-            " it is applied to all",
+            "weight_decay is set, but files do not contain the variables given to exclude_from_weight_decay:"
+            " the target applies it to all variables",
             confirm=confirming(EXCLUDED, []),
         )
         return
@@ -386,6 +387,6 @@ def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generatio
         had = (key in known or key in out.values) and not lacking
         if had or value in (None, False, 0, 0.0) or (told is not None and told.doubt):
             continue
-        does = "of that release does not have" if lacking else "does not carry"
+        does = "of that release does not have" if lacking else "does not migrate"
         text = f"the config has an option that {algorithm.name} {does}: {key} = {value!r}"
         out.doubt(key, text, UNINTERPRETED)

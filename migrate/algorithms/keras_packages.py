@@ -91,12 +91,12 @@ def inner(called: str, generation: str) -> str:
 def _decayed(plain: str, config: Mapping[str, Any], generation: str, variables: Sequence[str]) -> dict[str, Any]:
     if plain == "NadamW" and not traits(generation).is_native:
         raise UnsupportedError(
-            f"{plain} of {ADAMW} for tf.keras takes another momentum than Keras's and adds epsilon before the root,"
-            f" which {_NO_RULE}"
+            f"{plain} of {ADAMW} for tf.keras uses another momentum than Keras and adds epsilon before the"
+            f" root, which {_NO_RULE}"
         )
     if config.get("use_cosine_annealing") or config.get("lr_multipliers") or config["eta_t"] != 1:
         raise UnsupportedError(
-            f"{plain} of {ADAMW} anneals its rate, and the decay with it, or multiplies it by layer, which {_NO_RULE}"
+            f"{plain} of {ADAMW} anneals its rate and decay, or multiplies the rate by layer, which {_NO_RULE}"
         )
     own = {key: value for key, value in config.items() if key not in _ANNEALING}
     if plain == "SGDW" and traits(generation).is_native:
@@ -116,7 +116,7 @@ def _amount(plain: str, penalties: set[tuple[float, ...]]) -> float:
         if not l1:
             return float(l2)
     raise UnsupportedError(
-        f"{plain} of {ADAMW} lets weights decay by their signs, or each by another amount, which {_NO_RULE}"
+        f"{plain} of {ADAMW} decays weights by their signs, or by different amounts, which {_NO_RULE}"
     )
 
 
@@ -125,8 +125,8 @@ def doubt(plain: str, config: Mapping[str, Any], generation: str) -> str:
     whose = package(plain, config, generation)
     if not whose:
         return ""
-    unsaid = ", without lr_multipliers and total_iterations_wd, which it may not keep" if whose == ADAMW else ""
-    return f"the class is {plain}, taken by its config for that of {whose}{unsaid}"
+    unsaid = ", without lr_multipliers and total_iterations_wd, which the file may lack" if whose == ADAMW else ""
+    return f"the class is {plain}; by its config dtopt assumes the one of {whose}{unsaid}"
 
 
 def unfound(config: Mapping[str, Any], variables: Sequence[str]) -> list[str]:
@@ -147,6 +147,6 @@ def check_wrappers(layers: Sequence[Mapping[str, Any]]) -> None:
         mark, whose = _WRAPPERS.get(plain_name(name), ("", ""))
         if whose and isinstance(config, Mapping) and mark in config:
             raise UnsupportedError(
-                f"{name} of {whose} is around the optimizer, and neither its steps nor its list of weights are known"
-                " here: begin anew from the weights, with the optimizer that is in it"
+                f"{name} of {whose} wraps the optimizer and is not supported. Restart from the weights, with"
+                " the inner optimizer"
             )

@@ -50,8 +50,8 @@ def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str
     if config.get("classic_momentum", True):
         return None
     return (
-        "LARS with classic_momentum=False divides by the norm of its momentum, which no class of optim does; to carry"
-        " its state for a rule of your own, add --set own_rule=true"
+        "LARS with classic_momentum=False divides by the norm of its momentum, which no class of optim does."
+        " To migrate its state for a custom rule, add --set own_rule=true"
     )
 
 

@@ -127,8 +127,8 @@ def put_in(
     if found and (kind == APART or told.values.get("lookahead")):
         told.doubt(
             LAZY_ROWS,
-            f"{', '.join(found)}: rows without a gradient stay as they are in {algorithm.name} of that release, and"
-            " move here: no option of optim leaves them alone as it did",
+            f"{', '.join(found)}: {algorithm.name} of that release leaves rows without a gradient unchanged,"
+            " and optim has no option that does the same: here they move",
             confirm=_DENSE,
         )
         return
@@ -137,22 +137,23 @@ def put_in(
             told.values[KEEP_SLOTS] = False
         told.values[LAZY_ROWS] = [f"^{re.escape(name)}$" for name in found]
         told.warnings.append(
-            f"{', '.join(found)}: rows without a gradient stay as they are in this generation (lazy_rows); for dense"
-            f" gradients say {confirming(LAZY_ROWS, [])}"
+            f"{', '.join(found)}: this generation leaves rows without a gradient unchanged (lazy_rows). If"
+            f" your gradients are dense, use {confirming(LAZY_ROWS, [])}"
         )
     _doubt(told, names, found, sparse)
     if found and config.get(LAZY) and traits(generation).counts_in_program and sparse.names is None:
         told.doubt(
             LAZY_ROWS,
-            f"{', '.join(found)}: LazyAdamOptimizer leaves rows without a gradient as they are, and up to TF 1.11 it"
-            " moved those of resources, as all variables of eager programs are; no graph tells",
+            f"{', '.join(found)}: LazyAdamOptimizer leaves rows without a gradient unchanged; up to TF 1.11 it"
+            " moved those of resource variables, which all variables of eager programs are. No graph shows"
+            " which applies",
             confirm=f"{confirming(LAZY_ROWS, told.values[LAZY_ROWS])} or {confirming(LAZY_ROWS, [])}",
         )
     if found and kind == NEARLY:
         told.doubt(
             LAZY_ROWS,
-            f"{', '.join(found)}: rows without a gradient stay as they are, and their slots went on in another way in"
-            f" {algorithm.name} of that release than here",
+            f"{', '.join(found)}: {algorithm.name} of that release leaves rows without a gradient unchanged,"
+            " but updates their slots in another way than here",
             confirm=_DENSE,
         )
 
@@ -164,8 +165,8 @@ def _doubt_decay(told: Arguments, tables: Sequence[str], unsure: Sequence[str], 
     if decaying:
         told.doubt(
             LAZY_ROWS,
-            f"{some(decaying)}: rows that have no sparse gradient do not decay in {algorithm.name} of that release, and"
-            " do here: no option of optim leaves them alone as it did",
+            f"{some(decaying)}: rows without a sparse gradient do not decay in {algorithm.name} of that"
+            " release, and optim has no option that does the same: here they decay",
             confirm=_DENSE,
         )
 
@@ -184,15 +185,16 @@ def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: 
     if found and sparse.scaled:
         told.doubt(
             LAZY_ROWS,
-            f"{', '.join(found)}: rows without a gradient are taken to stay as they are, and before TF 2.3, whose"
-            " LossScaleOptimizer made gradients dense, they moved; nothing tells the release",
+            f"{', '.join(found)}: dtopt assumes that rows without a gradient stay unchanged. Before TF 2.3"
+            " they moved, because LossScaleOptimizer made gradients dense; the source does not show the"
+            " release",
             confirm=f"{confirming(LAZY_ROWS, patterns)} or {confirming(LAZY_ROWS, [])}",
         )
     elif unsure:
         told.doubt(
             LAZY_ROWS,
-            f"{some(unsure)}: nothing says whether their gradients are sparse, as those of a table that rows are looked"
-            " up in; rows without a gradient would keep their state then",
+            f"{some(unsure)}: the source does not show whether their gradients are sparse, as those of an"
+            " embedding table. If they are, rows without a gradient keep their state",
             confirm=confirming(LAZY_ROWS, patterns),
         )
 

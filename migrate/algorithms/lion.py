@@ -24,8 +24,8 @@ def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str
         return None
     major, minor = releases[-1].tensorflow
     return (
-        f"Keras {major}.{minor} has no Lion, which came with 2.13: it is somebody's own of that name, as of"
-        " lion-tf, whose rule is not known here; begin anew from the weights"
+        f"Keras {major}.{minor} has no Lion, which is new in 2.13. This is a custom class of that name, such"
+        " as the one of lion-tf, and dtopt does not know its rule. Restart from the weights"
     )
 
 

@@ -53,14 +53,19 @@ def _excluded(config: spec.Config) -> dict[str, Any]:
 
 def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
     if not _is_early(config):
-        missing = {"adam_weight_decay": "nothing says it: taken as none"} if LATER[1] not in config else {}
+        missing = (
+            {"adam_weight_decay": "the source does not contain it; dtopt assumes no decay"}
+            if LATER[1] not in config
+            else {}
+        )
         return {}, missing
     more = {"aspect_scale": True, "stacks": True}
     if RULE.of(releases) is not None:
         return more, {}
     text = (
-        "nothing says rms_rate, which Keras 3.13 and later write, nor the release: the rule is taken as that of 3.10 to"
-        " 3.12, which scales by √max(1, rows/columns) (for the later one, give rms_rate and adam_weight_decay)"
+        "the source contains neither the release nor rms_rate, which Keras 3.13 and later write. dtopt"
+        " assumes the rule of 3.10 to 3.12, which scales by √max(1, rows/columns). For the later rule, give"
+        " rms_rate and adam_weight_decay"
     )
     return more, {"aspect_scale": text}
 
@@ -71,8 +76,9 @@ def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str
         return None
     has = "has no" if _is_early(config) else "has"
     return (
-        f"the source is of Keras {versions.keras}, and its Muon {has} rms_rate, which Keras 3.13 began with: one of"
-        " the two is wrong, and the rule is another before and after; save it again with the Keras that trained it"
+        f"the source is of Keras {versions.keras}, and its Muon {has} rms_rate, which is new in Keras 3.13:"
+        " one of the two is wrong. The rule changed in that release, so save it again with the Keras that"
+        " trained it"
     )
 
 

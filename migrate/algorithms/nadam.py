@@ -73,10 +73,13 @@ def _contradiction(value: float, arguments: spec.Config, generation: str, steps:
     per_variable = value < wanted and traits(generation).multiplies_product_by_variable
     if per_variable and value < NO_PART_OF_ONE:
         return ""
-    said = f"{PRODUCT}, the product of Nadam's momenta, is {value:.9g}, and {steps} steps make {wanted:.9g} of it"
+    said = f"{PRODUCT}, the product of Nadam's momenta, is {value:.9g}, but {steps} steps give {wanted:.9g}"
     if per_variable:
-        return f"{said}: inside fit that release multiplies it once per variable, and continues to; here, once per step"
-    return f"{said}: it began anew at a reload, or the number of steps is of another run"
+        return (
+            f"{said}: inside fit that release multiplies it once per variable and continues to do so; here it"
+            " is multiplied once per step"
+        )
+    return f"{said}: it restarted at 1 after a reload, or the number of steps belongs to another run"
 
 
 VANISHED = 1e-30
@@ -95,21 +98,23 @@ def _state(arguments: spec.Config, found: Mapping[str, float], generation: str, 
     if PRODUCT in found:
         value = found[PRODUCT]
         if not 0 <= value <= 1:
-            raise DamagedFileError(f"{PRODUCT}, the product of Nadam's momenta, is {value!r}: no such product")
+            raise DamagedFileError(
+                f"{PRODUCT}, the product of Nadam's momenta, is {value!r}, which is not between 0 and 1"
+            )
         doubt = _contradiction(value, arguments, generation, iterations)
         goes_on_so = traits(generation).multiplies_product_by_variable and value < computed
         confirm = confirming(PRODUCT, value) if doubt and not goes_on_so else ""
         return {PRODUCT: value}, (Origin(PRODUCT, value, FILE, "a variable of the optimizer", doubt, confirm),)
     if iterations == 0:
         return {PRODUCT: 1.0}, (Origin(PRODUCT, 1.0, RELEASE, "no step was taken"),)
-    why = "a reload began anew at 1"
+    why = "it restarts at 1 after a reload"
     if traits(generation).multiplies_product_by_variable:
         why = "inside fit these releases multiply it once per variable"
     elif traits(generation).is_newer_than_v2:
         why += ", as on JAX each step does"
     doubt = (
-        f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {computed:.9g} follows from {iterations}"
-        f" steps, and {why}"
+        f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {iterations} steps give"
+        f" {computed:.9g}, but {why}"
     )
     confirm = confirming(PRODUCT, computed)
     return {PRODUCT: computed}, (Origin(PRODUCT, computed, COMPUTED, doubt=doubt, confirm=confirm),)

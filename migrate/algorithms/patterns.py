@@ -48,10 +48,10 @@ def nothing(key: str, patterns: Sequence[str], names: Sequence[str]) -> Hyperpar
     how = (
         f"give patterns of their names in the source, such as {some(names, FEW)}"
         if names
-        else "the source has no names"
+        else "the source does not contain names"
     )
     return HyperparameterError(
-        f"{key}: {some(list(map(repr, patterns)))} chooses none of the variables; {how}, or leave it out"
+        f"{key}: no variable matches {some(list(map(repr, patterns)))}; {how}, or remove the option"
     )
 
 
@@ -154,7 +154,9 @@ def check(told: Arguments, names: Sequence[str]) -> None:
             text = f"{key}: its patterns match {some(other, 3)} with or without the :0 that names had there"
             told.doubt(key, text, COMPUTED, confirm)
         elif unnamed:
-            text = f"{key}: the source does not say what {some(unnamed, 3)} was called, which patterns chose by"
+            text = (
+                f"{key}: patterns match by name, but the source does not contain the name that {some(unnamed, 3)} had"
+            )
             told.doubt(key, text, COMPUTED, confirm)
 
 

@@ -58,7 +58,7 @@ def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
         optional = optional | WARM_UP
     added = {key: default for key, default in optional.items() if key not in config}
     said = ", ".join(f"{key} = {default!r}" for key, default in added.items())
-    assumed = f"the schedule {name} does not say all of its arguments, of which is assumed: {said}" if added else ""
+    assumed = f"the config of the schedule {name} is incomplete; dtopt assumes {said}" if added else ""
     rate = {"class_name": name, "config": {**config, **added}}
     if name in schedules.KNOWN:
         _check(rate)
@@ -71,8 +71,8 @@ def _check(rate: Mapping[str, Any]) -> None:
         schedules.from_config(rate)
     except HyperparameterError as error:
         raise HyperparameterError(
-            f"the learning rate is no {rate['class_name']} that can go on: {error}; give the one that acted with --set"
-            " learning_rate=VALUE"
+            f"the learning rate is a {rate['class_name']} that dtopt cannot continue: {error}. Give the"
+            " current rate with --set learning_rate=VALUE"
         ) from error
 
 

@@ -93,7 +93,7 @@ def put_in(
     said = config.get(REPEATED)
     if said is not None and said != ABSENT:
         if not isinstance(said, (list, tuple)) or any(word not in DONE for word in said):
-            raise HyperparameterError(f"{REPEATED} takes {ABSENT}, or a list out of {', '.join(DONE)}, got {said!r}")
+            raise HyperparameterError(f"{REPEATED} must be {ABSENT} or a list of {', '.join(DONE)}, got {said!r}")
         told.values[REPEATED] = list(said)
         return
     doing = done(generation, algorithm, told.values or config, versions)
@@ -106,8 +106,9 @@ def put_in(
         return
     told.doubt(
         REPEATED,
-        f"{some(tables)}: no batch is taken to have a row several times, as that release {words(doing)} each of its"
-        f" gradients{'' if is_said else ', in a way of its own,'} and optim their sum",
+        f"{some(tables)}: dtopt assumes that no batch contains a row several times. If one does, that release"
+        f" {words(doing)} each gradient of the"
+        f" row{'' if is_said else ', in a way that optim cannot reproduce'}, and optim {words(doing)} their sum",
         confirm=f"{CONFIRMED} or {confirming(REPEATED, list(doing))}" if is_said else CONFIRMED,
     )
 
@@ -164,5 +165,5 @@ def difference(state: OptimizerState, algorithm: Algorithm, theirs: Collection[s
     if any(o.subject == REPEATED and not o.certain for o in state.origins):
         return ""  # that warning covers it
     each, other = [f"{words(done)} each of its gradients" if done else "takes their sum" for done in (ours, theirs)]
-    where = f"{some(tables or ['a table'])}: where a batch has a row several times"
+    where = f"{some(tables or ['a table'])}: if a batch contains a row several times"
     return f"{where}, the source {each}, and {called} {other}"

@@ -68,9 +68,9 @@ def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str
     if not config["centered"] or not CENTERED.may_be(DEFECT, candidates(generation, versions)):
         return None
     return (
-        "the centered RMSprop of optimizers.experimental (and DTensor) in TF 2.9 and 2.10 averaged squared gradients"
-        " where gradients are meant, and wrote the difference back into its slot: a defect, whose state no correct"
-        " RMSprop can continue; start the optimizer anew from the weights"
+        "centered RMSprop of optimizers.experimental (and DTensor) in TF 2.9 and 2.10 averaged squared"
+        " gradients instead of gradients and wrote the difference back into its slot. No correct RMSprop can"
+        " continue from this state; start a new optimizer from the weights"
     )
 
 

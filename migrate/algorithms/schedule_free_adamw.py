@@ -33,11 +33,14 @@ def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
     if answer is not None:
         return {"late_z": answer == LATE}, {}
     if all(r.backend != TENSORFLOW for r in releases):
-        text = "Keras on PyTorch takes the new z for the old where it averages; nothing says that the backend was JAX"
+        text = (
+            "Keras on PyTorch averages the new z and not the old one; dtopt assumes PyTorch, because the"
+            " source does not show JAX"
+        )
         return {"late_z": False}, {"late_z": text}
     text = (
-        "Keras on TensorFlow and PyTorch takes the new z for the old where it averages, and on JAX it does not; nothing"
-        " says the backend, which is taken as TensorFlow (on JAX late_z is false)"
+        "Keras on TensorFlow and PyTorch averages the new z, and on JAX the old one. The source does not show"
+        " the backend; dtopt assumes TensorFlow (on JAX late_z is false)"
     )
     return {"late_z": True}, {"late_z": text}
 

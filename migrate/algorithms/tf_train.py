@@ -94,8 +94,9 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
     if stored.slots and bool(own_names) == bool(config.get(CORRECTED, True)):
         called = ", ".join(sorted(own_names or stored.slots))
         raise ContradictionError(
-            f"the source keeps slots called {called}, which are {'' if own_names else 'none of '}those of BERT's"
-            f" {BERT}, and the class given is {'another' if own_names else 'that one'}: their rules differ, so name the"
+            f"the slots in the source are called {called}."
+            f" {'Only' if own_names else 'None of them are slots of'} BERT's"
+            f" {BERT}{' has these' if own_names else ', the given class'}. Their rules differ, so give the"
             " class that wrote them in --optimizer-config"
         )
     plain = OBJECT_SLOTS.get(algorithm.name, {})
@@ -106,8 +107,9 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
     if of_objects(stored):
         keeps = ", ".join(plain) or "none"
         raise ContradictionError(
-            f"the source keeps slots called {', '.join(stored.slots)}, and those of tf.train's {algorithm.name} are"
-            f" called {keeps}: it is another class's state; name that class in --optimizer-config"
+            f"the slots in the source are called {', '.join(stored.slots)}, but tf.train's {algorithm.name}"
+            f" calls its slots {keeps}: this is the state of another class. Name that class in"
+            " --optimizer-config"
         )
     is_centered = algorithm.name == "RMSprop" and config.get("centered")
     wanted = CENTERED if is_centered else SLOTS.get(algorithm.name, ())
@@ -117,16 +119,16 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
         own = [base for base in bases if base == config.get("name")]
         if not own:
             raise AmbiguousError(
-                f"the checkpoint holds slots named {', '.join(bases)}: those of several optimizers; say with"
-                " --set name=NAME which of these it is"
+                f"the checkpoint contains slots of several optimizers, named {', '.join(bases)}. Choose one"
+                " with --set name=NAME"
             )
         bases = own
     ranked = sorted((int(found.group(2) or 0), name) for name, found in numbered if found and found.group(1) in bases)
     if wanted and len(ranked) > len(wanted):
         raise AmbiguousError(
-            f"the checkpoint holds slots {', '.join(name for _, name in ranked)}, and {algorithm.name} keeps"
-            f" {len(wanted)}: they are of several optimizers of one name, or of another class; of several, --optimizer"
-            " chooses one where the graph (.meta) that was written with the checkpoint is beside it"
+            f"the checkpoint contains slots {', '.join(name for _, name in ranked)}, but {algorithm.name} has"
+            f" only {len(wanted)}: they belong to several optimizers of one name, or to another class. With"
+            " several, put the graph (.meta) next to the checkpoint and choose with --optimizer"
         )
     slots: dict[str, str | None] = {name: None for name, _ in numbered}
     return slots | dict(zip((name for _, name in ranked), wanted, strict=False))
@@ -169,8 +171,8 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         names = [n for n in scalars if re.fullmatch(rf"(?:.*/)?{tail}(?:_\d+)?", n)]
         if len({np.asarray(scalars[n].load()).tobytes() for n in names}) > 1:
             raise AmbiguousError(
-                f"the checkpoint holds several Adam optimizers after different numbers of steps ({', '.join(names)});"
-                " give those of the one meant with --set iterations=N, and its variables with --variables"
+                "the checkpoint contains several Adam optimizers after different numbers of steps"
+                f" ({', '.join(names)}). Choose one with --set iterations=N, and its variables with --variables"
             )
         name = names[0] if names else None
         beta = config.get(key)
@@ -180,8 +182,9 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         stored = np.asarray(scalars[name].load()).reshape(-1)[0]
         if not 0.0 <= stored <= 1.0:
             raise ContradictionError(
-                f"{name} is {stored:.9g} in the source, which is no power of {key}: the run was spoiled, or the file"
-                " altered; migrate a checkpoint before it, or say the steps with --set iterations=N"
+                f"{name} is {stored:.9g} in the source, which is not a power of {key}: the run diverged, or"
+                " the file was altered. Migrate an earlier checkpoint, or give the steps with --set"
+                " iterations=N"
             )
         factor = stored.dtype.type(beta)
         if factor in (0, 1):  # powers of 0 and 1 do not show the steps
@@ -202,13 +205,17 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         told = told or Steps(taken, f"{name}, which is {key} to the power of steps + 1")
     if told is None and gone and is_known:
         fewest, name = max(gone)
-        return Steps(fewest, f"{name}, which has vanished: from step {fewest} on the moments are not corrected", True)
+        return Steps(
+            fewest,
+            f"{name}, which is too small to count from: from step {fewest} on the moments are not corrected",
+            True,
+        )
     return told
 
 
 def _contradiction(name: str, key: str, beta: float, stored: np.generic, others: str = "") -> ContradictionError:
     return ContradictionError(
-        f"{key} is {beta!r} and {name} is {stored:.9g} in the source, which no number of steps makes of it{others};"
+        f"{key} is {beta!r} and {name} is {stored:.9g} in the source, which fits no number of steps{others};"
         f" give the {key} of the training run"
     )
 

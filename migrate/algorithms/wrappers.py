@@ -84,7 +84,7 @@ def origins(optimizer: Mapping[str, Any] | None, is_stored: bool) -> dict[str, O
         name = {AVERAGED: AVERAGING, **AROUND}[option]
         found[option] = Origin(option, value, kind, f"a wrapper in {where}")
         if is_stored and name in called:
-            text = unregistered("what is around the optimizer", name)
+            text = unregistered("the wrapper of the optimizer", name)
             found[option] = replace(found[option], doubt=text, confirm=confirming(option, value))
     return found
 
@@ -129,17 +129,17 @@ def check_nested(optimizer: Mapping[str, Any] | None, config: Mapping[str, Any],
     said = [name for option, name in {AVERAGED: AVERAGING, **AROUND}.items() if config.get(option)]
     if max(len(own), len(said)) < 2 or (own == [AVERAGING, LOOKAHEAD] and not counts):
         return
-    way = "go on in the program that wrote it, or begin a new optimizer with its weights"
-    why = "averages are taken otherwise than by one of them, and no class of optim does"
+    way = "continue in the program that wrote it, or start a new optimizer with its weights"
+    why = "no class of optim averages like a wrapper inside another one"
     if counts:
         why = (
-            "TensorFlow Addons counts no step of an optimizer inside of two, so that it took each as its first, and no"
-            " class of optim does"
+            "TensorFlow Addons does not count the steps of an optimizer inside two wrappers, so each step was"
+            " its first, and no class of optim does that"
         )
     elif len(own) < len(said):
         why, way = (
-            "nothing says which is around which",
-            "give the whole config, wrappers included, as --optimizer-config",
+            "the source does not show which wrapper is the outer one",
+            "give the whole config with its wrappers as --optimizer-config",
         )
     name = plain(str(proper.get("class_name") or "an optimizer"))
     raise UnsupportedError(f"{' of '.join([*(own if len(own) > 1 else said), name])}: {why}; {way}")
@@ -154,7 +154,7 @@ def numbers(option: str, given: Any) -> dict[str, Any]:
     wrapper = AROUND[option]
     form, known = json.dumps(SETTINGS[wrapper]), isinstance(given, Mapping) and given.keys() == SETTINGS[wrapper].keys()
     if not known:
-        raise HyperparameterError(f"{option} must be settings of {wrapper} as {form}, got {given!r}")
+        raise HyperparameterError(f"{option} must be settings of {wrapper} such as {form}, got {given!r}")
     found: dict[str, Any] = {}
     for key, value in given.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
@@ -180,15 +180,19 @@ def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
         called = plain(name)
         if called == OF_MODELS or (called == AVERAGING and AVERAGED not in known):
             found[called] = (
-                f"{called} keeps averages in a way that optim does not: they are among the unmapped, and steps go on"
-                " without them"
+                f"{called} averages in a way that optim does not: the averages are unmapped, and training"
+                " continues without them"
             )
         elif called in SETTINGS and called != AVERAGING:
             config = _config_of(optimizer, called) or {}
             unsaid = [f"{key} = {value!r}" for key, value in SETTINGS[called].items() if key not in config]
-            found |= {called: f"nothing says {', '.join(unsaid)} of {called}: the defaults are taken"} if unsaid else {}
+            found |= (
+                {called: f"the source does not contain {', '.join(unsaid)} of {called}; dtopt assumes the defaults"}
+                if unsaid
+                else {}
+            )
         elif called in unknown([name]):
-            found[called] = f"{called} wraps the optimizer, and what it does is not known here"
+            found[called] = f"{called} wraps the optimizer, and dtopt does not know what it does"
     return found
 
 
@@ -203,8 +207,8 @@ def idle_limits(optimizer: Mapping[str, Any]) -> list[str]:
     config = inner if isinstance(inner, Mapping) else {}
     acting = with_limits(optimizer, config)
     return [
-        f"{key} is {config[key]!r} of the optimizer inside {' of '.join(unwrapped(optimizer)[1])}, which steps without"
-        " it: left out, as it had no effect"
+        f"{key} is {config[key]!r} in the optimizer inside {' of '.join(unwrapped(optimizer)[1])}, which"
+        " ignores it: removed, because it had no effect"
         for key in LIMITS
         if config.get(key) and config[key] != acting.get(key)
     ]

@@ -32,7 +32,7 @@ def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
 def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str | None:
     if config["beta_1"]:
         return None
-    return "Yogi with beta1 = 0 keeps no slot m, and optim's keeps one always: start it anew from the weights"
+    return "Yogi with beta1 = 0 has no slot m, and optim's Yogi always has one; start a new optimizer from the weights"
 
 
 def _lazy(config: spec.Config, generation: str) -> str | None:

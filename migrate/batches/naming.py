@@ -71,7 +71,7 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
 
     Raises:
       AmbiguousError: the folder has a newest TensorFlow checkpoint and others too, and not `every`.
-      UnknownFormatError: the folder is not a checkpoint and contains none.
+      UnknownFormatError: the folder neither is nor contains a checkpoint.
     """
     if not files.is_folder(source):
         return [source]

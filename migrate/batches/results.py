@@ -54,7 +54,7 @@ class BatchItem:
 
 @dataclass(frozen=True)
 class Group:
-    """Sources with the same outcome and reason, apart from names and numbers. `example` is the first of them."""
+    """Sources with the same outcome, and the same reason but for names and numbers. `example` is the first of them."""
 
     outcome: str
     reason: str

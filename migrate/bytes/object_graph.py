@@ -18,7 +18,7 @@ _SLOT = "/.OPTIMIZER_SLOT/"
 
 
 def _name(value: Any) -> str:
-    """A variable's name. Variables that ParameterServerStrategy splits are named like their key, and so have none."""
+    """A variable's name. Variables that ParameterServerStrategy splits are named like their key, and so lack a name."""
     return "" if value.full_name == value.checkpoint_key else value.full_name.removesuffix(":0")
 
 
@@ -39,7 +39,7 @@ class ObjectGraph:
         self.keys: list[str | None] = []
         """Key of each object's value, None for an object that is no variable."""
         self.full_names: list[str] = []
-        """The variable's name without `:0`, empty if the object has none."""
+        """The variable's name without `:0`, empty if the object lacks a name."""
         self.slot_variables: list[list[tuple[int, str, int]]] = []
         """(variable, slot name, slot variable) of each object: OptimizerV2's table."""
         for node in graph.nodes:

@@ -1,7 +1,7 @@
 """Read pickles of numpy arrays without running anything that the file names.
 
-A pickle is a program. Here it may name the few constructors with which numpy arrays and scalars are written, and none
-of these is numpy's own: replacements below get the parts and check them, because numpy's C code does not. Python 2
+A pickle is a program. Here it may name the few constructors with which numpy arrays and scalars are written.
+Replacements below get the parts and check them, because numpy's C code does not. Python 2
 wrote str for bytes, hence latin1.
 """
 

@@ -24,7 +24,7 @@ POINTERS = {
 """First bytes of the small file that a clone has instead of a large one, its program, and how to fetch it."""
 LARGEST_POINTER = 1024
 MEMBERS = ("saved_model.pb", "keras_metadata.pb", "variables/variables.index")
-"""Files in a folder that a reader opens, besides those of a checkpoint's prefix."""
+"""Files in a folder that a reader opens, in addition to those of a checkpoint's prefix."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ ADVICE = {"NadamOptimizer": "its kernel is another Nadam than Keras's (keras#157
 def meaning(name: str, given: Given, release: Release) -> Meaning:
     """Return the meaning of a call of one of these classes, `name` canonical.
 
-    Raises UnsupportedError, with advice, if `optim` has no such rule.
+    Raises UnsupportedError, with advice, if `optim` lacks the rule.
     """
     cls = name.rpartition(".")[2]
     rule = RULES.get(name)

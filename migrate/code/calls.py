@@ -42,7 +42,7 @@ class Place:
 
 @dataclass
 class Outcome:
-    """The result for a call under one release: `made`, or the `error` that explains why there is none."""
+    """The result for a call under one release: `made`, or the `error` that explains why it was not made."""
 
     name: str
     release: Release
@@ -158,7 +158,7 @@ def _required(known: Signature, given: Mapping[str, Value]) -> None:
 
 
 def target_call(name: str, old: Old | None, given: Mapping[str, Value], release: Release, place: Place) -> Target:
-    """The target's call. Raises DtoptError if there is none."""
+    """The target's call. Raises DtoptError if the target cannot have one."""
     placed = {key: given[key] for key in MESH_ARGUMENTS if key in given}
     given = {key: value for key, value in given.items() if key not in placed}
     meaning = meanings.of(old, given, release) if old is not None else addons.meaning(name, given, release)

@@ -52,7 +52,7 @@ def survey(paths: Sequence[str | os.PathLike[str]], folder: str, source: str | N
 
 def _checkpoints(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise files.NoFilesError(f"{folder}: no such folder")
+        raise files.NoFilesError(f"{folder}: the folder does not exist")
     found = []
     for path in sorted(folder.rglob("*")):
         if path.name == "variables.index" and path.parent.name == "variables":

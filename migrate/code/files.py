@@ -71,7 +71,7 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
             found[given] = None
             continue
         if not given.is_dir():
-            raise NoFilesError(f"{given}: no such file or folder")
+            raise NoFilesError(f"{given}: the file or folder does not exist")
         under = list(_walk(given))
         if not under:
             raise NoFilesError(f"{given}: no .py or .ipynb file under it")

@@ -70,10 +70,10 @@ def from_code(source: str, release_hint: str | None = None) -> CodeHint:
 
     Args:
       source: NAME is the optimizer's name, LINE the line of its call; required if the program makes several.
-        said: like `migrate_code`'s `source`.
+        release_hint: like `migrate_code`'s `source`.
 
     Raises:
-      MissingHintError: no optimizer, or none with that name. AmbiguousError: several. UnsupportedError: an argument
+      MissingHintError: no optimizer, or not one with that name. AmbiguousError: several. UnsupportedError: an argument
         that is not a literal.
     """
     path, wanted = (source, "") if Path(source).exists() else _CHOSEN.match(source).groups("")  # type: ignore[union-attr]
@@ -113,7 +113,7 @@ _CHOSEN = re.compile(r"(.*?)(?::((?:cell \d+:)?\d+|[A-Za-z_][\w.]*))?$", re.DOTA
 
 
 def hints_in(path: Path, release_hint: Given | None) -> list[CodeHint | Unread]:
-    """Return a hint, or the reason why there is none, for each optimizer call and each release that fits."""
+    """Return a hint, or the reason why it cannot be made, for each optimizer call and each release that fits."""
     reading = program.read(files.read(path), "optim", release_hint)
     found: list[tuple[cst.Call, CodeHint | Unread]] = []
     for node in reading.tree.all(cst.Call):

@@ -36,12 +36,12 @@ def of_keras(code: str) -> bool:
 
 
 def to_tf_keras(reading: Reading) -> None:
-    """Rewrite `import keras` as `import tf_keras as keras`: a model accepts only optimizers of its own Keras."""
+    """Rewrite `import keras` as `import tf_keras as keras`: a model accepts only optimizers of the same Keras."""
     changed = [(line, new) for line in _lines(reading.tree) if (new := _of_tf_keras(line)) is not line]
     for line, new in changed:
         reading.edits[line] = partial(_constant, new)
     for line, new in changed[:1]:
-        message = "every import of Keras: a model accepts only optimizers of its own Keras"
+        message = "every import of Keras: a model accepts only optimizers of the same Keras"
         reading.add(line, REWRITTEN, message, reading.text(new))
 
 

@@ -96,7 +96,7 @@ def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
       given: the arguments by their old names.
 
     Raises:
-      DtoptError: it has none; the message explains why in the program's terms.
+      DtoptError: the target lacks it; the message explains why in the program's terms.
     """
     generation = old.generation or release.generation
     algorithm = algorithms.find(old.algorithm)

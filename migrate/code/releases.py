@@ -63,7 +63,7 @@ WITH_TENSORFLOW = _known(
     "1.4.1 1.12.3 1.13.2 1.14.0 1.15.5 2.0.4 2.1.4 2.2.3 2.3.4 2.4.4 2.6.5 2.9.3 2.10.1 2.11.1 2.13.1 2.15.1 2.16.2"
     " 2.21.0",
 )
-"""Releases that stand for the ones around them: between two of them no constructor changed what it means."""
+"""Releases that represent their neighbours: between two of them no constructor changed what it means."""
 
 
 def _releases_of_generation(name: str) -> tuple[Release, ...]:
@@ -220,9 +220,9 @@ def candidates(package: str, code: str, pins: Pins, release_hint: Given | None) 
     """Return the releases that a program's `keras` or `tensorflow` may be.
 
     Args:
-      package: KERAS or TENSORFLOW. code: the program. said: the value of `--from`, which wins if it concerns this
-        package. A TensorFlow release does not determine standalone Keras before 3, and vice versa. An exact pin is more
-        specific than a generation.
+      package: KERAS or TENSORFLOW. code: the program. release_hint: the value of `--from`, which wins if it concerns
+        this package. A TensorFlow release does not determine standalone Keras before 3, and vice versa. An exact pin is
+        more specific than a generation.
     """
     known = STANDALONE if package == KERAS else WITH_TENSORFLOW
     if MARK in code:

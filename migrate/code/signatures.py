@@ -21,7 +21,7 @@ from migrate.generations import traits
 from migrate.releases import modules
 
 NOTHING = object()
-"""The default of a parameter that has none."""
+"""The default of a parameter without a default."""
 
 ADDONS = "tensorflow_addons.optimizers"
 ADDONS_NEXT_TO = (

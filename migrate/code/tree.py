@@ -24,7 +24,7 @@ LAYOUT = {"lpar", "rpar", "comma", "leading_lines", "header", "footer", "lines_a
     "dot",
     "trailing_whitespace",
 }
-"""Fields without names or expressions, besides those called whitespace."""
+"""Fields without names or expressions, in addition to those called whitespace."""
 
 
 @cache

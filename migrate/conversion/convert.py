@@ -318,7 +318,7 @@ def migrate_checkpoint(
         state = in_target = read_part(source, to, choice, hints)
         value_checks.check_settings(state)  # before anything is written
 
-        def settle(state: OptimizerState) -> OptimizerState:
+        def complete(state: OptimizerState) -> OptimizerState:
             """Add what the state's numbers show, which the target will contain."""
             nonlocal in_target
             state = value_checks.checked(state)
@@ -332,9 +332,9 @@ def migrate_checkpoint(
             return state
 
         if to == "slots" and not dry_run and (state.fidelity == "exact" or not strict):
-            _write_to_target(state, path, to, overwrite=overwrite, progress=progress, settle=settle)
+            _write_to_target(state, path, to, overwrite=overwrite, progress=progress, complete=complete)
         else:
-            state = settle(state)
+            state = complete(state)
             if dry_run:
                 state.finish_checks()
                 state.check_unchanged()

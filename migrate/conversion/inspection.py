@@ -56,7 +56,7 @@ class Inspection:
       iterations: the step count.
       iterations_source: where that number is stored.
       slots: one row for each slot of each variable.
-      unmade: names of the optimizer's slots if it has made no step and so has none yet.
+      unmade: names of the optimizer's slots if it has not made a step and so lacks them.
       variables: name, shape, dtype and whether it is trained, of each model variable.
       unmapped: {name: shape} of what would be migrated without interpretation.
       fidelity: `exact` or `approximate`.

@@ -116,8 +116,8 @@ def _check_words(overrides: Mapping[str, object]) -> None:
         )
     if overrides.get(GATHERED) is not None:
         raise HyperparameterError(
-            f"{GATHERED} is {overrides[GATHERED]!r}; it takes only none: the program clears the gradients that it has"
-            " gathered before the next step"
+            f"{GATHERED} is {overrides[GATHERED]!r}; only {confirming(GATHERED, None)} is possible: the program"
+            " clears the gradients that it has gathered before the next step"
         )
 
 

@@ -64,8 +64,8 @@ def iterations(stored: Stored, table: SlotTable, configuration: Configuration) -
     if stored.generation in algorithm.counts and not stored.traits.shows_release_in_list:
         raise DamagedFileError(
             f"the source holds no step counter (iterations), and {algorithm.name} of generation {stored.generation}"
-            " always saves one: it is incomplete, or of another generation. Otherwise give the number of steps with"
-            " --set iterations=N"
+            " always saves one: it is incomplete, or of another generation. If it is complete, give the number of"
+            " steps with --set iterations=N"
         )
     if algorithm.uses_count and stored.traits.counts_in_program and not stored.slots:
         raise MissingHintError(no_slots_and_no_steps(algorithm.name))

@@ -182,7 +182,7 @@ def _constraint_op(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None
 
 
 def _changed(nodes: Nodes, update: str, gradient: str) -> dict[str, str]:
-    """Report a gradient that is computed in the scope of its own update: the class changes it first."""
+    """Report a gradient that is computed in the scope of its update: the class changes it first."""
     source = nodes.source(nodes.before_rows_added(gradient))
     inside = source.startswith(f"{update.rpartition('/')[0]}/")
     return {CHANGED: f"gradients pass through {source!r} before they reach the optimizer"} if inside else {}

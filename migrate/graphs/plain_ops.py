@@ -64,7 +64,7 @@ def of_bert(nodes: Nodes, owners: Collection[str]) -> Trained:
 
 
 def of_program(nodes: Nodes, owners: Collection[str]) -> Plain | None:
-    """Read the updates of a program's own optimizer, None unless they follow a rule that can be migrated.
+    """Read the updates of a custom optimizer, None unless they follow a rule that can be migrated.
 
     Args:
       owners: the variables that may be trained.

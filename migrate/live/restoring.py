@@ -56,7 +56,7 @@ def restore(
     progress: Progress | None = None,
     **hints: Unpack[SourceHints],
 ) -> Restoration:
-    """Put the optimizer state of `source` into a live optimizer: all of it, or none.
+    """Put the optimizer state of `source` into a live optimizer completely, or not at all.
 
     Args:
       source: a file, a folder, or the prefix of a TensorFlow checkpoint, as for `read`.

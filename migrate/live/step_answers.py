@@ -247,7 +247,7 @@ def of_whole(state: OptimizerState, framework: str, source: Rule, live: Rule, sc
 
 
 def _first_values(state: OptimizerState, framework: str, source: Rule, live: Rule) -> Iterator[str]:
-    """Compare initial values of new slots if the source has none yet, and the start of averages."""
+    """Compare initial values of new slots if the source does not have them yet, and the start of averages."""
     for argument in ("initial_accumulator_value", "initial_velocity"):
         both = source.values.get(argument), live.values.get(argument)
         if not state.slots and not same(*both):

@@ -175,7 +175,7 @@ def match(
     """
     aside = [g for g in live if part is not None and g.name in part.fresh]
     live = [g for g in live if part is None or g.name not in part.fresh]
-    pairs = _by_name(live, stored, aside, part or Part(), _telling_of(ordered, part))
+    pairs = _by_name(live, stored, aside, part or Part(), _informative_names(ordered, part))
     _check_shapes(pairs, part or Part())
     done = {id(p.live) for p in pairs}
     free_live = [g for g in live if g.trainable and id(g) not in done]
@@ -216,7 +216,7 @@ def _pairs_by_shape_or_position(
     return [*pairs, *_by_position(live, stored, needed, ordered, equal)]
 
 
-Telling = Callable[[Collection[str], Collection[str], Collection[str]], list[str]]
+Informative = Callable[[Collection[str], Collection[str], Collection[str]], list[str]]
 
 
 def _by_name(
@@ -224,12 +224,12 @@ def _by_name(
     stored: Sequence[StoredVariable],
     aside: Sequence[Given],
     part: Part,
-    telling: Telling,
+    informative: Informative,
 ) -> list[Pair]:
     """Match equal names, then names with equal ends, longest first, if each is unique on both sides.
 
     Args:
-      aside: live ones that are not matched. telling: the informative live names, compared with the stored ones and
+      aside: live ones that are not matched. informative: the informative live names, compared with the stored ones and
         those aside.
     """
     pairs: list[Pair] = []
@@ -240,20 +240,22 @@ def _by_name(
         ours = _unique((_last_parts(g.name, parts), g) for g in live if id(g) not in done)
         theirs = _unique((_last_parts(plain(v.name), parts), v) for v in stored if v.name not in taken)
         others = {_last_parts(g.name, parts) for g in aside}
-        same = [key for key in telling(ours, theirs, others) if key and key in theirs]
+        same = [key for key in informative(ours, theirs, others) if key and key in theirs]
         if parts:  # the end of a name proves less, so the shape must match too
             same = [key for key in same if part.fits(ours[key], theirs[key])]
         pairs += [Pair(ours[key], theirs[key], "name") for key in same]
     return pairs
 
 
-def _telling_of(ordered: bool, part: Part | None) -> Telling:
+def _informative_names(ordered: bool, part: Part | None) -> Informative:
     if not ordered:
         return lambda ours, _, __: list(ours)
-    return partial(_telling, begins_alike=part is not None)
+    return partial(_is_informative, begins_alike=part is not None)
 
 
-def _telling(ours: Collection[str], theirs: Collection[str], aside: Collection[str], begins_alike: bool) -> list[str]:
+def _is_informative(
+    ours: Collection[str], theirs: Collection[str], aside: Collection[str], begins_alike: bool
+) -> list[str]:
     """Names of live variables that identify their stored ones.
 
     Keras numbers layers in the order in which a process creates them: `dense_1` of a saved model is `dense_2` of the

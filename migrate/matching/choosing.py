@@ -26,7 +26,7 @@ def chosen(option: str, patterns: Iterable[str], names: Collection[str]) -> tupl
             ) from error
         if not own:
             raise HyperparameterError(
-                f"{option}: {pattern!r} is found in no name of a variable; there are {some(sorted(names), SHOWN)}"
+                f"{option}: {pattern!r} matches no variable; the variables are {some(sorted(names), SHOWN)}"
             )
         found |= dict.fromkeys(own)
     return tuple(name for name in names if name in found)

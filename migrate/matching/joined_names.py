@@ -84,8 +84,8 @@ def allowed(names: Read, resolved: Resolved) -> list[set[str]]:
             shown = some([repr(array.stored_as) for _, array in here if array is not None])
             slots = some([slot for slot, array in here if array is not None])
             raise ContradictionError(
-                f"{shown} should be {slots} of the variable at position {i} in the list, and these names are not of one"
-                f" variable of the model, or not of these slots: {DENIED}"
+                f"{shown} should be {slots} of the variable at position {i} in the list, but these names do"
+                f" not belong to one variable of the model, or not to these slots: {DENIED}"
             )
     return found
 
@@ -116,6 +116,6 @@ def check(meant: Sequence[set[str]], owners: Sequence[StoredVariable]) -> None:
     for i, (names, owner) in enumerate(zip(meant, owners, strict=False)):
         if owner.name not in names:
             raise ContradictionError(
-                f"the slots at position {i} in the list are named after {' or '.join(sorted(names))}, and by order and"
-                f" shape they are of {owner.name}: {DENIED}"
+                f"the slots at position {i} in the list are named after {' or '.join(sorted(names))}, but"
+                f" order and shape assign them to {owner.name}: {DENIED}"
             )

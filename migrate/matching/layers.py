@@ -118,8 +118,8 @@ class _Search:
         self.states[0] += 1
         if self.states[0] > MAX_STATES:
             raise AmbiguousError(
-                f"{self.where}: the source does not say in which order its layers follow each other, and there are too"
-                " many to try; name the trained variables, in order, in --variables"
+                f"{self.where}: the source does not contain the order of its layers, and there are too many"
+                " orders to try. Name the trained variables, in order, in --variables"
             )
         for start, names in ways.items():
             for end, more in self.node(layers, start).items():

@@ -55,12 +55,13 @@ def check(
         has = algorithm.has(config, slot, shape, name)
         if has is None:
             raise AmbiguousError(
-                f"whether {algorithm.name} keeps the slot {slot} of {name!r} depends on how much of that name its"
-                " path had in Keras, which the source does not contain: exclude_layers or exclude_embeddings match"
-                " only a part of it. Give patterns that match the layer's own name, with --set exclude_layers=VALUE"
+                f"whether {algorithm.name} keeps the slot {slot} of {name} depends on the part of that name"
+                " that its path had in Keras, which the source does not contain: exclude_layers or"
+                " exclude_embeddings match only one part. Give patterns that match the layer's name, with"
+                " --set exclude_layers=VALUE"
             )
         if name in having and not has:
             raise ContradictionError(
-                f"the source keeps the slot {slot} of {name!r}, and by its shape, its name and the config"
-                f" {algorithm.name} does not: one of them is of another run"
+                f"the source has the slot {slot} of {name}, but by its shape, its name and the config"
+                f" {algorithm.name} does not keep it: the file mixes two runs"
             )

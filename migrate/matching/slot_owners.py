@@ -135,8 +135,9 @@ def _by_position(candidates: Mapping[int, Sequence[Owner]], every: Sequence[Owne
         if len(nodes) < len(positions):
             names = ", ".join(o.name for o in candidates[positions[0]]) or "none"
             raise MismatchError(
-                f"{where}: the slots at positions {positions} could belong to {names}, which are fewer: the optimizer"
-                " trains variables that the checkpoint does not hold; migrate one that has them"
+                f"{where}: the slots at positions {positions} could belong to {names}, which are fewer: the"
+                " optimizer trains variables that the checkpoint does not contain. Migrate a checkpoint that"
+                " contains them"
             )
         owners |= dict(zip(positions, candidates[positions[0]], strict=False))
     known = [at[owners[i].node] for i in sorted(owners) if len(candidates[i]) == 1]

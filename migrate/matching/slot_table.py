@@ -20,7 +20,7 @@ from migrate.releases.versions import UNKNOWN, Versions
 from migrate.state import NamedVariables, Stored, StoredVariable
 from optim.errors import MismatchError
 
-UNREAD = "values of Adafactor that it overwrites before it reads them are unmapped"
+UNREAD = "Adafactor overwrites these values before it reads them: unmapped"
 COUNTERS = ("iterations", "iteration", "iter", "_iterations")
 """Names under which sources keep the number of steps."""
 
@@ -93,7 +93,7 @@ def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]
         slot = names[source_name] if source_name in names else algorithm.slot_of(source_name)
         if slot is None and source_name not in names and any(variable in shapes for variable in owners):
             raise ContradictionError(
-                f"the source keeps a slot {source_name!r} ({next(iter(owners.values())).stored_as}, ...), which"
+                f"the source has a slot {source_name!r} ({next(iter(owners.values())).stored_as}, ...), which"
                 f" {algorithm.name} does not have; it belongs to another class or an unknown rule"
             )
         for variable, array in owners.items():
@@ -107,8 +107,8 @@ def _keyed(stored: Stored, algorithm: Algorithm, names: Mapping[str, str | None]
                 continue
             if array.shape != wanted:
                 raise MismatchError(
-                    f"slot {array.stored_as!r} has shape {list(array.shape)}, and for its variable {variable!r} of"
-                    f" shape {list(shapes[variable])} it should be {list(wanted)}"
+                    f"slot {array.stored_as} has shape {list(array.shape)}; for its variable {variable} of"
+                    f" shape {list(shapes[variable])} it must be {list(wanted)}"
                 )
             pairs[slot, variable] = array
             methods[slot, variable] = stored.matched.get(f"{source_name}/{variable}", "object graph")
@@ -223,7 +223,7 @@ def _check_numbers(stored: Stored, algorithm: Algorithm, resolved: orders.Resolv
     for found, before, after in zip(created[1:], numbers, numbers[1:], strict=False):
         if after <= before:
             raise ContradictionError(
-                f"{found.group()!r} comes after Variable_{before} in the list: {joined_names.DENIED}"
+                f"{found.group()} comes after Variable_{before} in the list: {joined_names.DENIED}"
             )
 
 
@@ -274,8 +274,8 @@ def _candidates(named: NamedVariables) -> Sequence[StoredVariable]:
     if named.contradicted:
         first, second = named.contradicted
         raise ContradictionError(
-            f"--variables names {first} before {second}, and the model in the source has them the other way round, in"
-            " the order in which its optimizer was handed them: name them in that, or leave --variables out"
+            f"--variables names {first} before {second}, but the optimizer in the source got them in the other"
+            " order. Use that order, or remove --variables"
         )
     trained = {v.name: v for v in named.in_source if v.trainable}
     return named.in_source if tuple(trained) == named.order else [trained[name] for name in named.order]
@@ -327,8 +327,8 @@ def _unfitting(
 ) -> str:
     if negative:
         return (
-            f"{where} would have negative numbers where {algorithm.name} in generation {stored.generation}"
-            " keeps sums of squares: it is in another order, so --generation, or the order of the variables, is wrong"
+            f"{where} would have negative numbers where {algorithm.name} in generation {stored.generation} has"
+            " sums of squares: it is in another order, so --generation or the order of the variables is wrong"
         )
     if problem is not None:
         return str(problem)
@@ -393,7 +393,7 @@ def _from_reading(resolved: orders.Resolved, owners: Sequence[StoredVariable], h
         warnings.append(f"skipped {len(resolved.placeholders)} placeholder zeros for the unused slot vhat")
     if how == "shape":
         warnings.append(
-            "the source's own flags do not name the trained variables: found by shape to be"
+            "the flags in the source do not name the trained variables; by their shapes they are"
             f" {', '.join(v.name for v in owners)}"
         )
     return SlotTable(

@@ -172,8 +172,8 @@ def check_complete(owners: Sequence[StoredVariable], variables: Sequence[StoredV
     left = [v.name for v in variables if v.trainable and v not in owners]
     if owners and left:
         raise MismatchError(
-            f"{where}: it has no slots for {_names(left)}: it is incomplete, or of another model or optimizer; if these"
-            " were never trained, leave them out of --variables"
+            f"{where}: it has no slots for {_names(left)}: it is incomplete, or belongs to another model or"
+            " optimizer. If these were never trained, remove them from --variables"
         )
 
 

@@ -15,7 +15,7 @@ from migrate.releases.versions import JAX_OR_PYTORCH, TENSORFLOW
 
 
 @dataclass(frozen=True)
-class Otherwise:
+class BackendDifference:
     """What a layer does on `backend`. `chosen`: whether a class and config are concerned."""
 
     backend: str
@@ -34,11 +34,15 @@ def _padded(kind: str, config: Mapping[str, Any]) -> bool:
     return kind.startswith("AveragePooling") and config.get("padding") == "same" and sizes not in ([1], [2], [2, 2])
 
 
-OTHERWISE = (
-    Otherwise("jax", lambda kind, _: kind == "SpectralNormalization", "learns through the norm by which it divides"),
-    Otherwise("jax", lambda kind, config: kind == "Resizing" and _bicubic(kind, config), "interpolates otherwise"),
-    Otherwise("torch", _bicubic, "interpolates otherwise"),
-    Otherwise("torch", _padded, "includes padding in its means"),
+BACKEND_DIFFERENCES = (
+    BackendDifference(
+        "jax", lambda kind, _: kind == "SpectralNormalization", "learns through the norm that it divides by"
+    ),
+    BackendDifference(
+        "jax", lambda kind, config: kind == "Resizing" and _bicubic(kind, config), "interpolates differently"
+    ),
+    BackendDifference("torch", _bicubic, "interpolates differently"),
+    BackendDifference("torch", _padded, "includes padding in its means"),
 )
 SHOWN = {TENSORFLOW: "", "jax": " on JAX", "torch": " on PyTorch", JAX_OR_PYTORCH: " on JAX or PyTorch"}
 
@@ -50,7 +54,7 @@ def differences(config: Any, backend: str) -> Iterator[str]:
       backend: `tensorflow`, `jax`, `torch`, or `JAX_OR_PYTORCH` if it is one of these two.
     """
     layers = list(_classes_and_configs(config)) if backend != TENSORFLOW else []
-    for each in OTHERWISE:
+    for each in BACKEND_DIFFERENCES:
         names = dict.fromkeys(str(inside.get("name")) for kind, inside in layers if each.chosen(kind, inside))
         if names and backend in (each.backend, JAX_OR_PYTORCH):
             written = "wrote" if each.backend == backend else "may have written"

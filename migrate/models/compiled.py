@@ -112,8 +112,8 @@ def without_loss(training: Mapping[str, Any] | None, compiled: Mapping[str, Any]
     if not loss or compiled.get("loss", loss) is not None:
         return []
     return [
-        f"the loss {_shown(loss)} is not in the target's Keras, so the model is written without one: compile it with"
-        " optimizer=model.optimizer and your loss before you continue training"
+        f"the loss {_shown(loss)} is not in the target's Keras, so the model is written without a loss."
+        " Compile it with optimizer=model.optimizer and your loss before you continue training"
     ]
 
 

@@ -41,7 +41,7 @@ def returns_its_input(layer: Mapping[str, Any]) -> bool:
 
 
 def function(layer: Mapping[str, Any], end: End) -> dict[str, Any]:
-    """Return the equivalent layer of `layers.OPERATORS`. Raises UnsupportedError if there is none."""
+    """Return the equivalent layer of `layers.OPERATORS`. Raises UnsupportedError if TensorFlow lacks it."""
     config, class_name = layer["config"], str(layer["class_name"])
     name = next((name for name, each in operators.FUNCTIONS.items() if each.class_name == class_name), None)
     if name is None:
@@ -51,7 +51,7 @@ def function(layer: Mapping[str, Any], end: End) -> dict[str, Any]:
     found = operators.FUNCTIONS[name]
     known = {"name", *(theirs for theirs, _ in found.options.values())}
     for key in config.keys() - known:
-        if config[key] not in found.besides.get(key, (None,)):
+        if config[key] not in found.additional.get(key, (None,)):
             raise _refusal(layer)
     options = {ours: config[theirs] for ours, (theirs, _) in found.options.items() if theirs in config}
     nodes = [_call(layer, found, node, options, end) for node in layer.get("inbound_nodes") or []]

@@ -48,8 +48,8 @@ def check(config: Any, state: OptimizerState) -> None:
     names = [name for name in thawed_by_loading(config) if not any(f"/{name}/" in owner for owner in owners)]
     if owners and names:
         raise UnsupportedError(
-            f"{some(names)}: frozen, and Keras 3 trains a frozen layer of this class again when it loads it, and drops"
-            " the optimizer's state; build the model in today's code, freeze it, and restore into it"
+            f"{some(names)}: frozen, but when Keras 3 loads a frozen layer of this class, it trains the layer"
+            " and drops the optimizer's state. Build the model in today's code, freeze it, and restore into it"
         )
 
 
@@ -66,12 +66,12 @@ def may_train(config: Any, leaves: list[Leaf], source: Stored, by_keras3_since: 
     parted = list(thawed_by_loading(config))
     if parted:
         found.append(
-            f"{some(parted)}: frozen, and Keras 3 trains a layer of this class that was frozen before it was built, as"
-            " it is when a file is loaded"
+            f"{some(parted)}: frozen, but Keras 3 trains a layer of this class that was frozen before it was"
+            " built, as a loaded layer is"
         )
     rest = [x.path[-1] for x in leaves if x.frozen and x.path[-1] not in parted and _has_weights(x)]
     if by_keras3_since is not None and by_keras3_since < (3, 2) and rest:
-        found.append(f"{some(rest)}: Keras before 3.2 trains what was frozen before it had weights")
+        found.append(f"{some(rest)}: frozen, but Keras before 3.2 trains a layer that was frozen before it had weights")
     return found
 
 

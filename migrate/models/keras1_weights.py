@@ -72,8 +72,8 @@ def _joined(state: OptimizerState, source: Stored, model: StoredModel) -> Optimi
         return state
     if state.algorithm not in ONE_BY_ONE or state.hyperparameters.get("clipnorm"):
         raise UnsupportedError(
-            f"{some([*gates])}: each gate was trained separately, and {state.algorithm} makes other steps with one"
-            f" variable for all; {ADVICE}"
+            f"{some([*gates])}: the source trained each gate as a separate variable, and {state.algorithm}"
+            f" steps differently with one variable for all; {ADVICE}"
         )
     firsts = {parts[0]: name for name, parts in gates.items()}
     inside = {part for parts in gates.values() for part in parts}
@@ -151,7 +151,7 @@ def _side_by_side(name: str, parts: Sequence[LazyArray]) -> LazyArray:
 def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) != 4 or shape[1] != 1:
         raise UnsupportedError(
-            f"{name} has the shape {list(shape)}, and not (length, 1, inputs, filters) as since Keras 1.1; {ADVICE}"
+            f"{name} has the shape {list(shape)}, not (length, 1, inputs, filters) as since Keras 1.1; {ADVICE}"
         )
     return (shape[0], *shape[2:])
 

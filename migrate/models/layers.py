@@ -16,7 +16,7 @@ from migrate.readers.keras.model import MOVING, RENORM
 
 Config = Mapping[str, Any]
 ADVICE = "migrate to slots"
-"""The advice for other layers, besides that of `advice.instead`."""
+"""The advice for other layers, in addition to that of `advice.instead`."""
 
 
 @dataclass(frozen=True)

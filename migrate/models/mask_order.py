@@ -57,7 +57,7 @@ def _edges(model: Layer) -> list[Edge]:
 
 
 def _mask_edges(model: Layer, met: set[str], lengths: tuple[int, int]) -> Iterator[Edge]:
-    """Yield the longest ways from the inputs of layers that compute a mask to the layers behind them."""
+    """Yield the longest ways from the inputs of layers that compute a mask to the layers after them."""
     edges = _edges(model)
     masked = set(_masked(model))
     for layer in model["config"]["layers"]:

@@ -53,7 +53,7 @@ def adapted(model: StoredModel | None) -> list[str]:
 def quantized(model: StoredModel | None) -> list[str]:
     """Report layers whose kernel `quantize` has turned into integers, which are not trained."""
     names = [] if model is None else _distinct_names(model.config, _quantized)
-    return [f"{some(names)}: quantized after training, which leaves no kernel to train"] if names else []
+    return [f"{some(names)}: quantized after training, so the file contains no kernel to train"] if names else []
 
 
 def _quantized(config: Mapping[str, Any]) -> str | None:
@@ -86,8 +86,8 @@ def paddings(config: Any) -> list[str]:
     if not names:
         return []
     return [
-        f"{some(names)}: Keras before 3.14 does not save {PADDING}, and the source does not show the shape of the"
-        " layer's output; right if your program does not set it"
+        f"{some(names)}: Keras before 3.14 does not save {PADDING}, and the source does not contain the shape"
+        " of the layer's output. Right if your program does not set it"
     ]
 
 

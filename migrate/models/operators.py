@@ -28,7 +28,7 @@ class Operator:
       operands: names of the arguments after the first that are tensors or constants.
       options: TensorFlow's argument -> (Keras's, TensorFlow's default, which is passed to Keras too).
       neutral: arguments that Keras does not have -> the values with which they do not change the result.
-      besides: Keras's arguments that TensorFlow does not have -> the same.
+      additional: Keras's arguments that TensorFlow does not have -> the same.
     """
 
     class_name: str
@@ -36,7 +36,7 @@ class Operator:
     operands: tuple[str, ...] = ()
     options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    besides: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    additional: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 def _two(class_name: str) -> Operator:
@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, Operator] = {
     **{f"math.{name}": Operator(name.capitalize()) for name in ("exp", "log", "sqrt", "square", "sin", "cos", "tanh")},
     "math.rsqrt": Operator("Rsqrt", "math"),
     **{f"nn.{name}": Operator(name.capitalize(), "nn") for name in ("relu", "relu6", "selu")},
-    "nn.elu": Operator("Elu", "nn", besides={"alpha": (1.0,)}),
+    "nn.elu": Operator("Elu", "nn", additional={"alpha": (1.0,)}),
     **dict.fromkeys(("math.sigmoid", "nn.sigmoid"), Operator("Sigmoid", "nn")),
     **dict.fromkeys(("math.softplus", "nn.softplus"), Operator("Softplus", "nn")),
     **dict.fromkeys(("nn.silu", "nn.swish"), SILU),
@@ -101,7 +101,7 @@ FUNCTIONS: dict[str, Operator] = {
 
 
 def operator(layer: Mapping[str, Any]) -> Operator:
-    """Keras 3's equivalent of a layer of `layers.OPERATORS`. Raises UnsupportedError if there is none."""
+    """Keras 3's equivalent of a layer of `layers.OPERATORS`. Raises UnsupportedError if Keras 3 lacks it."""
     function = layer["config"].get("function")
     if function not in FUNCTIONS:
         raise UnsupportedError(

@@ -54,7 +54,7 @@ class ModelPlan:
       document: the model, as `normalized_config.canonical` returns it; None if the source's own description and
         places of weights are right for the target too (`_copied_keras3`, `_passed_through`).
       places: (layer, role) -> name of its variable; empty without document.
-      flat: (slot or scalar, variable, array) in the order of the optimizer's own list.
+      flat: (slot or scalar, variable, array) in the order of the optimizer's list.
       compiled: loss and metrics, see `compiled.compile_arguments`.
       scale: the loss scale, if a LossScaleOptimizer wraps the optimizer.
       notes: changes on the way, for the user.
@@ -72,12 +72,12 @@ class ModelPlan:
         """The values of a variable."""
         array = next(v.array for v in self.live.state.variables if v.name == name)
         if array is None:
-            raise UnsupportedError(f"the source does not hold the values of {name}, so no model can be written")
+            raise UnsupportedError(f"the source does not contain the values of {name}, so no model can be written")
         return array
 
 
 def stored_model(state: OptimizerState) -> StoredModel:
-    """The source's model. Raises UnsupportedError if it has none."""
+    """The source's model. Raises UnsupportedError if the source lacks it."""
     if state.source is None or state.source.model is None:
         raise UnsupportedError(WITHOUT_MODEL)
     return state.source.model
@@ -99,7 +99,8 @@ def model_plan(state: OptimizerState, families: Sequence[str], scaled: Sequence[
     rate = rates.in_keras(state.hyperparameters["learning_rate"])
     if isinstance(rate, Mapping) and rate["class_name"] not in rates.SCHEDULES:
         raise UnsupportedError(
-            f"the learning rate is {rate['class_name']}, no schedule of Keras's, which no file can hold; {ADVICE}"
+            f"the learning rate is {rate['class_name']}, which is not a schedule of Keras, so no file can"
+            f" contain it; {ADVICE}"
         )
     if not any(keras_targets.has(family, state.algorithm) for family in families):
         raise UnsupportedError(f"{modules.MODULE[families[0]]} has no {state.algorithm}")
@@ -156,8 +157,8 @@ def _possible(
     what = "the loss is scaled, and"
     if modules.KERAS_3 in families and algorithms.find(algorithm).state_scalars:
         raise UnsupportedError(
-            f"{what} Keras 3 keeps no product of {algorithm}'s momenta within a LossScaleOptimizer, and loads no file"
-            f" that has one; {ADVICE}"
+            f"{what} Keras 3 does not keep the product of {algorithm}'s momenta within a LossScaleOptimizer,"
+            f" and cannot load a file that contains one; {ADVICE}"
         )
     if scaled is not None and not any(keras_targets.has(family, algorithm) for family in scaled):
         raise UnsupportedError(

@@ -36,7 +36,7 @@ def in_float8(state: OptimizerState) -> str:
     for v in state.source.variables:
         shapes.setdefault(v.name.rpartition("/")[0], []).append(v.shape)
     names = [name for name, each in shapes.items() if layers.in_float8(each)]
-    return f"{some(names)}: trained in float8, whose scales Keras overwrites and optim does not" if names else ""
+    return f"{some(names)}: trained in float8, with scales that Keras overwrites and optim does not" if names else ""
 
 
 def _rounded_by(source: Stored) -> str | None:

@@ -24,7 +24,8 @@ def rename(model: dict[str, Any], notes: list[str]) -> None:
         if "name" in model:
             model["name"] = model["config"]["name"]
         notes.append(
-            f"the model {name!r} is called {layer_name(model)!r} there, as TensorFlow does not allow that scope"
+            f"the model {name!r} is called {layer_name(model)!r} in the target, because TensorFlow does not"
+            " allow that scope"
         )
 
 

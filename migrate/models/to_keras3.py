@@ -35,7 +35,7 @@ WITH_STATE = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "ConvLSTM1D", 
 
 @dataclass
 class Translation:
-    """Results of a translation besides the config."""
+    """Results of a translation in addition to the config."""
 
     notes: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def _rename(document: Layer, translation: Translation) -> None:
             plain += "_"
         translation.names[name] = plain
         why = "has an operation of that name" if own else "allows no slash in names"
-        translation.notes.append(f"the layer {name!r} is called {plain!r} there, as Keras 3 {why}")
+        translation.notes.append(f"the layer {name!r} is called {plain!r} in the target, because Keras 3 {why}")
 
 
 def _names(document: Layer) -> list[str]:
@@ -233,8 +233,8 @@ def _layer(layer: Layer, translation: Translation) -> dict[str, Any]:
         raise UnsupportedError(f"the layer {shown!r} has the padding 'causal', which Keras 3's {name} does not have")
     if name == "EinsumDense" and None in _listed(config.get("output_shape")) and translation.flattened:
         raise UnsupportedError(
-            f"the layer {shown!r} has a size of None in output_shape, which Keras 3 does not take from its input, and a"
-            f" layer of the model needs it; {ADVICE}"
+            f"the layer {shown} has a size of None in output_shape. Keras 3 does not derive it from the input,"
+            f" and a layer of the model needs it; {ADVICE}"
         )
     if name == "RandomContrast":
         config["factor"] = _contrast(config["factor"], shown)
@@ -267,7 +267,7 @@ def _contrast(factor: Any, shown: str) -> list[float]:
     more)."""
     less, more = factor if isinstance(factor, Sequence) else (factor, factor)
     if less > more:
-        raise UnsupportedError(f"the layer {shown!r} has the factor {factor!r}, which Keras 3 would sort; {ADVICE}")
+        raise UnsupportedError(f"the layer {shown} has the factor {factor}, which Keras 3 would reorder; {ADVICE}")
     return [less, more]
 
 

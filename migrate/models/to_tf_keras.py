@@ -57,24 +57,21 @@ def check_code(model: StoredModel) -> None:
 
 
 def own_classes(config: Mapping[str, Any], activations: Sequence[str] = ()) -> list[str]:
-    """Explain why a copied model with custom classes and functions is not exact; empty if it has none of them.
+    """Explain why a copied model with custom classes and functions is not exact; empty if it has only those of Keras.
 
     Args:
       activations: additional ones of the target's Keras.
     """
     if any(item.get("class_name") == "__lambda__" for item in objects(config)):
         return [
-            "a Lambda layer holds the bytecode of a Python function, so that the target cannot be loaded back here;"
-            " load_model needs safe_mode=False, and the release of Python that wrote it"
+            "a Lambda layer contains the bytecode of a Python function, so dtopt cannot load the target back."
+            " load_model needs safe_mode=False, and the release of Python that wrote the function"
         ]
     arguments = (name for name in _custom_arguments(config) if name not in activations)
     names = ", ".join(sorted({name.rsplit(">", 1)[-1] for name in (*_custom_layers(config), *arguments)}))
     if not names:
         return []
-    return [
-        f"{names}: not Keras's own, so that the target cannot be loaded back here; load_model needs them in"
-        " custom_objects"
-    ]
+    return [f"{names}: not Keras's own, so dtopt cannot load the target back. load_model needs them in custom_objects"]
 
 
 def _custom_layers(config: Mapping[str, Any]) -> Iterator[str]:
@@ -135,7 +132,8 @@ def trained(state: OptimizerState) -> list[str]:
     doubtful = [name for name in listed if flags[name] is not False and name not in owners]
     if doubtful:
         raise UnsupportedError(
-            "some variables have no slots, and nothing shows whether the model trains them; if it does not, add"
-            f" {patterns.naming(patterns.UNTRAINED, doubtful, listed)}; if it does, migrate to slots"
+            "some variables have no slots, and the source does not show whether the model trains them. If it"
+            f" does not, add {patterns.naming(patterns.UNTRAINED, doubtful, listed)}; if it does, migrate to"
+            " slots"
         )
     return [name for name in listed if name in owners]

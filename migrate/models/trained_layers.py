@@ -157,7 +157,7 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     order = _training_order(document, places)
     strange = sorted(moved - set(order))
     if strange:
-        raise UnsupportedError(f"{some(strange)} are trained, and no layer of the model would train them; {ADVICE}")
+        raise UnsupportedError(f"{some(strange)} are trained, but no layer of the model would train them; {ADVICE}")
     changes = [
         f"{some(names)}: {text}" for names, text in zip((thawed, untrained, slotless), CHANGES, strict=True) if names
     ]
@@ -165,8 +165,8 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     doubts = _of_thawed(state, changes[0]) if thawed and not whole else []
     if open_:
         text = (
-            f"{some([*open_])}: no slots in the source, which trains only variables with slots, and the target trains"
-            " them"
+            f"{some([*open_])}: no slots in the source. The source trains only variables with slots, and the"
+            " target trains these too"
         )
         doubts.append(Origin(TRAINED, None, UNINTERPRETED, doubt=text))
     return TrainedLayers(tuple(order), tuple(changes), tuple(doubts))
@@ -199,7 +199,7 @@ def _thaw(document: dict[str, Any], leaf: normalized_config.Leaf, whole: bool) -
     for name in leaf.path:
         level = next(layer for layer in level["config"]["layers"] if normalized_config.layer_name(layer) == name)
         if name != leaf.path[-1] and level["config"].get("trainable") is False:
-            raise UnsupportedError(f"the model {name!r} is frozen as a whole, and {leaf.path[-1]!r} in it was trained")
+            raise UnsupportedError(f"the model {name} is frozen as a whole, but {leaf.path[-1]} in it was trained")
     thawed: list[normalized_config.Layer] = [level]
     for layer in thawed:
         layer["config"]["trainable"] = True

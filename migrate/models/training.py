@@ -251,8 +251,8 @@ def remarks(document: Layer | None, source: Stored | None, target: str) -> list[
         return []
     names = some([leaf.path[-1] for leaf in moving])
     return [
-        f"{names}: the moving statistics, which no training step uses, evolve differently there, because releases"
-        " differ in how they correct a batch's variance for its size, and the first means for their start"
+        f"{names}: their moving statistics, which no training step uses, develop differently in the target."
+        " Releases differ in how they correct a batch's variance for its size, and in the first means"
     ]
 
 

@@ -150,7 +150,7 @@ def _check(found: Mapping[Place, str], every: Sequence[Leaf]) -> None:
         if (leaf.path, weight.role) not in found
     ]
     if lacking:
-        raise MismatchError(f"the source's model has weights that are not found in it: {some(lacking)}; {ADVICE}")
+        raise MismatchError(f"the source's model does not contain some of its weights: {some(lacking)}; {ADVICE}")
 
 
 def _by_place(stored: Stored, document: Layer, every: Sequence[Leaf]) -> dict[Place, str]:
@@ -204,8 +204,8 @@ def _check_order(members: Sequence[tuple[str, str]], found: Mapping[Place, str],
     if other is not None:
         variable, place = other
         raise MismatchError(
-            f"{variable!r} has the name of a weight of the layer {place[0][-1]!r}, and the place of one of"
-            f" {order[variable][0][-1]!r}: weights and layers are numbered differently; {ADVICE}"
+            f"{variable} has the name of a weight of the layer {place[0][-1]}, but the position of a weight of"
+            f" {order[variable][0][-1]}: weights and layers are numbered differently; {ADVICE}"
         )
 
 

@@ -41,7 +41,7 @@ def after(folder: str, start: Mapping[str, np.ndarray], gradients: Mapping[str, 
 
 
 def new_slot(slot: Slot, variable: np.ndarray) -> np.ndarray:
-    """The initial slot of an elementwise rule, if the target has none yet."""
+    """The initial slot of an elementwise rule, if the target does not have it yet."""
     return variable.copy() if slot.initial == AS_VARIABLE else np.full(variable.shape, slot.initial)
 
 

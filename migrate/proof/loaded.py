@@ -75,7 +75,7 @@ def _not_loaded(why: str) -> Found:
 
 
 def _named_code(item: Any) -> Iterator[str]:
-    """Yield the names that Keras would import besides its own: classes of other modules, and Python functions."""
+    """Yield the names that Keras would import from elsewhere: classes of other modules, and Python functions."""
     if isinstance(item, list):
         for each in item:
             yield from _named_code(each)

@@ -238,7 +238,7 @@ def number_differences(expected: OptimizerState, target: OptimizerState, source:
     """Compare the optimizer-wide numbers with those derived from the source now, to the last bit of a float32.
 
     Args:
-        told: the source in the target's form; source: unchanged.
+        expected: the source in the target's form; source: unchanged.
     """
     rate = "learning_rate"
     have, get = ({rate: s.hyperparameters.get(rate), **s.scalars} for s in (expected, target))

@@ -17,7 +17,7 @@ Slots = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Source:
-    """The inputs of a step besides arrays: the stored config, who wrote it, and the step count."""
+    """The inputs of a step other than arrays: the stored config, who wrote it, and the step count."""
 
     algorithm: str
     config: Mapping[str, Any]
@@ -79,7 +79,7 @@ class Source:
 
     @property
     def limits_one_norm(self) -> bool:
-        """`get_gradients` of TF 1.4 to 1.9, whose Keras says 2.0.8-tf to 2.1.6-tf, and of Keras 1 and 2."""
+        """`get_gradients` of TF 1.4 to 1.9, whose Keras has versions 2.0.8-tf to 2.1.6-tf, and of Keras 1 and 2."""
         return self.generation != OPTIMIZER_V1 or (self.version is not None and self.version < (2, 1, 6))
 
     @property

@@ -32,7 +32,7 @@ def parity_source(state: OptimizerState) -> parity.Source:
     """The source of a state in the formulas' form.
 
     Raises:
-      UnsupportedError: nothing is stored besides dtopt's own reading.
+      UnsupportedError: only dtopt's own reading is stored.
     """
     stored = state.source
     if stored is None or stored.format == "slots" or stored.optimizer_config is None or stored.generation is None:

@@ -13,7 +13,7 @@ def is_installed() -> bool:
 
 
 def import_ahead() -> None:
-    """Begin the import in another thread: it takes as long as comparing a gigabyte."""
+    """Begin the import in another thread: it needs as long as comparing a gigabyte."""
 
     def run() -> None:
         with suppress(Exception):  # a later import reports the error

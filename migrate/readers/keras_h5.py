@@ -260,7 +260,7 @@ def _check_listed(group: h5py.Group, names: Collection[str], path: str) -> None:
 
 Groups = dict[str, tuple[tuple[str, str], ...]]
 OF_MODEL = "top_level_model_weights"
-"""The group of a model's own weights, which belong to no layer."""
+"""The group of weights that belong to the model and to no layer."""
 
 
 def _group(file: h5py.File, path: str) -> h5py.Group:

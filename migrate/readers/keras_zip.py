@@ -38,7 +38,7 @@ from optim.errors import UnsupportedError
 
 NAME = "keras"
 ASSETS = "assets/"
-"""The folder for what layers have besides weights, such as vocabularies."""
+"""The folder for what layers have in addition to weights, such as vocabularies."""
 METADATA, CONFIG, WEIGHTS, NPZ = "metadata.json", "config.json", "model.weights.h5", "model.weights.npz"
 MAX_JSON = 256 << 20
 MAX_RATIO = 1100
@@ -108,7 +108,7 @@ def read(path: str) -> Stored | OptimizerState:
 
 
 def _assets(path: str, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Callable[[], Iterator[bytes]]]:
-    """Files of a `.keras` besides config and weights, see `StoredModel.assets`."""
+    """Files of a `.keras` other than config and weights, see `StoredModel.assets`."""
     found = {}
     for name, info in members.items():
         if name.startswith(ASSETS) and not info.is_dir():

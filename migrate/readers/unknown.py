@@ -16,7 +16,7 @@ from optim.bytes import files, urls
 ORBAX = {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "ocdbt.process_0"}
 """Names in folders of Orbax (`orbax-checkpoint` 0.5 to 0.12)."""
 FEW = 8
-"""Most folders of a folder that are searched: behind a URL, each costs requests."""
+"""Most folders of a folder that are searched: each folder at a URL costs requests."""
 
 COMPRESSED = {
     b"\x1f\x8b": "gunzip -k",

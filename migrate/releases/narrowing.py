@@ -30,7 +30,7 @@ def candidates(generation: str, versions: Versions = UNKNOWN) -> tuple[Release, 
 
 
 def newer(versions: Versions) -> str:
-    """Return what dtopt assumes of a release after the last of the table; empty if a source shows no such release."""
+    """Return what dtopt assumes of a release after the last of the table; empty if the release is in the table."""
     shown: tuple[tuple[str, Number | None, Callable[[Release], Number]], ...] = (
         ("Keras", versions.keras_number, lambda r: r.keras_number),
         ("TensorFlow", versions.tensorflow_number, lambda r: r.tensorflow),

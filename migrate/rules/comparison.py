@@ -62,7 +62,7 @@ def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     cls = rules.of(algorithm)
     if cls is None:
-        raise UnsupportedError(f"no rule is known of {algorithm}")
+        raise UnsupportedError(f"dtopt does not know the rule of {algorithm}")
     own = declared(cls)
     values = {**defaults(algorithm), **arguments}
     for name, each in own.items():
@@ -213,8 +213,8 @@ def rate_at(rule: Rule, iterations: int) -> float:
     name = rate.get("class_name") if isinstance(rate, Mapping) else None
     if rule.unknown_rate or (name and rates.is_own(rate)):
         raise UnsupportedError(
-            f"the learning rate is {rule.unknown_rate or name}, whose value is not known; give a number, or a schedule"
-            " that is called with the step"
+            f"the learning rate is {rule.unknown_rate or name}, and its value is unknown; give a number, or a"
+            " schedule that is called with the step"
         )
     base = schedules.from_config(rate).at(iterations) if isinstance(rate, Mapping) else float(rate or 0.0)
     return base / (1.0 + float(rule.values.get("decay") or 0.0) * iterations)

@@ -72,11 +72,11 @@ def differences(
             continue
         if key in SLOT_MEANING:
             raise UnsupportedError(
-                f"the slots hold other numbers than those of generation {generation} ({key} is {have!r} here and"
-                f" {get!r} there), so that its list cannot hold them"
+                f"the slots contain other numbers than those of generation {generation} ({key} is {have!r} here and"
+                f" {get!r} there), so its list cannot contain them"
             )
         on = "without it" if get is None else f"with {_shown(get)}"
-        reasons.append(f"{key} is {_shown(have)} here, and generation {generation} goes on {on}")
+        reasons.append(f"{key} is {_shown(have)} here, and generation {generation} continues {on}")
     return [*reasons, *_row_and_decay_differences(state, algorithm, generation, {**config, **theirs})]
 
 
@@ -110,7 +110,7 @@ def _row_and_decay_differences(
     if ours.get(keras_config.LAZY_ROWS) and not kept:
         reasons.append(f"lazy_rows: generation {generation} moves rows without a gradient, too")
     if kept and not ours.get(keras_config.LAZY_ROWS):
-        reasons.append(f"embeddings: generation {generation} leaves rows without a gradient alone, which move here")
+        reasons.append(f"embeddings: generation {generation} does not change rows without a gradient, which move here")
     if ours.get("weight_decay") and ours.get("weight_decay_exclude"):
-        reasons.append("weight_decay_exclude: call exclude_from_weight_decay again, nothing there says it")
+        reasons.append("weight_decay_exclude: call exclude_from_weight_decay again, the target does not contain it")
     return reasons

@@ -70,7 +70,7 @@ class _Change:
     def drop(self, slot: str, why: str) -> None:
         if slot in self.state.slots:
             self.state = replace(self.state, slots={k: v for k, v in self.state.slots.items() if k != slot})
-            self.notes.append(f"slot {slot}: left out, {why}")
+            self.notes.append(f"slot {slot}: removed, {why}")
 
 
 def has(family: str, name: str) -> bool:
@@ -159,16 +159,16 @@ def _slots_with_rate(change: _Change, algorithm: Algorithm) -> None:
 def _multiply(change: _Change, slot: str, factor: Callable[[float], float]) -> None:
     if change.rate is None:
         raise UnsupportedError(
-            f"the slot {slot} relates to the learning rate in another way there, and the rate changes from step to"
-            " step, so that no slot there continues it; give a constant rate with --set learning_rate=VALUE, or migrate"
-            " to slots"
+            f"the slot {slot} relates to the learning rate in another way in the target, and the rate changes"
+            " from step to step, so no slot of the target continues it. Give a constant rate with --set"
+            " learning_rate=VALUE, or migrate to slots"
         )
     if change.rate == 0.0:
         raise UnsupportedError(f"the slot {slot} would have to be converted by the learning rate, which is 0")
     change.scale(slot, factor(change.rate))
     change.notes.append(
-        f"slot {slot}: multiplied by {factor(change.rate):.9g}, as the learning rate ({change.rate:.9g}) is on the"
-        " other side of it there; right as long as that rate is not changed"
+        f"slot {slot}: multiplied by {factor(change.rate):.9g}, because the target applies the learning rate"
+        f" ({change.rate:.9g}) at another place; right as long as you do not change that rate"
     )
 
 
@@ -193,7 +193,7 @@ def _time_decay(change: _Change, algorithm: Algorithm) -> None:
         raise UnsupportedError("it has a learning rate schedule and decay, and classes from 2.11 on have no decay")
     change.values["learning_rate"] = comparison.time_decay(rate, decay)
     change.values["decay"] = None
-    change.notes.append(f"decay {decay:.9g}: carried as the schedule InverseTimeDecay, which is the same")
+    change.notes.append(f"decay {decay:.9g}: migrated as the schedule InverseTimeDecay, which is the same")
 
 
 def _limits(change: _Change, algorithm: Algorithm) -> None:
@@ -207,7 +207,7 @@ def _limits(change: _Change, algorithm: Algorithm) -> None:
         else []
     )
     for key in left_out:
-        change.reasons.append(f"{key} and {given[0]} are both set, and the class takes only one: {key} is left out")
+        change.reasons.append(f"{key} and {given[0]} are both set, and the class accepts only one: {key} is removed")
         change.values[key] = None
 
 
@@ -246,7 +246,7 @@ def _nadam(change: _Change, algorithm: Algorithm) -> None:
         return
     if traits(change.generation).has_schedule_decay:
         if isinstance(change.values["learning_rate"], Mapping):
-            raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]}.Nadam takes no learning rate schedule")
+            raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]}.Nadam does not accept a learning rate schedule")
         return
     decay = float(change.values.get("schedule_decay", 1.0))
     if decay == 1.0:
@@ -277,29 +277,29 @@ def _options(change: _Change, algorithm: Algorithm) -> None:
     values, generation = change.values, change.generation
     if values.get("stacks"):
         raise UnsupportedError(
-            "Keras 3.13 and later have another rule and other slots under the name Muon than 3.10 to 3.12"
+            "Keras 3.13 and later have another Muon, with another rule and other slots than 3.10 to 3.12"
         )
     for option, slot in (("lookahead", "slow"), ("stochastic_average", "average")):
         if values.get(option):
-            change.drop(slot, f"as no class there knows {option}")
+            change.drop(slot, f"because no class there has {option}")
     if values.get("weight_decay") and values.get("learning_rate_in_weight_decay") is False:
         raise UnsupportedError(
-            "weights decay by a part of themselves at each step, whatever the learning rate, and the rate changes from"
-            " step to step: classes there multiply weight_decay by the rate, so that no number of it is the same"
+            "weight decay does not scale with the learning rate, and the rate changes from step to step."
+            " Classes of the target multiply weight_decay by the rate, so no number of it is the same"
         )
     if comparison.counts_steps(values):
         raise UnsupportedError(
-            "with gradient_accumulation_steps the schedule or the averages go by real steps, and in Keras 3 by calls"
+            "with gradient_accumulation_steps the schedule or the averages count real steps here, and calls in Keras 3"
         )
     if values.get("gradient_accumulation_steps") and not traits(generation).accumulates_gradients:
-        raise UnsupportedError("it accumulates gradients over several batches, which tf_keras does not")
+        raise UnsupportedError("it accumulates gradients over several batches, which tf_keras cannot do")
     if traits(generation).has_averages:
         return
     if algorithm.name == "Adagrad" and isinstance(values["learning_rate"], Mapping):
-        raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]}.Adagrad makes no schedule of what a file says of one")
+        raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]}.Adagrad does not read a schedule from a file")
     lacking = [key for key in ("use_ema", "weight_decay") if values.get(key)]
     if lacking:
-        raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]} knows no {' and no '.join(lacking)}")
+        raise UnsupportedError(f"{MODULE[TF_KERAS_LEGACY]} does not have {' and '.join(lacking)}")
 
 
 def _config(values: Mapping[str, Any], algorithm: Algorithm, generation: str) -> dict[str, Any]:
@@ -331,8 +331,8 @@ def _defects(state: OptimizerState, algorithm: Algorithm, family: str) -> list[s
         ]
     if algorithm.name == "ScheduleFreeAdamW":
         return [
-            "keras.optimizers.ScheduleFreeAdamW takes the new z for the old on TensorFlow and PyTorch,"
-            " and on JAX it does not, so that the target goes on alike on one of them only"
+            "keras.optimizers.ScheduleFreeAdamW averages the new z on TensorFlow and PyTorch and the old one"
+            " on JAX, so the target continues the same on one of them only"
         ]
     return []
 

@@ -19,12 +19,12 @@ LIVE = (OPTIM, KERAS3, TF_KERAS, LEGACY, TORCH, OPTAX)
 FILES = ("keras", "tf-keras", "slots")
 """Targets of `migrate_checkpoint` that hold variables."""
 
-ARGUMENT = "its configuration says it; arguments are compared one by one"
-ASKED = "it is asked, or its variables are"
-NEVER = "it never does this, so that a source that does is not continued exactly"
-UNKNOWN = "it cannot be asked, so that a source that does this is not continued exactly"
-TRIED = "its steps are compared with the source's, on numbers made for it"
-WRITTEN = "the target is written with it; what its loader does differently is a reason"
+ARGUMENT = "its configuration contains it; arguments are compared one by one"
+ASKED = "dtopt reads it from the optimizer or its variables"
+NEVER = "it never does this, so a source that does is not continued exactly"
+UNKNOWN = "it does not show this, so a source that does this is not continued exactly"
+TRIED = "dtopt compares its steps with the source's, on numbers made for it"
+WRITTEN = "dtopt writes it into the target; a difference of the loader is a reason"
 NOTED = "it is a part of the program and not of the target; a warning names it"
 
 

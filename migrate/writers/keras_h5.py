@@ -29,7 +29,8 @@ from migrate.writers import files, hdf5_file, single_file
 
 SUFFIXES = (".h5", ".hdf5")
 KERAS_VERSION = "2.15.0"
-"""A value that tf_keras 2.15 and later accept; it selects the conversion of weights on load, here none."""
+"""A value that tf_keras 2.15 and later accept; it selects the conversion of weights on load; this one converts
+nothing."""
 RELEASE = {"keras_version": KERAS_VERSION, "backend": "tensorflow"}
 NAMES_IN_ONE = 64_000
 """Most bytes of one HDF5 attribute."""
@@ -60,7 +61,7 @@ def check_target(dest: str, *, overwrite: bool) -> None:
 
 
 def plan_for(state: OptimizerState) -> ModelPlan:
-    """Plan with the class of the source's own rules first, then the most exact one. With a scaled loss it is the legacy
+    """Plan with the class of the source's rules first, then the most exact one. With a scaled loss it is the legacy
     one: tf_keras's LossScaleOptimizerV3 cannot load what it saves into HDF5.
 
     Raises as `plan.model_plan`, and UnsupportedError for a Sequential that tf_keras would load without weights: Keras

@@ -33,7 +33,7 @@ def write(
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
-    settle: Callable[[OptimizerState], OptimizerState] = lambda state: state,
+    complete: Callable[[OptimizerState], OptimizerState] = lambda state: state,
 ) -> None:
     """Write `state` as a slot-variable checkpoint.
 
@@ -43,7 +43,7 @@ def write(
     Args:
       dest: the folder to create; with `overwrite` it may be a slot-variable checkpoint or an empty folder.
       progress: called with (bytes done, bytes in all) of the tensors, from any thread.
-      settle: completes a state by its numbers. Those that it reads are written meanwhile, and its errors leave no
+      complete: completes a state by its numbers. Those that it reads are written meanwhile, and its errors leave no
         target.
 
     Raises:
@@ -57,7 +57,7 @@ def write(
     with atomic.scratch_folder(dest) as scratch:
         name = slot_layout.STATE_PREFIX + secrets.token_hex(8)
         counter = _Counter(progress, sum(map(_size, tensors.values())))
-        _write_bundle(os.path.join(scratch, name), state, settle, counter)
+        _write_bundle(os.path.join(scratch, name), state, complete, counter)
         state.finish_checks()
         atomic.write_synced(os.path.join(scratch, slot_layout.POINTER_NAME), slot_layout.pointer_text(name))
         if replaces:
@@ -165,10 +165,10 @@ def _tensors(state: OptimizerState) -> dict[str, LazyArray]:
 def _write_bundle(
     prefix: str,
     state: OptimizerState,
-    settle: Callable[[OptimizerState], OptimizerState],
+    complete: Callable[[OptimizerState], OptimizerState],
     counter: _Counter,
 ) -> None:
-    """Write the tensors. Each contiguous one is written when it is first read, by `settle` or else here."""
+    """Write the tensors. Each contiguous one is written when it is first read, by `complete` or else here."""
     with BundleWriter(prefix) as bundle, bundle.syncing():
         rooms: dict[str, Room] = {}
 
@@ -180,7 +180,7 @@ def _write_bundle(
             return replace(array, extent=extent)
 
         passed = _with_arrays(state, passing)
-        settled, buffer = settle(passed), np.empty(CHUNK, np.uint8)
+        completed, buffer = complete(passed), np.empty(CHUNK, np.uint8)
         tensors = _tensors(passed)
         for key, array in tensors.items():
             if array.extent is None:
@@ -189,7 +189,7 @@ def _write_bundle(
             elif rooms[key].done < rooms[key].size:
                 for _ in array.extent.chunks(buffer):
                     pass
-        bundle.add_string(slot_layout.METADATA_KEY, _metadata_json(settled))
+        bundle.add_string(slot_layout.METADATA_KEY, _metadata_json(completed))
         bundle.add_string(GRAPH_KEY, object_tree.serialize([*tensors, slot_layout.METADATA_KEY]))
 
 

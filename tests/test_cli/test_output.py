@@ -67,7 +67,7 @@ def test_a_reader_that_leaves_is_no_answer(words: str) -> None:
         ("migrate checkpoint {source} {folder}/out --strict --set beta_1=0.5", 2, "has no effect"),
         ("migrate verify {source} nowhere", 3, "nowhere is not a slot-variable checkpoint"),
         ("migrate batch {source} --into {folder} --shard 3/2", 2, "is not I/N"),
-        ("migrate code nowhere.py", 2, "no such file"),
+        ("migrate code nowhere.py", 2, "does not exist"),
         ("bench plan -w nothing", 2, "no workload is called"),
     ],
 )

@@ -1,2 +1,2 @@
-"""Find what a program does to an optimizer besides the call that creates it: the call alone does not determine the
+"""Find what a program does to an optimizer after the call that creates it: the call alone does not determine the
 state."""

@@ -2,7 +2,7 @@
 
 Sources: `keras/optimizer_v2/optimizer_v2.py` 2.4 (`_set_hyper`, `_get_hyper`, `_decayed_lr`, `get_slot`, `variables`),
 Keras 3.15 `src/optimizers/base_optimizer.py`. Measured with both: a number set between two calls of `fit` has an effect
-with optim and none with Keras 3.
+with optim but not with Keras 3.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _check_overrides(overrides: Mapping[str, Any], migrated: Migrated) -> None:
         raise HyperparameterError(f"name must be a text, got {overrides['name']!r}")
     for key, value in overrides.items():
         if value is None and settings.needs_value(key, migrated.algorithm, migrated.generation):
-            raise HyperparameterError(f"--set {key}=none gives it no value. Give one, or remove it")
+            raise HyperparameterError(f"{confirming(key, None)} needs a value. Give one, or remove it")
     names = [*migrated.arguments, *migrated.state]
     for key, value in overrides.items():
         text = confirming(key, value)
@@ -83,7 +83,7 @@ def _check_hint(hint: Mapping[str, Any], migrated: Migrated) -> None:
         config_hint.check_number(key, value)
         migrated.check_owner(text, key, value)
         if lacks(key, algorithm, generation) and value != algorithm.defaults(generation).get(key, value):
-            why = f"{algorithm.name} of generation {generation} has no such argument. Remove it"
+            why = f"{algorithm.name} of generation {generation} does not have this argument. Remove it"
             raise config_hint.refused(key, value, why)
         if algorithm.is_foreign or migrated.acts(key, value, migrated.arguments):
             continue

@@ -59,7 +59,7 @@ PARTS = (
 FLOAT8 = 6
 """Additional variables of a layer that is trained in float8."""
 UNTRAINED = ("normalization", "spectral_normalization")
-"""Layers without trained variables of their own; the second contains a layer with its kernel, which is saved twice."""
+"""Layers without trained variables; the second contains a layer with its kernel, which is saved twice."""
 ATTENTION = {
     **{f"{part}_dense": part for part in ("query", "key", "gate", "value")},
     "output_dense": "attention_output",

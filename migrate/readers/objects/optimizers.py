@@ -161,7 +161,7 @@ _OF_SONNET = {"m": "Adam", "accumulated_momentum": "Momentum", "ms": "RMSProp"}
 
 def of_sonnet(graph: ObjectGraph) -> str:
     """Describe an optimizer of Sonnet 2, an object with lists of slots named after the variables, `adam/m/linear/w`;
-    empty if there is none."""
+    empty if the graph lacks one."""
     known = set(graph.full_names) - {""}
     for node, path in graph.walk():
         for name in _OF_SONNET.keys() & graph.children[node].keys():

@@ -201,8 +201,8 @@ def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: st
 
 
 def _are_as_one(groups: Sequence[_Group], graph: SaverGraph) -> bool:
-    """Whether these optimizers together act like a single one: each has its own variables, none counts, and class and
-    settings are the same."""
+    """Whether these optimizers together act like a single one: each has its own variables, no optimizer counts, and
+    class and settings are the same."""
     trained = [variable for group in groups for variable in group.trained]
     counts = all(any(_POWERS.fullmatch(key) for key in group.state) for group in groups)
     if counts or len(set(trained)) < len(trained) or graph.nodes is None:

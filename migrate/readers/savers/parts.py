@@ -29,7 +29,7 @@ class Parts:
 
 def give_values(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> None:
     """Give the graph the stored numbers of a program's variables, such as a learning rate that it feeds. Trained
-    variables are excluded; a rate in TRAINABLE_VARIABLES without an update of its own is not trained."""
+    variables are excluded; a rate in TRAINABLE_VARIABLES without an update is not trained."""
     nodes = graph.nodes
     if nodes is None:
         return

@@ -60,7 +60,7 @@ def test_the_users_own_rule_takes_the_next_steps(tmp_path: Path) -> None:
         migrate.migrate_checkpoint(SOURCE, target, overrides=OWN, strict=True)
     report = migrate.migrate_checkpoint(SOURCE, target, overrides=OWN)
     assert report.fidelity == "approximate"
-    assert "the rule of CenteredGradAdam is not known here" in report.reasons[0]
+    assert "dtopt does not know the rule of CenteredGradAdam" in report.reasons[0]
     names = [name.removesuffix(":0") for name in document["trainable"]]
     live = [tf.Variable(oracle[f"at_save/var/{i}"]) for i in range(len(names))]
     onto = dict(zip(names, live, strict=True))
@@ -115,7 +115,7 @@ def test_the_rule_of_a_class_of_tf_contrib_that_optim_has_not_takes_the_next_ste
 )
 def test_a_class_that_the_graph_shows_is_refused_before_anything_is_asked(case: str, name: str) -> None:
     source = CASE_FOLDER / case / "source" / "model.ckpt"
-    with pytest.raises(UnsupportedError, match=f"the optimizer is '{name}', whose rule is not known here"):
+    with pytest.raises(UnsupportedError, match=f"this dtopt does not know the rule of '{name}'"):
         migrate.read(source)
     state = migrate.read(source, overrides={**OWN, "learning_rate": 0.05})
     assert (state.algorithm, state.fidelity) == (name, "approximate")

@@ -36,7 +36,7 @@ def test_the_packages_own_next_steps_are_taken(name: str, tmp_path: Path) -> Non
     source, oracle = PACKAGES / f"{name}.h5", np.load(PACKAGES / f"{name}.npz")
     state = migrate.read(source)
     assert state.fidelity == "approximate"
-    assert "taken by its config for that of keras-" in state.reasons[0]
+    assert "by its config dtopt assumes the one of keras-" in state.reasons[0]
     report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides=confirmed(source))
     assert report.fidelity == "exact", report.reasons
     info = optim.describe_checkpoint(tmp_path / "slots")
@@ -54,7 +54,7 @@ def test_horovod_is_asked_how_many_batches_it_sums(passes: bool, tmp_path: Path)
     source, oracle = case.with_suffix(".h5"), np.load(case.with_suffix(".npz"))
     report = migrate.migrate_checkpoint(source, tmp_path / "slots")
     named, *more = report.reasons
-    assert named.startswith("the optimizer is named DistributedAdam, as Horovod does")
+    assert named.startswith("the optimizer is named DistributedAdam, as Horovod names it")
     assert [reason.partition(" was created")[0] for reason in more] == [
         "gradients: 'cond_1/DistributedAdam/iter:0'"
     ] * passes
@@ -67,7 +67,7 @@ def test_horovod_is_asked_how_many_batches_it_sums(passes: bool, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["tf115-adamw-annealed", "tf115-nadamw"])
 def test_what_no_rule_here_does_is_refused_and_carried_for_ones_own(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"no rule here does; to carry its state .* --set own_rule=true"):
+    with pytest.raises(UnsupportedError, match=r"no rule here does; to migrate its state .* --set own_rule=true"):
         migrate.read(PACKAGES / f"{name}.h5")
     assert migrate.read(PACKAGES / f"{name}.h5", overrides={"own_rule": True}).fidelity == "approximate"
 
@@ -75,10 +75,10 @@ def test_what_no_rule_here_does_is_refused_and_carried_for_ones_own(name: str) -
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"lr_multipliers": {"first": 0.1}}, "multiplies it by layer"),
+        ({"lr_multipliers": {"first": 0.1}}, "multiplies the rate by layer"),
         ({"eta_t": 0.5}, "anneals its rate"),
-        ({"weight_decays": {"first/kernel:0": [0.01, 0.0]}}, "decay by their signs"),
-        ({"weight_decays": {"first/kernel:0": [0, 0.01], "mid/kernel:0": [0, 0.02]}}, "each by another amount"),
+        ({"weight_decays": {"first/kernel:0": [0.01, 0.0]}}, "decays weights by their signs"),
+        ({"weight_decays": {"first/kernel:0": [0, 0.01], "mid/kernel:0": [0, 0.02]}}, "by different amounts"),
     ],
 )
 def test_options_of_keras_adamw_that_are_not_known_are_refused(
@@ -101,7 +101,7 @@ def test_a_wrapper_of_a_package_is_refused_by_name(tmp_path: Path) -> None:
     inner = {"class_name": "Adam", "config": {"lr": 0.01}}
     for name, own in (("LRMultiplier", {"multipliers": {"first": 0.1}}), ("Lookahead", {"slow_step": 0.5})):
         _set_optimizer(source, {"class_name": name, "config": {"optimizer": inner, **own}})
-        with pytest.raises(UnsupportedError, match=f"^{name} of keras-.* begin anew from the weights"):
+        with pytest.raises(UnsupportedError, match=f"^{name} of keras-.* Restart from the weights"):
             migrate.read(source)
 
 

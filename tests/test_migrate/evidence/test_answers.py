@@ -163,7 +163,7 @@ def test_a_list_of_a_custom_rule_is_cut_into_slots(tmp_path: Path) -> None:
         names = list(group.attrs["weight_names"])
         group.attrs["weight_names"] = names[:-1]
         del group[names[-1]]
-    with pytest.raises(UnsupportedError, match="start a new optimizer from the weights"):
+    with pytest.raises(UnsupportedError, match="Start a new optimizer from the weights"):
         migrate.read(source, overrides={"own_rule": True})
 
 

@@ -288,7 +288,7 @@ def test_an_order_of_variables_that_a_graph_denies_is_refused(case: str) -> None
     read = partial(migrate.read, source, optimizer_config=config)
     assert read(variables=named).matched == read().matched
     for other in (named[::-1], named[1:] + named[:1]):
-        with pytest.raises(ContradictionError, match="the other way round"):
+        with pytest.raises(ContradictionError, match="got them in the other order"):
             read(variables=other)
 
 
@@ -300,7 +300,7 @@ def test_a_limit_that_its_release_did_not_have_is_not_exact(case: str, tmp_path:
     assert migrate.read(source).fidelity == "exact"
     with training_config(source) as document:
         document["optimizer_config"]["config"]["global_clipnorm"] = 0.05
-    assert "TF 2.4 brought it" in " ".join(migrate.read(source).reasons)
+    assert "it is new in TF 2.4" in " ".join(migrate.read(source).reasons)
     for said in (0.05, None):
         assert migrate.read(source, overrides={"global_clipnorm": said}).fidelity == "exact"
 

@@ -66,7 +66,7 @@ def test_what_depends_on_more_than_the_last_gradients_is_never_exact(name: str, 
 
 def test_a_program_that_clears_what_it_gathered_loses_nothing() -> None:
     assert migrate.read(source("gathered"), overrides={"gathered": None}).fidelity == "exact"
-    with pytest.raises(HyperparameterError, match="gathered is 3; it takes only none"):
+    with pytest.raises(HyperparameterError, match="gathered is 3; only --set gathered=none is possible"):
         migrate.read(source("gathered"), overrides={"gathered": 3})
 
 

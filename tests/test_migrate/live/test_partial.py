@@ -332,7 +332,7 @@ def test_the_call_that_an_error_names_works_as_typed(kind: str, oracle: Any, nam
 def test_patterns_that_choose_nothing_are_refused_with_candidates(oracle: Any, names: list[str]) -> None:
     live = _live("optim", _starts(oracle, names))
     for option in ("fresh", "grown"):
-        with pytest.raises(HyperparameterError, match=f"{option}: 'haed' is found in no name.*{names[0]}"):
+        with pytest.raises(HyperparameterError, match=f"{option}: 'haed' matches no variable.*{names[0]}"):
             migrate.restore(SOURCE, live.target, list(live.variables.values()), **{option: ["haed"]})
     with pytest.raises(HyperparameterError, match="not a regular expression"):
         migrate.restore(SOURCE, live.target, list(live.variables.values()), fresh="he(ad")

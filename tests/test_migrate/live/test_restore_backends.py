@@ -20,7 +20,7 @@ NAMES = {
     kind: [name for name, kinds in test_restore.CASES.items() if kinds.get(kind) == test_restore.EXACT]
     for kind in KINDS
 }
-DENSE = {"tf115-sgd-decay-clipvalue-embed": "embedding/embeddings: where a batch has a row several times"}
+DENSE = {"tf115-sgd-decay-clipvalue-embed": "embedding/embeddings: if a batch contains a row several times"}
 """What a source did with repeated rows of a table, of which gradients are dense on these backends."""
 FEW = {
     "optim": ["keras231-nadam-eps-convbn", "tf24-sgd-momentum-ckpt-convbn", "tf29-dtensor-adam-mlp"],

@@ -103,7 +103,7 @@ def test_names_that_deny_the_order_are_refused(rename: Rename, whole: bool, tmp_
 def test_one_name_that_fits_nothing_is_refused(tmp_path: Path) -> None:
     shutil.copy(_source(ADAM), path := tmp_path / "model.h5")
     _renamed(path, lambda names: [*names[:-1], f"{names[-1]}2"], whole=True)
-    with pytest.raises(ContradictionError, match=r"position 5 in the list.*not of one variable of the model"):
+    with pytest.raises(ContradictionError, match=r"position 5 in the list.*do not belong to one variable of the model"):
         migrate.read(path)
 
 

@@ -71,7 +71,7 @@ def test_a_model_that_keras_2_called_so_gets_another_name(to: Any, tmp_path: Pat
         file.attrs["model_config"] = config.replace('"name": "model_1"', '"name": "My model"')
     report = migrate.migrate_checkpoint(source, target, to=to)
     assert report.fidelity == "exact"
-    assert any("'My model' is called 'My_model' there" in text for text in report.warnings)
+    assert any("'My model' is called 'My_model' in the target" in text for text in report.warnings)
     assert migrate.verify(source, target).ok
 
 

@@ -88,4 +88,4 @@ def test_rows_that_no_batch_names_stay_as_they_are(tmp_path: Path) -> None:
     _with_sparse_input(source, "2.7.0", "Dropout")
     [reason] = migrate.read(source).reasons
     assert reason.startswith(f"{name}/kernel, ")
-    assert "nothing says whether their gradients are sparse" in reason
+    assert "does not show whether their gradients are sparse" in reason

@@ -195,8 +195,8 @@ def test_gates_are_joined_only_where_a_step_takes_each_number_by_itself() -> Non
     ((slot, per),) = state.slots.items()
     lost = {slot: {name: array for name, array in per.items() if name != "lstm_1_U_c"}}
     for changed, why in [
-        (replace(state, algorithm="Lamb"), "each gate was trained separately"),
-        (_of_gates(state, clipnorm=0.5), "each gate was trained separately"),
+        (replace(state, algorithm="Lamb"), "each gate as a separate variable"),
+        (_of_gates(state, clipnorm=0.5), "each gate as a separate variable"),
         (_of_gates(state, lost), "lstm_1_U_c: slot m is missing"),
     ]:
         with pytest.raises(UnsupportedError, match=why):
@@ -244,7 +244,7 @@ def test_gates_that_drop_out_otherwise_are_told(implementation: int, rates: tupl
 def test_the_tables_of_keras_1_are_known() -> None:
     state = migrate.read(SOURCES["keras1.2.2-convolved-words"])
     said = repeated_rows.difference(state, algorithms.find("Adam"), ("square",), "Keras 3")
-    assert said.startswith("embedding_1_W: where a batch has a row several times")
+    assert said.startswith("embedding_1_W: if a batch contains a row several times")
 
 
 @pytest.mark.parametrize("to", ["slots", "keras", "tf-keras"])

@@ -72,7 +72,7 @@ def test_gathered_gradients_go_to_keras_where_it_counts_the_same(count_calls: bo
         model.train_on_batch(BATCH, BATCH[:, :3])
     model.save(tmp_path / "model.keras")
     if not count_calls:
-        with pytest.raises(UnsupportedError, match="go by real steps, and in Keras 3 by calls"):
+        with pytest.raises(UnsupportedError, match="count real steps here, and calls in Keras 3"):
             migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "out.keras")
         return
     assert migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "out.keras").fidelity == "exact"

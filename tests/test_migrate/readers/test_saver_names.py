@@ -157,7 +157,7 @@ def test_two_adams_of_tf_train_are_asked_about(tmp_path: Path) -> None:
 def test_two_adams_on_one_variable_are_refused(tmp_path: Path) -> None:
     prefix = written(tmp_path / "made", _two_adams("d/Adam_2 d/Adam_3"))
     config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
-    with pytest.raises(AmbiguousError, match=r"Adam, Adam_1, Adam_2, Adam_3, and Adam keeps 2"):
+    with pytest.raises(AmbiguousError, match=r"Adam, Adam_1, Adam_2, Adam_3, but Adam has only 2"):
         migrate.read(prefix, optimizer_config=config)
 
 

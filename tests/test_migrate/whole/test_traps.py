@@ -176,13 +176,15 @@ def test_repeated_rows_that_no_option_squares_as_the_release_are_doubted(tmp_pat
 
     _, source = _table(keras.optimizers.RMSprop(0.1, centered=True), keras, tmp_path)
     said = [
-        reason for reason in migrate.read(source).reasons if "no batch is taken to have a row several times" in reason
+        reason
+        for reason in migrate.read(source).reasons
+        if "dtopt assumes that no batch contains a row several times" in reason
     ]
     assert len(said) == 1
     assert said[0].endswith("--set repeated_rows=absent")
     assert migrate.read(source, overrides={"repeated_rows": "absent"}).fidelity == "exact"
     assert migrate.read(source, overrides={"repeated_rows": ["square"]}).hyperparameters["repeated_rows"] == ["square"]
-    with pytest.raises(HyperparameterError, match="repeated_rows takes absent, or a list"):
+    with pytest.raises(HyperparameterError, match="repeated_rows must be absent or a list"):
         migrate.read(source, overrides={"repeated_rows": "summed"})
 
 
@@ -327,7 +329,7 @@ def test_a_decay_that_was_set_later_does_not_act_from_tf_2_5_on(tmp_path: Path) 
     tf_keras.backend.set_value(optimizer.decay, 4.0)
     tf.train.Checkpoint(w=weight, optimizer=optimizer).write(str(tmp_path / "ck"))
     hint = {"class_name": "SGD", "config": optimizer.get_config() | {"clipnorm": None}}
-    with pytest.raises(ContradictionError, match=r"that of get_config\(\), so decide with --set decay=0.25"):
+    with pytest.raises(ContradictionError, match=r"the value of get_config\(\), so override with --set decay=0.25"):
         migrate.read(tmp_path / "ck", optimizer_config=hint)
     before = weight.numpy()
     optimizer.apply_gradients(step)
@@ -469,6 +471,6 @@ def test_a_schedule_that_cannot_go_on_is_refused(boundaries: list[int], tmp_path
     rate = {"class_name": "PiecewiseConstantDecay", "config": {"boundaries": boundaries, "values": [0.1, 0.2, 0.3]}}
     with training_config(source) as training:
         training["optimizer_config"]["config"]["learning_rate"] = rate
-    with pytest.raises(HyperparameterError, match="no PiecewiseConstantDecay that can go on"):
+    with pytest.raises(HyperparameterError, match="a PiecewiseConstantDecay that dtopt cannot continue"):
         migrate.read(source)
     assert migrate.read(source, overrides={"learning_rate": 0.1}).fidelity == "exact"

@@ -64,7 +64,7 @@ APPROXIMATE = {
         "keras224-nadam-mlp": "schedule_decay",
         "tf115-rmsprop-mlp": "epsilon",
         "tf20-rmsprop-centered-momentum-embed": "rows without a gradient",
-        "extra-tf22-sgd-clipboth-order-trap-h5": "takes only one",
+        "extra-tf22-sgd-clipboth-order-trap-h5": "accepts only one",
     },
     "tf-keras": {"extra-tf22-sgd-clipboth-order-trap-h5": "clip_order"},
 }
