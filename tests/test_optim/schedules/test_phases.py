@@ -155,7 +155,7 @@ def test_migration_writes_files_of_keras_with_a_warm_up(tmp_path: Any) -> None:
     assert "LinearWarmup around CosineDecay" in " ".join(report.warnings)
     rate = keras.models.load_model(written).optimizer._learning_rate
     assert (type(rate), rate.warmup_target, rate.warmup_steps) == (keras.optimizers.schedules.CosineDecay, 0.2, 7)
-    with pytest.raises(UnsupportedError, match="OneCycle, no schedule of Keras's"):
+    with pytest.raises(UnsupportedError, match="OneCycle, which is not a schedule of Keras"):
         migrate.migrate_checkpoint(str(tmp_path / "cycle.keras"), str(tmp_path / "c.keras"), to="keras")
 
 
