@@ -124,14 +124,14 @@ class Obedient:
         for text in texts:
             self._check_calls(text)
         if not refused:
-            ways = [found for text in texts if "; " in text and (found := self._settings(text))]
+            ways = [found for text in texts if (found := self._settings(text))]
             confirmed = [each for found in ways for each in found[0]]
             if confirmed:
                 yield tuple(confirmed)
             return
         for text in texts:
             yield from self._settings(text)
-            if "does not say everything" in text:
+            if "does not contain everything" in text:
                 yield self._told(text)
             yield from self._choices(text)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from migrate.code import notebooks
 from migrate.errors import DamagedFileError
-from optim.errors import DtoptError
+from optim.errors import DtoptError, UnsupportedError
 
 SUFFIXES = (".py", ".ipynb")
 SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist", "venv", "env"}
@@ -96,7 +96,10 @@ def read(path: Path) -> Program:
         encoding, _ = tokenize.detect_encoding(iter(data.splitlines(keepends=True)).__next__)
         return Program(path, data.decode(encoding), encoding)
     except (OSError, UnicodeDecodeError, SyntaxError, LookupError, StopIteration) as error:
-        raise DamagedFileError(f"{path} cannot be read as text ({error})") from error
+        if path.suffix in SUFFIXES:
+            raise DamagedFileError(f"{path} cannot be read as text ({error})") from error
+        text = f"{path} is not a program: give .py or .ipynb files, or folders; for a checkpoint"
+        raise UnsupportedError(f"{text} use `dtopt migrate checkpoint {path} DEST`") from error
 
 
 def write(program: Program, code: str) -> None:

@@ -9,7 +9,9 @@ from migrate.bytes.messages import some
 from optim.errors import HyperparameterError
 
 SHOWN = 8
-WEIGHTS_ALONE = "to take the model's weights alone, add --weights-only, in Python weights_only=True"
+WEIGHTS_ALONE = (
+    "to take the model's weights alone, add --weights-only to `dtopt migrate checkpoint`, in Python weights_only=True"
+)
 OF_NEW_CLASS = f"{WEIGHTS_ALONE}, and name the class of the new optimizer: --set class_name=Adam"
 """For sources that do not name a class."""
 

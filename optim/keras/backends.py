@@ -334,6 +334,12 @@ class Torch(Backend):
             return getattr(self._torch, name)(x, y)
         return self._torch.clamp(x, **{bound: y})
 
+    def logical_and(self, x: Any, y: Any) -> Any:
+        return x & y
+
+    def logical_or(self, x: Any, y: Any) -> Any:
+        return x | y
+
     def reduce_sum(self, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
         return self._torch.sum(x, dim=axis, keepdim=keepdims)
 
