@@ -446,6 +446,14 @@ def check_what_is_refused() -> None:
     assert "for_keras" in refusal(lambda: optim.Adam(0.1).apply_gradients([]), AttributeError)
 
 
+def check_qk_clip() -> None:
+    query, key = (keras.Variable(np.ones((4, heads, 3))) for heads in (4, 2))
+    optim.QKClip([query], [key], 1.0, key_heads=2)(keras.ops.convert_to_tensor([4.0, 16.0, 0.5, np.nan]))
+    for variable, factors in ((query, [0.25, 0.25, 1.0, 1.0]), (key, [0.25, 1.0])):
+        expected = np.array(factors)[:, None] * np.ones((4, 1, 3))
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), expected, rtol=1e-6)
+
+
 def main() -> None:
     run_checks(globals())
 

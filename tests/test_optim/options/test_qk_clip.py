@@ -63,6 +63,19 @@ def test_columns_of_a_dense_kernel_belong_to_heads() -> None:
     np.testing.assert_allclose(key.numpy(), expected)
 
 
+@pytest.mark.parametrize("layout", ["plain", "mesh"])
+def test_query_heads_that_share_a_key_head_shrink_together(layout: str, request: Any) -> None:
+    mesh = None if layout == "plain" else request.getfixturevalue("mesh_2x2")
+    specs = {"query": ["batch", "model"], "key": ["unsharded", "model"]}
+    start_of_both = {"query": np.ones((4, 4 * SIZE)), "key": np.ones((4, 2 * SIZE))}
+    variables = Place(mesh, specs if mesh else {}).variables(start_of_both)
+    clip = optim.QKClip([variables["query"]], [variables["key"]], 1.0, axis=-1, key_heads=2)
+    clip(tf.constant([4.0, 16.0, 0.5, float("nan")]))
+    for name, heads in (("query", 4), ("key", 2)):
+        factor = np.repeat([0.25, 1.0], heads // 2 * SIZE)  # (1 / 16)^0.5 for the first two queries and their key
+        np.testing.assert_allclose(value_of(variables[name]), factor * np.ones((4, 1)))
+
+
 def test_a_model_of_keras_clips_in_fit() -> None:
     class Model(keras.Model):
         def __init__(self) -> None:
@@ -96,6 +109,7 @@ def test_a_model_of_keras_clips_in_fit() -> None:
         ({"threshold": 0.0}, "threshold"),
         ({"query_share": 1.5}, "query_share"),
         ({"query": []}, "needs variables"),
+        ({"key_heads": 0}, "key_heads"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
@@ -108,6 +122,8 @@ def test_heads_that_do_not_fit_change_nothing() -> None:
     query, key = tf.Variable(tf.ones((4, 2, 3))), tf.Variable(tf.ones((4, 3, 3)))
     with pytest.raises(MismatchError, match="2 heads do not divide"):
         optim.QKClip([query], [key])(tf.constant([1e3, 1e3]))
+    with pytest.raises(MismatchError, match="key_heads=3 does not divide"):
+        optim.QKClip([query], [key], key_heads=3)(tf.constant([1e3, 1e3]))
     with pytest.raises(MismatchError, match="shape"):
         optim.QKClip([query], [key])(tf.constant(1e3))
     np.testing.assert_array_equal(query.numpy(), np.ones((4, 2, 3)))
