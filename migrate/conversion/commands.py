@@ -85,6 +85,11 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
     early = state.hyperparameters.get("stacks")  # Muon of Keras 3.10 to 3.12, later ones have only the name
     if early or not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):
         compiled = f"compiled with optim.for_keras(optim.{state.algorithm}({_changed_arguments(state)}))"
+    return with_model(compiled, source, hints)
+
+
+def with_model(compiled: str, source: str, hints: Mapping[str, Any]) -> str:
+    """Return the call that fills a model of today's code, which is `compiled` as this says."""
     begins = f"With the model built and {compiled} in today's code as `model`: "
     room = messages.LONGEST - SAID_FIRST - len(begins)
     return begins + restore_call(source, hints, min(LONGEST, room))

@@ -16,7 +16,7 @@ from migrate.claims import NONE, Origin, Questions, asking, doubts
 from migrate.conversion import contents as _contents
 from migrate.conversion import error_boundary, model_weights, partial
 from migrate.conversion import inspection as _inspection
-from migrate.conversion.commands import answered, calls, instead
+from migrate.conversion.commands import FAMILIES, answered, calls, instead, with_model
 from migrate.conversion.partial import Choice, Patterns
 from migrate.conversion.targets import WRITERS, target_of
 from migrate.errors import MissingHintError, StrictError, TargetExistsError
@@ -26,6 +26,7 @@ from migrate.evidence.user_input import argument_types
 from migrate.evidence.user_input.hints import Hints, Variables, check_hints, check_unused
 from migrate.matching.choosing import OF_NEW_CLASS, WEIGHTS_ALONE
 from migrate.models import constraints, rounding
+from migrate.models.plan import WITHOUT_MODEL
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
 from optim.bytes import files, urls
@@ -350,10 +351,25 @@ def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> Optimi
     given, model = hints, None
     if choice.is_partial:
         given, model = {**hints, "variables": None}, hints.get("variables")
-    state = (
-        model_weights.for_target(os.fspath(source), given, to) if choice.weights_only else _named(source, given, model)
-    )
+    try:
+        state = (
+            model_weights.for_target(os.fspath(source), given, to)
+            if choice.weights_only
+            else _named(source, given, model)
+        )
+    except MissingHintError:
+        if to in FAMILIES:
+            _check_has_model(os.fspath(source), hints)
+        raise
     return partial.applied(state, choice, to, model)
+
+
+def _check_has_model(source: str, hints: Hints) -> None:
+    """Raise UnsupportedError: the source does not describe its model, so no hint leads to a file of Keras."""
+    opened = readers.detect(source, hints.get("format", "auto"))
+    found = opened.read(source, hints.get("generation"), hints.get("optimizer_path"))
+    if isinstance(found, Stored) and found.model is None:
+        raise UnsupportedError(f"{WITHOUT_MODEL}. {with_model('compiled', source, hints)}")
 
 
 def _named(source: PathLike, hints: Hints, model: object) -> OptimizerState:
