@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from tests.helpers.breadth import ONLY_BROAD, only_broad
+from tests.helpers.breadth import ONLY_BROAD, leave_to_breadth, only_broad
+from tests.helpers.once import share
 from tests.helpers.placed import KIND, ON_GPU
 from tests.places import ROOT
 
@@ -38,6 +39,7 @@ SELDOM = (20_000, 20, 20)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Names of tests are the same in each process that runs a part of them."""
     config.stash[ONLY_BROAD] = only_broad(items)
+    leave_to_breadth(items)
     moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if moving:
         raise pytest.UsageError(f"{moving[0]} is called after an address; give it ids")
@@ -75,6 +77,12 @@ def devices() -> list[str]:
         tf.config.experimental.enable_tensor_float_32_execution(False)
         tf.config.experimental.enable_op_determinism()
     return [f"{KIND}:{i}" for i in range(LOGICAL_DEVICES)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    own = tmp_path_factory.getbasetemp()
+    share(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
 
 
 @pytest.fixture(scope="session")

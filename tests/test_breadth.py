@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.helpers.breadth import ONLY_BROAD, covering, only_broad
+from tests.helpers.breadth import ONLY_BROAD, covering, leave_to_breadth, only_broad
 
 pytest_plugins = ["pytester"]
 AXES = {"name": ["a", "b", "c", "d"], "mode": ["eager", "function"], "dtype": [1, 2, 3]}
@@ -47,3 +47,25 @@ def test_a_test_without_a_quick_part_is_found(pytester: pytest.Pytester) -> None
     """)
     items, _ = pytester.inline_genitems()
     assert [name.rpartition("::")[2] for name in only_broad(items)] == ["test_swallowed"]
+
+
+def test_quick_keeps_evenly_spread_parameters(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmarkers =\n    breadth\n    quick")
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.quick(3)
+        @pytest.mark.parametrize("x", [0, 1, 2, 3, pytest.param(4, marks=pytest.mark.breadth), 5])
+        def test_some(x): pass
+
+        @pytest.mark.quick(1)
+        @pytest.mark.parametrize("x", [0, 1])
+        def test_first(x): pass
+
+        @pytest.mark.parametrize("x", [0, 1])
+        def test_all(x): pass
+    """)
+    items, _ = pytester.inline_genitems()
+    leave_to_breadth(items)
+    kept = [item.nodeid.rpartition("::")[2] for item in items if not item.get_closest_marker("breadth")]
+    assert kept == ["test_some[0]", "test_some[2]", "test_some[5]", "test_first[0]", "test_all[0]", "test_all[1]"]

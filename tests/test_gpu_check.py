@@ -180,6 +180,7 @@ def call(*words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]
 
 @needs_nvrtc
 @pytest.mark.parametrize("only", ["buffers", pytest.param("", marks=pytest.mark.breadth)])
+@pytest.mark.breadth
 def test_all_checks_pass_through_emulated_launches(only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTOPT_KERNELS", "build")
     require_kernel()
@@ -233,6 +234,7 @@ OF_STEPS = ("buffers", "loss scale", "meshes", "devices", "own rule", "fit of ke
         broad("nothing is launched", (*OF_RUNS, *OF_STEPS)),
     ],
 )
+@pytest.mark.quick(1)
 def test_every_check_finds_what_is_wrong(
     way: str, names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +280,7 @@ print(json.dumps(found))
 """Runs what needs a device where a CPU and a sleep are one: a step that fails, or that waits."""
 
 
+@pytest.mark.breadth
 def test_checks_that_need_a_device_find_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTOPT_KERNELS", "build")
     require_kernel()
@@ -295,6 +298,7 @@ def test_checks_that_need_a_device_find_what_is_wrong(monkeypatch: pytest.Monkey
     assert texts[5].startswith("the step that failed has changed something")
 
 
+@pytest.mark.breadth
 def test_a_table_is_measured_and_read(runner: Runner) -> None:
     """What a busy machine makes of the times is not judged here."""
     runner.emulated, runner.deadline = True, time.monotonic() + 400

@@ -50,6 +50,22 @@ def _label(value: Any) -> str:
     return value.__name__ if hasattr(value, "__name__") else getattr(value, "name", None) or str(value)
 
 
+def leave_to_breadth(items: Iterable[pytest.Item]) -> None:
+    """Mark what `quick(n)` leaves out: all but n of a test's parameters, evenly spread, that are not marked already."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("quick") and not item.get_closest_marker("breadth"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for parameters in tests.values():
+        mark = parameters[0].get_closest_marker("quick")
+        assert mark is not None
+        (count,) = mark.args
+        kept = {round(i * (len(parameters) - 1) / max(count - 1, 1)) for i in range(count)}
+        for i, item in enumerate(parameters):
+            if i not in kept:
+                item.add_marker(pytest.mark.breadth)
+
+
 def only_broad(items: Iterable[pytest.Item]) -> list[str]:
     """Names of tests that `make test` never runs, because of their parameters and not of a mark of their own."""
     quick, broad_by_parameters = set[str](), dict[str, None]()

@@ -28,6 +28,7 @@ def test_every_file_is_described() -> None:
     assert set(demo_files.FILES) == described | beside
 
 
+@pytest.mark.breadth
 def test_what_it_prints_can_be_typed(main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, _ = main("demo", "a b")

@@ -98,6 +98,7 @@ def test_shards_meet_in_one_folder(dtopt: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("processes", "number"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("2", signal.SIGTERM)])
+@pytest.mark.quick(1)
 def test_ctrl_c_keeps_what_is_done(dtopt: Any, tmp_path: Path, processes: str, number: int) -> None:
     """And so does SIGTERM, by which a scheduler ends a job."""
     sources = tmp_path / "sources"

@@ -44,12 +44,14 @@ def test_paths_are_no_options_where_they_are_typed(path: str, typed: str) -> Non
         ("--set beta_1=0.5x 2>/dev/full", 2, ""),
     ],
 )
+@pytest.mark.quick(2)
 def test_output_that_nobody_takes(end: str, code: int, said: str) -> None:
     done = subprocess.run(f"{INSPECT} {end}", shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, said)
 
 
 @pytest.mark.parametrize("words", ["migrate inspect {source}", "migrate inspect {source} --json", "bench list"])
+@pytest.mark.quick(1)
 def test_a_reader_that_leaves_is_no_answer(words: str) -> None:
     """`verify` ends with 1 where two differ: `| head` must not look like that."""
     command = f"set -o pipefail; {sys.executable} -m dtopt_cli {words.format(source=SOURCE)} | true"

@@ -217,6 +217,7 @@ def test_thresholds_that_are_none(text: str) -> None:
         pairing.threshold(text)
 
 
+@pytest.mark.breadth
 def test_a_peer_that_waits_a_tenth_longer_is_found_in_real_processes() -> None:
     """Sleeping alone, and long beside what a busy machine is late by; the twin run is not called different."""
     sys.path.append(str(FAKES))  # workers find the fakes by the same path

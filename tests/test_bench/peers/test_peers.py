@@ -46,6 +46,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value.optimizer} {' '.join(value.options.words())}",
 )
+@pytest.mark.quick(3)
 def test_ours(name: str, case: Case) -> None:
     found = checked(name, case)
     assert found.agrees, found
@@ -53,6 +54,7 @@ def test_ours(name: str, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("keras", "count"), [("jax", 21), ("torch", 4)])
+@pytest.mark.quick(1)
 def test_peers_without_tensorflow(keras: str, count: int) -> None:
     """In a process without TensorFlow: the two do not start in one. Where one is not installed, that is the reason."""
     script = Path(__file__).with_name("small_peers.py")

@@ -20,6 +20,7 @@ def case(layout: str) -> Case:
 
 
 @pytest.mark.parametrize("layout", RULES)
+@pytest.mark.quick(2)
 def test_tensors_on_the_mesh_are_what_dtensor_makes_of_the_layout(layout: str, mesh_2x2: Any) -> None:
     from tensorflow.experimental import dtensor
 

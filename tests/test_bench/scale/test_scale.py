@@ -386,6 +386,7 @@ def test_two_real_clients_send_what_was_predicted_and_one_that_is_killed_ends_it
     assert len(begun) == 4
 
 
+@pytest.mark.breadth
 def test_the_same_command_on_every_host_and_client_0_prints(tmp_path: Path) -> None:
     """Two hosts, both this machine, with DTensor's own environment variables."""
     jobs = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))

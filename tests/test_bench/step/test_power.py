@@ -85,6 +85,7 @@ def test_twins_are_not_called_different(run: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("path", TWINS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("rounds", [DEFAULT[1], LONG[1]])
+@pytest.mark.quick(2)
 def test_recorded_twins_are_not_called_different(path: Path, rounds: int) -> None:
     random = np.random.default_rng(4)
     found = Counter(of_twins(path, 1.0, rounds, random) for _ in range(100))

@@ -48,6 +48,7 @@ def _case(name: str) -> tuple[Path, Path, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [*MUON, *LATER, ON_JAX, ON_TENSORFLOW, CHECKPOINT, *ON_PYTORCH])
+@pytest.mark.quick(4)
 def test_the_next_steps_are_those_of_the_release(name: str, tmp_path: Path) -> None:
     folder, source, hints = _case(name)
     assert migrate.read(source, **hints).fidelity == ("approximate" if name in SAID else "exact")

@@ -125,6 +125,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("path", "to"), PAIRS)
+@pytest.mark.quick(1)
 def test_a_rewritten_call_takes_the_same_steps(tmp_path: Path, path: Path, to: str) -> None:
     document = json.loads(path.read_text())
     wrong, rewritten = [], 0

@@ -94,6 +94,7 @@ def test_rewritten_programs_print_what_the_old_release_printed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.quick(1)
 def test_a_second_run_changes_no_program(tmp_path: Path, to: str) -> None:
     rewritten(tmp_path, to, NAMES)
     for program in sorted(STORIES.glob("*/train.py")):

@@ -108,6 +108,7 @@ def test_ftrls_regularization_is_asked_for_where_nobody_says_it() -> None:
 @pytest.mark.parametrize(
     "place", ["tf115-adamax-mlp/source/model.h5", "extra-tf115-adamax-table-saver/source/model.ckpt"]
 )
+@pytest.mark.quick(2)
 def test_slots_of_a_known_class_are_not_those_of_another(place: str, other: str) -> None:
     """An Adamax that somebody called Adam was exact: m and u were taken for m and v."""
     source = CORPUS / place

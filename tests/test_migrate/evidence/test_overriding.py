@@ -42,6 +42,7 @@ def _said(source: str | Path, hints: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick(1)
 def test_no_override_is_passed_over(case: str) -> None:
     found = adversary.case(CASE_FOLDER / case)
     source, hints = found.folder / found.source, found.hints
@@ -163,6 +164,7 @@ def test_a_switch_is_true_or_false() -> None:
     ],
     ids=str,
 )
+@pytest.mark.quick(12)
 def test_nothing_of_a_variable_is_passed_over(case: str, wrong: dict[str, Any]) -> None:
     found = adversary.case(CORPUS / case)
     source, hints = found.folder / found.source, found.hints
@@ -201,6 +203,7 @@ WRITTEN = {"ema_momentum", "ema_overwrite_frequency", "jit_compile", "is_legacy_
 
 
 @pytest.mark.parametrize("case", HINTED)
+@pytest.mark.quick(1)
 def test_no_member_of_a_config_is_passed_over(case: str) -> None:
     found = adversary.case(CASE_FOLDER / case)
     source, given = found.folder / found.source, found.hints["optimizer_config"]
@@ -240,6 +243,7 @@ def test_no_member_of_a_config_is_passed_over(case: str) -> None:
     ],
     ids=str,
 )
+@pytest.mark.quick(4)
 def test_what_a_config_says_for_nothing_is_refused_by_name(told: dict[str, Any], said: str) -> None:
     found = adversary.case(CORPUS / "keras224-adam-saver-mlp")
     config = found.hints["optimizer_config"]

@@ -64,6 +64,7 @@ RELEASES = sorted(path.name for path in FOLDER.glob("*.zip"))
 
 
 @pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.quick(2)
 def test_class_and_constants_are_those_that_the_program_gave(release: str) -> None:
     told, cases = _of_release(release)
     assert {case["class_name"] for case, _ in cases} == {
@@ -81,6 +82,7 @@ def test_class_and_constants_are_those_that_the_program_gave(release: str) -> No
 
 
 @pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.quick(2)
 def test_a_hyperparameter_that_the_graph_changes_is_said(release: str) -> None:
     """As of a model with `add_update(K.update(optimizer.lr, 0.8 * optimizer.lr))`."""
     told, cases = _of_release(release)
@@ -95,6 +97,7 @@ def test_a_hyperparameter_that_the_graph_changes_is_said(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.quick(2)
 def test_a_step_by_gathered_gradients_is_said(release: str) -> None:
     """As of AdamAccumulated of keras-gradient-accumulation, whose steps take a variable for the gradient."""
     told, cases = _of_release(release)
@@ -108,6 +111,7 @@ def test_a_step_by_gathered_gradients_is_said(release: str) -> None:
 
 
 @pytest.mark.parametrize(("release", "part"), [(RELEASES[0], 5), *(broad(release, 1) for release in RELEASES)])
+@pytest.mark.breadth
 def test_no_rule_is_told_of_a_graph_with_another_op_or_constant(release: str, part: int) -> None:
     """`part`: 5 for every fifth alteration."""
     told, cases = _of_release(release)

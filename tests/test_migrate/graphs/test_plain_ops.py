@@ -45,6 +45,7 @@ def _source(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.quick(4)
 def test_the_next_steps_of_a_known_rule_are_those_of_tensorflow(name: str, tmp_path: Path) -> None:
     report = migrate.migrate_checkpoint(_source(name), tmp_path / "new")
     assert report.fidelity == "exact", report.reasons
@@ -97,6 +98,7 @@ def _altered(case: str, folder: Path, **more: Any) -> Path:
         {"op": "AssignAdd", "input": ["t", "Const"]},
     ],
 )
+@pytest.mark.quick(2)
 def test_another_op_that_changes_what_a_step_does_is_no_exact_case(node: dict[str, Any], tmp_path: Path) -> None:
     source = _altered("adam", tmp_path, name="more", **node)
     with contextlib.suppress(MissingHintError):
@@ -151,6 +153,7 @@ def _alter(node: Any, kind: str, variable: str) -> bool:
     "name",
     ["adam", "nesterov", *(pytest.param(n, marks=pytest.mark.breadth) for n in KNOWN if n not in ("adam", "nesterov"))],
 )
+@pytest.mark.quick(1)
 def test_every_altered_op_of_an_update_is_noticed(name: str) -> None:
     proto = _graph(name)
     right, count = _identity(proto), 0

@@ -272,6 +272,7 @@ def test_formulas_in_a_graph_tell_the_class_and_the_next_steps_are_its_own(case:
         ("extra-tf115-adamax-table-saver", "Adamax/Adamax/update_net/table/Maximum", "Minimum"),
     ],
 )
+@pytest.mark.quick(2)
 def test_another_op_in_a_formula_is_another_class(case: str, node: str, op: str) -> None:
     def said() -> str | None:
         graph = saver._of_proto(proto)

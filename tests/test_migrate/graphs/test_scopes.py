@@ -72,6 +72,7 @@ def goes_on(name: str, folder: Path, *parts: Sequence[int], **hints: object) -> 
         "rows_of_descent",
     ],
 )
+@pytest.mark.quick(6)
 def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:
     state = migrate.read(source(name))
     assert state.fidelity == "exact", state.reasons
@@ -246,6 +247,7 @@ def test_a_slot_that_is_lost_is_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["adam", "momentum", "chosen", "pieces", "warm", "manual", "nameless"])
+@pytest.mark.quick(3)
 def test_a_graph_whose_nodes_lack_inputs_says_less_and_never_otherwise(name: str, tmp_path: Path) -> None:
     """One node of each op without the inputs that it must have: what is still called exact is what the sound one is."""
     sound = migrate.read(source(name))

@@ -112,6 +112,7 @@ def _errors(optimizer: Any, live: dict[str, Any], name: str, oracle: Any) -> flo
 
 
 @pytest.mark.parametrize(("name", "kind"), PARAMETERS)
+@pytest.mark.quick(30)
 def test_the_next_six_steps(name: str, kind: str) -> None:
     import re
 
@@ -430,6 +431,7 @@ def test_the_current_loss_scale_is_restored_or_named(scale: float, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["read", "assign"])
+@pytest.mark.quick(3)
 def test_a_failure_on_the_way_leaves_everything_as_it_was(kind: str, how: str, monkeypatch: Any) -> None:
     import tensorflow as tf
 

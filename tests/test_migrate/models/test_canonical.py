@@ -41,6 +41,7 @@ def test_what_is_thawed_in_a_frozen_model_of_tf_keras_is_frozen() -> None:
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.quick(2)
 def test_what_is_thawed_in_a_frozen_model_of_keras_3_is_trained(optimizer: str, suffix: str, tmp_path: Path) -> None:
     import keras
 
@@ -73,6 +74,7 @@ def test_what_keras_3_could_not_load_is_refused(layer: tuple[str, dict[str, Any]
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
 @pytest.mark.parametrize("name", ["Softmax", "Attention", "LayerNormalization", "GaussianNoise"])
+@pytest.mark.quick(3)
 def test_a_layer_of_ones_own_with_the_name_of_one_of_keras_is_not_taken_for_it(
     name: str, suffix: str, tmp_path: Path
 ) -> None:

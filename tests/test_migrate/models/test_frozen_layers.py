@@ -25,6 +25,7 @@ FILE = {"k224-untrained-flat-h5": "m.h5", "k224-frozen-base-then-unfrozen-h5": "
 @pytest.mark.parametrize("hint", ["untrained", "variables"])
 @pytest.mark.parametrize("case", FILE)
 @pytest.mark.usefixtures("loaded_here")
+@pytest.mark.quick(3)
 def test_frozen_layers_of_keras_2_stay_where_they_are(case: str, hint: str, to: str, tmp_path: Path) -> None:
     """The steps are those that Keras 2.2.4 took, which trained the head alone."""
     source, dest = FROZEN / case / "source" / FILE[case], tmp_path / f"model{SUFFIX[to]}"
@@ -108,6 +109,7 @@ def _base(source: Path) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.quick(2)
 def test_frozen_layers_of_keras_3_stay_where_they_are(
     form: str, suffix: str, to: str, optimizer: str, tmp_path: Path
 ) -> None:
@@ -121,6 +123,7 @@ def test_frozen_layers_of_keras_3_stay_where_they_are(
 
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 @pytest.mark.parametrize("optimizer", ["adam", "SGD"])
+@pytest.mark.quick(2)
 def test_frozen_layers_of_tf_keras_stay_where_they_are(suffix: str, optimizer: str, tmp_path: Path) -> None:
     """Also next to a layer that only tf_keras has, where its own description of the model is passed on."""
     import tf_keras as keras

@@ -101,6 +101,7 @@ def test_two_branches_of_one_nested_model_are_added(tmp_path: Path) -> None:
         (lambda tf, a: tf.squeeze(a), "with no axis"),
     ],
 )
+@pytest.mark.quick(2)
 def test_what_keras_3_cannot_say_is_refused_and_passed_to_tf_keras(call: Any, why: str, tmp_path: Path) -> None:
     import tensorflow as tf
     import tf_keras

@@ -52,6 +52,7 @@ def _is_taken(library: str, model_name: str, layer_name: str) -> bool:
     return True
 
 
+@pytest.mark.breadth
 def test_keras_trains_what_is_taken() -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # what is refused leaves traces in the whole process
         trains = pool.submit(_what_trains).result()

@@ -103,6 +103,7 @@ def is_exact(case: str, to: str, folder: Path) -> tuple[bool, Path]:
 
 
 @pytest.mark.parametrize(("to", "case"), BOTH)
+@pytest.mark.quick(60)
 def test_exact_is_said_where_the_target_trains_alike(case: str, to: str, tmp_path: Path) -> None:
     release, _, feature = case.partition("-")
     exact, _ = is_exact(case, to, tmp_path)

@@ -58,6 +58,7 @@ def _count(oracle: Any, prefix: str) -> int:
         pytest.param("tf29-e-preprocessing-layers-h5", "tf-keras", marks=pytest.mark.breadth),
     ],
 )
+@pytest.mark.quick(2)
 def test_keras_sees_the_sources_own_next_losses(case: str, to: str, tmp_path: Path) -> None:
     target = str(tmp_path / f"model{SUFFIX[to]}")
     report = migrate.migrate_checkpoint(WILD / case / "source" / "model.h5", target, to=to)

@@ -63,6 +63,7 @@ def test_an_estimators_keras_optimizer_with_a_schedule_counts_in_global_step(tmp
     ("kind", "names"),
     [("linear", ("x/weights", "bias_weights")), ("nadam", ("kernel", "bias")), ("native", ("kernel", "bias"))],
 )
+@pytest.mark.quick(1)
 def test_estimators_take_their_next_step(kind: str, names: tuple[str, str], tmp_path: Path) -> None:
     """A canned one with Ftrl, a model_fn of one's own with Nadam and a limit, and `model_to_estimator` of TensorFlow
     1.10 with Adam and its decay, on a batch that tells gradients."""

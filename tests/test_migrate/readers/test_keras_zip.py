@@ -391,6 +391,7 @@ def test_layers_that_do_not_fit_the_config_leave_the_order_open(tmp_path: Path) 
 
 @needs_keras("3.14")
 @pytest.mark.parametrize("stock", ["MultiHeadAttention", "GroupQueryAttention"])
+@pytest.mark.quick(1)
 def test_a_gate_of_attention_is_trained_between_key_and_value(stock: str, tmp_path: Path) -> None:
     import keras
 

@@ -197,6 +197,7 @@ def test_the_class_that_only_updates_of_keras_1_show_is_asked_for() -> None:
         ("extra-tf113-sgd-nested-saver", "nesterov", True),
     ],
 )
+@pytest.mark.quick(2)
 def test_the_graph_tells_epsilon_nesterov_and_limits_of_keras(name: str, key: str, wrong: Any) -> None:
     case, _, source = _case(name)
     config = _config(case)
@@ -232,6 +233,7 @@ SGD = "extra-tf115-sgd-nesterov-clip-saver"
         (SGD, "nesterov", False),
     ],
 )
+@pytest.mark.quick(8)
 def test_a_hint_that_the_graph_denies_is_refused(name: str, key: str, wrong: Any) -> None:
     case, _, source = _case(name)
     hint = _config(case)

@@ -141,6 +141,7 @@ def test_there_is_a_file_of_every_generation() -> None:
 
 
 @pytest.mark.parametrize("generation", RELEASES)
+@pytest.mark.quick(3)
 def test_a_diagonal_of_releases_and_limits(generation: str, tmp_path: Path) -> None:
     """Each release and each setting once, under the optimizers in turn."""
     sources = [path for (_, own), path in _sources().items() if own == generation]

@@ -64,6 +64,7 @@ class Run:
 
 
 @pytest.mark.parametrize("name", H5)
+@pytest.mark.quick(2)
 def test_h5_files_that_tf_keras_loads_and_continues_otherwise(name: str, tmp_path: Path) -> None:
     run = Run(name)
     model = tf_keras.models.load_model(run.source / "model.h5")

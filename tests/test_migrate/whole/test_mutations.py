@@ -167,6 +167,7 @@ def prepared(subject: Subject, folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+@pytest.mark.quick(8)
 def test_a_damaged_file_is_refused_or_carried_as_it_is(subject: Subject, tmp_path: Path) -> None:
     hints = subject.given()
     want = migrate.read(CORPUS / subject.case / "source" / subject.source, **hints)
@@ -241,6 +242,7 @@ def check_refusal(error: DtoptError, dest: Path, done: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["keras38-nadam-mlp", broad("extra-tf"), broad("tf2"), broad("keras")])
+@pytest.mark.breadth
 def test_damage_that_knows_the_format_is_refused_or_carried_as_it_is(case: str) -> None:
     """In processes of their own, with right checksums around it: `python -m tests.mutations` does more of it."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.mutations", "--rounds", "8", "--match", case]
@@ -407,6 +409,7 @@ def test_a_hyperparameter_that_is_no_number(key: str, value: Any, tmp_path: Path
 
 @pytest.mark.parametrize("to", ["slots", "keras", "tf-keras", "list"])
 @pytest.mark.parametrize("room", [700, pytest.param(1500, marks=pytest.mark.breadth)])
+@pytest.mark.quick(2)
 def test_a_full_disk_leaves_nothing(to: str, room: int, tmp_path: Path) -> None:
     """RLIMIT_FSIZE refuses to let a file grow, as a full disk does, and here also as root."""
     subject = SUBJECTS[4]

@@ -35,6 +35,7 @@ EVERY = [p for folder in (CORPUS, WILD) for p in sorted(folder.iterdir()) if (p 
 
 
 @pytest.mark.parametrize("case", REPRESENTATIVE, ids=lambda p: p.name)
+@pytest.mark.quick(3)
 def test_what_is_said_can_be_typed(case: Path) -> None:
     found, typed = obeying.faults(case)
     assert found == []
@@ -103,6 +104,7 @@ def test_the_command_that_checks_survives_a_shell(tmp_path: Path) -> None:
     ("name", "options"),
     [("new.h5", ["--to", "tf-keras"]), ("new.npz", ["--to", "list", "--order", "keras3"]), ("new", [])],
 )
+@pytest.mark.quick(1)
 def test_every_target_is_proven_as_the_report_says(name: str, options: list[str], tmp_path: Path) -> None:
     source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
     done = CliRunner().invoke(app, ["migrate", "checkpoint", str(source), str(tmp_path / name), *options])

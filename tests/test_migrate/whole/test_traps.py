@@ -154,6 +154,7 @@ SQUARING, ALSO = ["Adam", "Adagrad", "Ftrl", "Adafactor", "Lamb"], ["Adadelta", 
         ("Adagrad", {"gradient_accumulation_steps": 2}, []),
     ],
 )
+@pytest.mark.quick(4)
 def test_keras_3_squares_gradients_of_repeated_rows_apart(
     name: str, options: dict[str, Any], done: list[str], tmp_path: Path
 ) -> None:

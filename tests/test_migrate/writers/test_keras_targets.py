@@ -107,6 +107,7 @@ UNKNOWN_SCALE = "the source does not store its current loss scale"
         for name in EXACT[to]
     ],
 )
+@pytest.mark.quick(12)
 def test_keras_takes_the_sources_own_next_steps(to: str, name: str, tmp_path: Path, load_case: Any) -> None:
     case = load_case(name)
     report, dest, model = _loaded(case, to, tmp_path)

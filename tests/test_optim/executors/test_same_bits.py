@@ -34,6 +34,7 @@ def _step(optimizer: Any, model: dict[str, Any], layouts: dict[str, Any], seed: 
 
 @pytest.mark.parametrize("mode", ["native"])
 @pytest.mark.parametrize("algorithm", [optim.Adam, optim.RMSprop, optim.Ftrl])
+@pytest.mark.quick(1)
 def test_the_next_step_elsewhere(algorithm: Any, mode: str, mesh_2x2: Any, mesh_2: Any, tmp_path: Path) -> None:
     first = _layouts(mesh_2x2, ["batch", "model"], ["model"])
     model = {n: variable(v, first[n], n, tf.float32) for n, v in _values(0).items()}

@@ -82,6 +82,7 @@ def _assert_replicas_agree(model: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("mode", ["native", "local"])
 @pytest.mark.parametrize("case", marked([(case,) for case in CASES], is_one_of_few))
+@pytest.mark.quick(3)
 def test_the_result_of_slots_like_the_variable(case: Case, mode: str, mesh_2x2: Any) -> None:
     dtype = tf.float32 if mode == "native" else tf.float64
     plain, plain_model = _trained(case, mesh_2x2, dtype)

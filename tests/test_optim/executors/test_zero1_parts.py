@@ -78,7 +78,7 @@ def only_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mode", ["native"])
-@covering(2, name=OPTIONS, place=SPECS, how=["eager", "function"], given=["dense", "rows"])
+@covering(1, name=OPTIONS, place=SPECS, how=["eager", "function"], given=["dense", "rows"])
 def test_as_with_slots_like_their_variables(
     name: str, place: str, how: str, given: str, mode: str, mesh_2x2: Any, only_kernel: None
 ) -> None:
@@ -100,6 +100,7 @@ def test_as_with_slots_like_their_variables(
 
 @pytest.mark.parametrize("mode", ["ops"])
 @pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.quick(4)
 def test_without_the_kernel(name: str, mode: str, mesh_2x2: Any) -> None:
     """To 3e-5: TensorFlow's fused kernels, which step whole shards, form 1 - beta in float32."""
     layout = dtensor.Layout.replicated(mesh_2x2, 2)
@@ -129,6 +130,7 @@ class Length(optim.Rule):
 @pytest.mark.parametrize("mode", ["native"])
 @pytest.mark.parametrize("how", ["eager", "function"])
 @pytest.mark.parametrize("rule", [Length(), AdafactorRule()], ids=["length", "adafactor"])
+@pytest.mark.quick(2)
 def test_rules_that_add_up_are_given_no_parts(rule: Any, how: str, mode: str, mesh_2x2: Any) -> None:
     """Though their sum of gradients is in parts."""
     found = []

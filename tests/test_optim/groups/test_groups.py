@@ -102,6 +102,7 @@ def test_each_variable_moves_as_its_own_optimizer_moves_it(mode: str) -> None:
     ],
     ids=lambda options: next(iter(options)),
 )
+@pytest.mark.quick(2)
 def test_options_of_the_whole_act_as_they_do_on_each(options: Any) -> None:
     of = variables()
     train(groups(**options), of, steps=4)
@@ -414,6 +415,7 @@ MESH_MEMBERS: Any = (
 
 @pytest.mark.parametrize("mode", ["native", "native_function"])
 @pytest.mark.parametrize("placement", ["like_variable", "zero1"])
+@pytest.mark.quick(2)
 def test_groups_step_on_a_mesh_as_on_one_device(mode: str, placement: str, mesh_2x2: Any) -> None:
     of, alone = variables(mesh_2x2), variables()
     train(groups(slot_placement=placement, global_clipnorm=1.0), of, mode=mode)

@@ -65,6 +65,7 @@ def expected(module: Any, steps: int = 8) -> list[np.ndarray]:
 
 @BOTH
 @pytest.mark.parametrize("compiling", [{"jit_compile": False}, {"run_eagerly": True}], ids=["function", "eager"])
+@pytest.mark.quick(2)
 def test_a_fit_is_a_loop_with_the_members(module: Any, compiling: Any) -> None:
     made = compiled(module, groups(), **compiling)
     fit(made)
@@ -94,6 +95,7 @@ def test_options_of_members_are_refused_on_the_whole(module: Any) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_a_saved_model_continues(module: Any, tmp_path: Path) -> None:
     schedule = module.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
     optimizer = optim.Groups([("bias", optim.SGD(schedule)), (None, optim.AdamW(0.01))], use_ema=True)

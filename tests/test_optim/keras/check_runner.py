@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import traceback
 from collections.abc import Mapping
 from typing import Any
 
+LONG = frozenset(
+    {
+        "check_fit_follows_keras",
+        "check_accumulation_with_a_schedule_follows_keras",
+        "check_a_large_variable_steps_as_its_parts_do",
+        "check_steps_are_those_of_one_device",
+        "check_steps_follow_the_reference",
+    }
+)
+"""Checks that take most of the time: `make test-all` runs them."""
+
 
 def run_checks(names: Mapping[str, Any]) -> None:
-    """Call each function of a module that is called `check_...`; an error of one leaves the others alone."""
+    """Call each function of a module that is called `check_...`; an error of one leaves the others alone.
+
+    With CHECKS=quick all but the long ones, with CHECKS=long those.
+    """
+    which = os.environ.get("CHECKS")
     for name, check in list(names.items()):
-        if name.startswith("check_"):
+        if name.startswith("check_") and (which is None or (name in LONG) == (which == "long")):
             try:
                 check()
                 error = ""

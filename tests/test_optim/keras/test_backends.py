@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +19,45 @@ import pytest
 
 import optim
 from tests.helpers.breadth import broad
+from tests.helpers.once import made_once, shared_folder
 from tests.helpers.timing import HANGS
 from tests.places import ROOT
-from tests.test_optim.cases import FEW, FIRST, ROWS
+from tests.test_optim.cases import FIRST, ROWS
+from tests.test_optim.keras.check_runner import LONG
 
 
-def checks_of(module: str) -> list[str]:
-    """The names of the checks of a program of this folder."""
+def checks_of(module: str) -> list[Any]:
+    """The names of the checks of a program of this folder; `make test` leaves the long ones out."""
     lines = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8").splitlines()
-    return [line.split("(")[0].removeprefix("def ") for line in lines if line.startswith("def check_")]
+    names = [line.split("(")[0].removeprefix("def ") for line in lines if line.startswith("def check_")]
+    return [broad(name) if name in LONG else name for name in names]
 
 
-QUICK = [*(FIRST[name].name for name in FEW), "adam-amsgrad+everything", "lamb+around", "lamb+adaptive-clip"]
+def which(check: str) -> str:
+    """The part of a program's checks that has this one, as `CHECKS` names it."""
+    return "long" if check in LONG else "quick"
+
+
+QUICK = [*(FIRST[name].name for name in ("SGD", "Adam", "Adafactor")), "adam-amsgrad+everything"]
 WAYS = {"jax": ("eager", "compiled"), "torch": ("eager", "without the kernel")}
 
 
 def program(
     backend: str, module: str, *arguments: str, package: str = "tests.test_optim.keras", **environment: str
 ) -> list[dict[str, Any]]:
-    """What a program of a folder of tests prints on a backend."""
+    """What a program of a folder of tests prints on a backend; one process of the test run starts it."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed (pip install {backend})")
+    typed = json.dumps([backend, module, *arguments, package, environment])
+    return made_once(
+        f"{backend}-{module}-{hashlib.sha256(typed.encode()).hexdigest()[:16]}",
+        lambda: _printed(backend, module, arguments, package, environment),
+    )
+
+
+def _printed(
+    backend: str, module: str, arguments: Sequence[str], package: str, environment: Mapping[str, str]
+) -> list[dict[str, Any]]:
     variables = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "", **environment}
     done = subprocess.run(
         [sys.executable, "-m", f"{package}.{module}", *arguments],
@@ -85,21 +105,22 @@ def test_steps_of_every_row_equal_the_reference(backend: str, dtype: str) -> Non
 
 @functools.cache
 def folder(backend: str) -> Path:
-    import tempfile
-
-    return Path(tempfile.mkdtemp())
+    place = shared_folder() / backend.replace(" ", "-")
+    place.mkdir(exist_ok=True)
+    return place
 
 
 @functools.cache
-def results(backend: str) -> dict[str, str]:
-    return {each["check"]: each["error"] for each in program(backend, "backend_checks", str(folder(backend)))}
+def results(backend: str, checks: str = "quick") -> dict[str, str]:
+    found = program(backend, "backend_checks", str(folder(backend)), CHECKS=checks)
+    return {each["check"]: each["error"] for each in found}
 
 
 @pytest.mark.parametrize("backend", WAYS)
 @pytest.mark.parametrize("check", checks_of("backend_checks"))
 def test_fit(check: str, backend: str) -> None:
     """Each check of `backend_checks.py`, without TensorFlow."""
-    assert not results(backend)[check]
+    assert not results(backend, which(check))[check]
 
 
 @functools.cache
@@ -147,20 +168,20 @@ def test_a_file_of_another_backend_goes_on_here(backend: str) -> None:
 
 
 @functools.cache
-def mesh_results(*words: str) -> dict[str, str]:
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+def mesh_results(checks: str, *words: str) -> dict[str, str]:
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "CHECKS": checks}
     return {each["check"]: each["error"] for each in program("jax", "mesh_checks", *words, **devices)}
 
 
 @pytest.mark.parametrize("check", checks_of("mesh_checks"))
 def test_slots_on_a_mesh(check: str) -> None:
     """Each check of `mesh_checks.py`, on eight CPU devices."""
-    assert not mesh_results()[check]
+    assert not mesh_results(which(check))[check]
 
 
 @pytest.mark.breadth
 def test_each_placement_on_each_mesh() -> None:
-    assert not mesh_results("all")["check_steps_are_those_of_one_device"]
+    assert not mesh_results("long", "all")["check_steps_are_those_of_one_device"]
 
 
 BESIDE_TENSORFLOW = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 import optim
-from tests.test_optim.keras.test_backends import checks_of, program
+from tests.helpers.once import made_once, shared_folder
+from tests.test_optim.keras.test_backends import checks_of, program, which
 
 SHAPES = {"kernel": (70, 100), "bias": (7,), "table": (3, 13, 110)}
 NAMES = ("bfloat16", "int8")
@@ -32,7 +32,17 @@ def _step(optimizer: optim.Optimizer, variables: dict[str, tf.Variable], calls: 
 @functools.cache
 def folder() -> Path:
     """A folder with checkpoints of TensorFlow, and what TensorFlow has two steps later."""
-    place = Path(tempfile.mkdtemp())
+    made_once("few-bits-of-tensorflow", _train)
+    return _place()
+
+
+def _place() -> Path:
+    return shared_folder() / "few-bits"
+
+
+def _train() -> str:
+    place = _place()
+    place.mkdir()
     for name in NAMES:
         variables = {key: tf.Variable(value, name=key) for key, value in draws(0).items()}
         optimizer = optim.Adam(0.01, **OPTIONS[name])
@@ -40,12 +50,12 @@ def folder() -> Path:
         optim.save_checkpoint(place / f"tensorflow-{name}", optimizer, variables)
         _step(optimizer, variables, range(3, 5))
         np.savez(place / f"tensorflow-{name}.npz", **{key: variable.numpy() for key, variable in variables.items()})
-    return place
+    return str(place)
 
 
 @functools.cache
-def results(backend: str) -> dict[str, str]:
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "DTOPT_KERNELS": "build"}
+def results(backend: str, checks: str = "quick") -> dict[str, str]:
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "DTOPT_KERNELS": "build", "CHECKS": checks}
     found = program(backend, "few_bits_checks", str(folder()), package="tests.test_optim.keras", **devices)
     return {each["check"]: each["error"] for each in found}
 
@@ -54,7 +64,7 @@ def results(backend: str) -> dict[str, str]:
 @pytest.mark.parametrize("check", checks_of("few_bits_checks"))
 def test_few_bits(check: str, backend: str) -> None:
     """Each check of `few_bits_checks.py`."""
-    assert not results(backend)[check]
+    assert not results(backend, which(check))[check]
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])

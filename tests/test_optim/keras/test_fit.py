@@ -209,6 +209,7 @@ def _save_and_load(module: Any, made: Any, target: str, kind: str) -> Any:
     ],
 )
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+@pytest.mark.quick(2)
 def test_training_resumes_from_what_keras_saves(module: Any, kind: str, tmp_path: Any) -> None:
     """The next epoch is the same to the last bit, whatever the layers of the other model are called.
 

@@ -135,7 +135,7 @@ def test_an_option_that_is_set_acts_in_fit(module: Any) -> None:
     np.testing.assert_allclose(moved(), 0.1 * 0.01, rtol=0.01)
 
 
-@covering(2, module=MODULES, scale=[1024.0, "dynamic"], lazy=[False, True])
+@covering(1, module=MODULES, scale=[1024.0, "dynamic"], lazy=[False, True])
 def test_a_scaled_loss_trains_as_an_unscaled_one(module: Any, scale: Any, lazy: bool) -> None:
     plain = fitted(module, optim.for_keras(optim.SGD(0.1, momentum=0.9), module), **EAGER)
     inner = optim.SGD(0.1, momentum=0.9, loss_scale=scale)
@@ -145,6 +145,7 @@ def test_a_scaled_loss_trains_as_an_unscaled_one(module: Any, scale: Any, lazy: 
 
 @BOTH
 @pytest.mark.parametrize("scale", [1024.0, "dynamic"])
+@pytest.mark.quick(2)
 def test_keras_leaves_scaling_to_what_scales_itself(module: Any, scale: Any, tmp_path: Any) -> None:
     """Under mixed_float16 `compile` wraps every other optimizer in its LossScaleOptimizer."""
     module.mixed_precision.set_global_policy("mixed_float16")

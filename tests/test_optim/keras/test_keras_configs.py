@@ -75,6 +75,7 @@ def read(cls: Any, config: Mapping[str, Any]) -> Any:
 
 @pytest.mark.filterwarnings("ignore:decay is the old", "ignore:nesterov")
 @pytest.mark.parametrize(("module", "name", "arguments"), CASES, ids=str)
+@pytest.mark.quick(23)
 def test_the_same_steps(module: str, name: str, arguments: Mapping[str, Any]) -> None:
     theirs = getattr(MODULES[module], name)(learning_rate=0.1, **arguments)
     config = theirs.get_config()

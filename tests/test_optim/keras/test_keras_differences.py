@@ -119,6 +119,7 @@ def schedule(module: Any) -> Any:
 @pytest.mark.parametrize("averaged", [{}, AVERAGED, OVERWRITTEN], ids=["plain", "averaged", "overwritten"])
 @pytest.mark.parametrize("accumulation", [{}, {"gradient_accumulation_steps": 3}], ids=["", "accumulated"])
 @pytest.mark.parametrize("rate", [0.1, "schedule"])
+@pytest.mark.quick(10)
 def test_averages_and_schedules_go_as_in_keras_3(
     rate: Any, accumulation: dict[str, Any], averaged: dict[str, Any], in_function: bool
 ) -> None:
@@ -151,6 +152,7 @@ def test_calls_are_counted_on_a_mesh(mesh_2x2: Any) -> None:
         np.testing.assert_allclose(values, plain, **CLOSE)
 
 
+@pytest.mark.breadth
 def test_calls_are_counted_in_replicas() -> None:
     """As by Keras 3's own optimizer in no strategy, where it cannot accumulate."""
     ends = []

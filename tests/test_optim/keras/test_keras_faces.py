@@ -64,6 +64,7 @@ WARM = {
 
 @pytest.mark.parametrize(("module", "ending"), [(keras, ".keras"), (tf_keras, ".keras"), (tf_keras, ".h5")])
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+@pytest.mark.quick(1)
 def test_a_registered_schedule_is_loaded(module: Any, ending: str, tmp_path: Path) -> None:
     """From .h5, where tf_keras asks nobody but `custom_objects`, its own optimizers neither."""
     model = fit(compiled(module, optim.for_keras(optim.Adam(WARM[module](7)), module)))

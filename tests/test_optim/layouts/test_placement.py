@@ -220,6 +220,7 @@ def test_local_is_refused_where_it_cannot_be(mesh_2x2: Any) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"gradient_accumulation_steps": 2}, {"use_ema": True, "global_clipnorm": 0.3}], ids=str
 )
+@pytest.mark.quick(4)
 def test_slots_are_where_their_variables_are(options: dict[str, Any], how: str) -> None:
     """As for a table that is kept on the CPU beside a GPU's layers."""
     gradients = [tf.constant([[0.1, 0.2], [0.3, 0.4]]), tf.constant([0.5, -0.5]), tf.constant(0.2)]

@@ -85,6 +85,7 @@ def test_weights_and_steps_are_those_of_the_release(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MESH_CASES)
+@pytest.mark.quick(2)
 def test_on_a_mesh_the_steps_are_the_same(name: str, mesh_2: Any) -> None:
     case = Case(name)
     assert case.sharding()

@@ -167,6 +167,7 @@ KEEPS_GRADIENT = {"previous_gradient", "largest_gradient"}
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.quick(80)
 def test_the_rule_bit_for_bit(rule: Any, dtype: str) -> None:
     kind = DTYPES[dtype]
     program = program_for(rule)
@@ -301,6 +302,7 @@ def _run(case: Case, steps: int, **more: Any) -> tuple[Any, list[tf.Variable]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.quick(14)
 def test_close_to_the_reference_in_float64(case: Case) -> None:
     """Means of squares, which never cancel, within one part in a million; the rest within twenty roundings of the
     largest number that took part."""
@@ -339,6 +341,7 @@ OTHER_POWERS = ("ftrl-all", "ftrl-2.4")
     "case",
     marked([(c,) for c in CASES if c.name not in OTHER_POWERS], lambda case: case == FIRST[case.optimizer]),
 )
+@pytest.mark.quick(6)
 def test_the_portable_executor_agrees(case: Case) -> None:
     # Not with norms: the portable executor adds them up in float32, and rules that divide small differences by each
     # other make much of that.

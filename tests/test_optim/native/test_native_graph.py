@@ -60,6 +60,7 @@ def assert_equal_state(one: Any, two: Any, rtol: float = 2e-6) -> None:
 
 @NATIVE
 @pytest.mark.parametrize("case", marked([(case,) for case in CASES], lambda case: case == FIRST[case.optimizer]))
+@pytest.mark.quick(7)
 def test_a_function_steps_as_eager_calls(case: Case, mode: str) -> None:
     one, two, eager, traced = case.make(), case.make(), model(), model()
     step = in_function(two, traced)

@@ -284,6 +284,7 @@ def table_step(optimizer: Any, start: Any, spec: list[str], mesh: Any, dtype: An
 @NATIVE
 @pytest.mark.parametrize("spec", TABLE_SPECS, ids=str)
 @pytest.mark.parametrize("name", ["adagrad", "adam"])
+@pytest.mark.quick(2)
 def test_rows_of_a_table_on_a_mesh(name: str, spec: list[str], mode: str, mesh_2: Any) -> None:
     """Adagrad's step visits the rows alone, Adam's all; float64, so that nothing is off by more than a rounding."""
     case = next(case for case in VARIANTS if case.name == name)
@@ -309,6 +310,7 @@ def test_rows_of_a_table_on_a_mesh(name: str, spec: list[str], mode: str, mesh_2
     ids=str,
 )
 @pytest.mark.parametrize("calls", [None, 3])
+@pytest.mark.quick(3)
 def test_rows_on_a_mesh_with_options(calls: int | None, options: dict[str, Any], mode: str, mesh_2: Any) -> None:
     random = np.random.default_rng(1)
     start, ends = random.normal(size=TABLE), []

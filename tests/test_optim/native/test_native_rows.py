@@ -70,7 +70,7 @@ def assert_equal_state(one: Any, two: Any, rtol: float = 3e-6) -> None:
 
 
 @NATIVE
-@covering(2, case=CASES, lazy=[False, True], place=["eager", "function"])
+@covering(1, case=CASES, lazy=[False, True], place=["eager", "function"])
 def test_rows_mean_what_the_dense_gradient_means(case: Case, lazy: bool, place: str, mode: str) -> None:
     more = {"lazy_rows": ["table"]} if lazy else {}
     one = case.make(**more)
@@ -82,7 +82,7 @@ def test_rows_mean_what_the_dense_gradient_means(case: Case, lazy: bool, place: 
 
 
 @NATIVE
-@covering(2, name=OPTIONS, dtype=["float32", "float64", "bfloat16"], place=["eager", "function"])
+@covering(1, name=OPTIONS, dtype=["float32", "float64", "bfloat16"], place=["eager", "function"])
 def test_every_option(name: str, place: str, dtype: str, mode: str) -> None:
     kind = tf.as_dtype(dtype).as_numpy_dtype
     more = {"master_copies": True} if dtype == "bfloat16" else {}
@@ -154,6 +154,7 @@ def test_many_rows_in_any_order_are_summed_in_the_order_given(rows: int, kind: A
 @PLACES
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("shape", [(ROWS, COLUMNS), (ROWS,), (ROWS, 0), (ROWS, 2, 3)])
+@pytest.mark.quick(5)
 def test_no_rows_single_rows_and_views(shape: tuple[int, ...], lazy: bool, place: str, mode: str) -> None:
     """Rows that are a part of another tensor, and none at all."""
     random, rest = np.random.default_rng(1), shape[1:]

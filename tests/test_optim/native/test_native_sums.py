@@ -39,6 +39,7 @@ def assert_close(one: Any, two: Any, rtol: float) -> None:
 @NATIVE
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("case", marked([(case,) for case in CASES], lambda case: case == FIRST[case.optimizer]))
+@pytest.mark.quick(4)
 def test_the_kernel_steps_as_tensorflows_ops(case: Case, traced: bool, mode: str) -> None:
     one, two, by_ops, mine = case.make(executor="portable"), case.make(), model(), model()
     reference, step = in_function(one, by_ops), in_function(two, mine)
@@ -217,6 +218,7 @@ class Along(Whole):
 @NATIVE
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("kind", ["elements", "rows", "columns", "one"])
+@pytest.mark.quick(3)
 def test_rows_and_columns(kind: str, traced: bool, mode: str) -> None:
     random, shapes = np.random.default_rng(1), [(3, 5), (130, 257), (2, 9001), (4099, 2), (1, 1)]
     starts = [random.normal(size=shape) for shape in shapes]
@@ -307,6 +309,7 @@ def test_a_batch_of_matrices(traced: bool, mode: str) -> None:
 @NATIVE
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+@pytest.mark.quick(3)
 def test_adafactor_of_more_than_two_dims(traced: bool, dtype: str, mode: str) -> None:
     kind = tf.as_dtype(dtype).as_numpy_dtype
     assert_close(*stepped(functools.partial(optim.Adafactor, 0.05), BATCHES, traced, kind), TOLERANCE[dtype])
@@ -361,6 +364,7 @@ def test_the_kernel_of_muon_follows_the_slots() -> None:
     [(optim.Muon, ["native", "native", "ops", "native"]), (optim.SOAP, ["ops", "ops", "ops", "native"])],
     ids=["Muon", "SOAP"],
 )
+@pytest.mark.quick(2)
 def test_what_rules_of_matrices_leave_to_adam(algorithm: Any, kernels: list[str], traced: bool, mode: str) -> None:
     """Matrices run on TensorFlow's ops, in the same step; SOAP has a kernel for scalars alone."""
     shapes = [(5,), (40, 3), (6, 4), ()]

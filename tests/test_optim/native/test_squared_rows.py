@@ -106,6 +106,7 @@ def test_every_program_that_squares_each_is_tested() -> None:
 
 @NATIVE
 @pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.quick(17)
 def test_as_the_rules_ops(rule: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = Model(None, make=optim.Optimizer, rule=rule, learning_rate=0.05, executor="portable")
     expected.run("eager")
@@ -117,7 +118,7 @@ def test_as_the_rules_ops(rule: Any, mode: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @NATIVE
-@covering(2, name=OPTIONS, place=PLACES, how=["eager", "function", "unrolled"], kind=["Adam", "Adamax", "SGD"])
+@covering(1, name=OPTIONS, place=PLACES, how=["eager", "function", "unrolled"], kind=["Adam", "Adamax", "SGD"])
 def test_wherever_the_table_is(
     name: str, place: str, how: str, kind: str, mode: str, mesh_2x2: Any, never_dense: None
 ) -> None:

@@ -45,6 +45,7 @@ def _trained(place: Place, dtype: Any = tf.float64, **options: Any) -> tuple[Any
         lambda layout, dtype, options: dtype == (tf.bfloat16 if options else tf.float32),
     ),
 )
+@pytest.mark.quick(4)
 def test_a_round_trip_is_exact(layout: str, dtype: Any, options: Any, request: Any) -> None:
     optimizer, variables = _trained(Place.named(layout, request), dtype, **options)
     # Numbers that arithmetic would not bring back; NumPy cannot compare a NaN of bfloat16.

@@ -51,6 +51,7 @@ def _error(variables: dict[str, Any], reference: Any, start: dict[str, Any]) -> 
         lambda case, mode, dtype: is_one_of_few(case) and (dtype == tf.bfloat16 or mode == "native"),
     ),
 )
+@pytest.mark.quick(6)
 def test_the_copies_follow_the_reference(case: Case, mode: str, dtype: Any, request: Any) -> None:
     """As closely as float32 variables do."""
     place = Place.named("mixed", request)
@@ -74,6 +75,7 @@ def test_the_copies_follow_the_reference(case: Case, mode: str, dtype: Any, requ
 @pytest.mark.parametrize(
     "case", marked([(c,) for c in FIRST.values()], lambda c: is_one_of_few(c) or c.optimizer in WHOLE)
 )
+@pytest.mark.quick(4)
 def test_without_copies_rounding_is_a_hundred_times_as_large(case: Case, devices: list[str]) -> None:
     start = _rounded(start_values(), tf.bfloat16)
     errors = []
@@ -116,6 +118,7 @@ EVERYTHING = {
 
 @pytest.mark.parametrize("placement", [broad("like_variable"), "zero1"])
 @pytest.mark.parametrize("mode", ["local", broad("portable"), "function", "native"])
+@pytest.mark.quick(1)
 def test_with_every_option(mode: str, placement: str, mesh_2x2: Any) -> None:
     from tests.reference.adam import Adam
     from tests.reference.common import Options, Training

@@ -162,6 +162,7 @@ def test_a_default_that_was_given_counts(devices: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
+@pytest.mark.quick(1)
 def test_how_and_where_change_nothing(name: str, mesh_2: Any) -> None:
     layout = dtensor.Layout(["x"], mesh_2)
     expected = _trajectory(name, {}, layout)
@@ -176,7 +177,7 @@ def test_how_and_where_change_nothing(name: str, mesh_2: Any) -> None:
         np.testing.assert_allclose(_trajectory(name, options, layout), expected, rtol=1e-13, err_msg=str(options))
 
 
-@covering(2, layout=["plain", "mesh"], mode=["eager", "function"], name=OWN)
+@covering(1, layout=["plain", "mesh"], mode=["eager", "function"], name=OWN)
 def test_jit_compile(name: str, layout: str, mode: str, mesh_2: Any) -> None:
     """XLA's step, all options on, equals the plain one; where XLA is impossible the step is refused."""
     place = None if layout == "plain" else dtensor.Layout(["x"], mesh_2)
@@ -251,6 +252,7 @@ def test_a_gradient_of_zero_norm(mesh_2: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["local", "portable", "function"])
+@pytest.mark.quick(1)
 def test_a_variable_left_out_of_a_whole_window_is_left_alone(mesh_2: Any, mode: str) -> None:
     """Accumulation: no gradient in any call of a window means no step for that variable, in every mode."""
     layout = dtensor.Layout(["x"], mesh_2)

@@ -152,7 +152,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 
 
-@covering(2, name=BESIDE, how=WAYS, mode=MODES, dtype=["float64", "float32", "bfloat16", "float16"])
+@covering(1, name=BESIDE, how=WAYS, mode=MODES, dtype=["float64", "float32", "bfloat16", "float16"])
 def test_beside_other_options(name: str, how: str, dtype: str, mode: str) -> None:
     options = dict(BESIDE[name])
     if how == "portable" and name != "local":

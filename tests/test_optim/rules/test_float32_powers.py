@@ -84,6 +84,7 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("how", ["eager", "portable", "function", "xla", "on a mesh", "function on a mesh"])
+@pytest.mark.quick(2)
 def test_tf_train_multiplies_its_powers(how: str, mesh_2: Any) -> None:
     """From the first step, where 1 − βᵗ has the fewest digits; TensorFlow's own optimizer is the oracle."""
     expected = _variable_after(tf.compat.v1.train.AdamOptimizer(0.01), tf.Variable(START))

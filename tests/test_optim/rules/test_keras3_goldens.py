@@ -68,6 +68,7 @@ def _array(node: ast.expr) -> np.ndarray:
 
 @pytest.mark.parametrize("layout", ["plain", "replicated", "sharded"])
 @pytest.mark.parametrize("name", NAMES.split())
+@pytest.mark.quick(7)
 def test_keras3_golden(name: str, layout: str, mesh_2: Any) -> None:
     golden = _golden(name)
     place = Place(None if layout == "plain" else mesh_2, {"x": ["x"]} if layout == "sharded" else {})

@@ -50,6 +50,7 @@ def _on_a_mesh_too(row: tuple[str, int]) -> bool:
         for layout in LAYOUTS
     ],
 )
+@pytest.mark.quick(30)
 def test_every_step_is_that_of_the_reference(row: tuple[str, int], layout: str, request: Any) -> None:
     source, index = row
     file, configuration = FILES[source], ABOUT[source]["configurations"][index]

@@ -29,6 +29,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=[f"{each['source']}-{k}" for k, each in enumerate(GOLDENS)])
+@pytest.mark.quick(4)
 def test_the_rates_of_other_libraries(golden: dict[str, Any]) -> None:
     """By NumPy, in an eager step and in a function: optax computes some constants in float32."""
     schedule = schedules.from_config({"class_name": golden["class_name"], "config": golden["config"]})
@@ -106,6 +107,7 @@ def test_a_restart_is_bit_for_bit(name: str, in_function: bool, on_mesh: bool, m
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.quick(1)
 def test_keras_saves_and_loads_it(name: str, tmp_path: Any) -> None:
     schedule = schedules.from_config({"class_name": name, "config": SCHEDULES[name]})
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])

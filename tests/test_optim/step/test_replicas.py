@@ -112,6 +112,7 @@ def test_every_optimizer_steps_as_that_of_tf_keras(name: str) -> None:
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", ["Adam", "SGD"])
+@pytest.mark.quick(2)
 def test_legacy_optimizers_step_as_those_of_tf_keras(name: str, sparse: bool) -> None:
     options = {"momentum": 0.9} if name == "SGD" else {"clipnorm": 0.5}
     ends = [
@@ -269,6 +270,7 @@ def test_a_variable_on_a_parameter_server_is_refused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras3", "tf_keras"])
 @pytest.mark.parametrize("lazy", [broad(False), True], ids=["built", "lazy"])
+@pytest.mark.quick(1)
 def test_a_fit_is_that_of_keras(module: Any, lazy: bool) -> None:
     x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
     y = np.random.default_rng(1).normal(size=(32, 2)).astype(np.float32)
@@ -363,6 +365,7 @@ def by_two_workers(folder: Path, what: str) -> dict[str, np.ndarray]:
     return one
 
 
+@pytest.mark.breadth
 def test_two_workers_step_alike_save_and_resume(tmp_path: Path) -> None:
     one = by_two_workers(tmp_path, "loop")
     variable, optimizer = tf.Variable(START), optim.Adam(0.1, global_clipnorm=0.5, use_ema=True)

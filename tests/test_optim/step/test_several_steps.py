@@ -76,6 +76,7 @@ class _Model:
 
 
 @pytest.mark.parametrize(("name", "sharding", "option", "mode"), _cases())
+@pytest.mark.breadth
 def test_unrolled_and_looped_and_called(name: str, sharding: str, option: str, mode: str, mesh_2x2: Any) -> None:
     called, unrolled, looped = (_Model(name, sharding, OPTIONS[option], mesh_2x2) for _ in range(3))
     wanted = [[np.array(to_host(t)) for t in called.step()] for _ in range(K)]

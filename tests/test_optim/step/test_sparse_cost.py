@@ -126,6 +126,7 @@ PLACES = ["plain", "both", broad("whole"), broad("rows"), broad("columns")]
 @MODES
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.quick(8)
 def test_a_step_is_one_of_its_rows(
     name: str, place: str, how: str, mode: str, mesh_2x2: Any, never_dense: None
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_step_is_one_of_its_rows(
 @MODES
 @pytest.mark.parametrize("options", [{}, {"clipnorm": 1.0, "gradient_accumulation_steps": 2}], ids=["bare", "gathered"])
 @pytest.mark.parametrize("place", ["whole", broad("rows"), broad("columns")])
+@pytest.mark.quick(2)
 def test_slots_that_are_sharded_further(
     place: str, options: dict[str, Any], how: str, mode: str, mesh_2x2: Any, never_dense: None
 ) -> None:
@@ -218,6 +220,7 @@ DENSE: dict[str, tuple[dict[str, Any], str]] = {
 
 @NATIVE
 @pytest.mark.parametrize("name", DENSE)
+@pytest.mark.quick(3)
 def test_the_report_says_where_functions_make_rows_dense(
     name: str, mode: str, mesh_2x2: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +242,7 @@ def test_the_report_says_where_functions_make_rows_dense(
 
 @NATIVE
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.quick(1)
 def test_windows_that_differ(place: str, mode: str, mesh_2x2: Any) -> None:
     """Rows and dense gradients, calls without one, two traces, functions and eager calls share a sum."""
     layout = layout_for(place, mesh_2x2)
@@ -298,6 +302,7 @@ def test_windows_that_differ(place: str, mode: str, mesh_2x2: Any) -> None:
 @NATIVE
 @pytest.mark.parametrize("forgotten", [False, True])
 @pytest.mark.parametrize("place", ["plain", "both"])
+@pytest.mark.quick(2)
 def test_a_window_goes_on_after_a_restart(place: str, forgotten: bool, mode: str, tmp_path: Any, mesh_2x2: Any) -> None:
     """Also where the kernel does not know the rows any more, as in another process."""
 

@@ -29,6 +29,7 @@ def _step(devices: list[str], count: int) -> Callable[[], float]:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.quick(1)
 def test_a_step_costs_in_proportion_to_its_variables(devices: list[str], mode: str) -> None:
     assert_cheaper(_step(devices[:2], 240), _step(devices[:2], 30), 3 * 8)
 

@@ -48,6 +48,7 @@ def _pair(where: str, mesh: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("mode", ["native", "local"])
 @pytest.mark.parametrize("where", ["plain", *(pytest.param(w, marks=pytest.mark.breadth) for w in ("mesh", "rows"))])
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick(5)
 def test_a_step_leaves_no_object_behind(mesh_2: Any, case: str, where: str, mode: str) -> None:
     optimizer = optim.Adam(**{"learning_rate": next(RATES), **CASES[case]})
     pairs = [_pair(where, mesh_2)]

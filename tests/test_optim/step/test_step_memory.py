@@ -56,6 +56,7 @@ print(json.dumps(growth))
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system cannot start a peak anew")
 @pytest.mark.parametrize("kernels", ["build"])
+@pytest.mark.breadth
 def test_a_step_allocates_less_than_the_largest_shard(kernels: str) -> None:
     environment = {**os.environ, "DTOPT_KERNELS": kernels, "MALLOC_MMAP_THRESHOLD_": "65536"}
     done = subprocess.run(

@@ -69,6 +69,7 @@ BAD_PAIRS: dict[str, tuple[Callable[[list[Any]], Any], type[Exception], str]] = 
 @pytest.mark.parametrize("layout", ["plain", "mixed"])
 @pytest.mark.parametrize("optimizer_class", CLASSES)
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
+@pytest.mark.quick(5)
 def test_bad_pairs_change_nothing(layout: str, optimizer_class: str, traced: bool, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())
@@ -129,6 +130,7 @@ def test_variables_of_another_mesh_are_refused(mesh_2: Any, mesh_2x2: Any) -> No
     ],
 )
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+@pytest.mark.quick(8)
 def test_callable_that_goes_bad(
     make: Any, culprit: str, value: float, steps: int | None, layout: str, request: Any
 ) -> None:

@@ -100,6 +100,7 @@ def test_every_optimizer_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(("case", "layout", "mode"), _combinations())
+@pytest.mark.quick(40)
 def test_steps_equal_the_reference(case: Case, layout: str, mode: str, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())
@@ -147,6 +148,7 @@ def test_config_round_trip(case: Case, mesh_2: Any) -> None:
 @pytest.mark.parametrize(
     "case", marked([(case,) for case in ROWS], lambda case: is_one_of_few(case) or case in OPTIONS[-3:])
 )
+@pytest.mark.quick(3)
 def test_what_a_config_makes_trains_as_the_reference(case: Case, mesh_2: Any) -> None:
     again = type(case.make()).from_config(case.make(mesh=mesh_2).get_config())
     place = Place(mesh_2, LAYOUTS["rows"][1])
@@ -163,6 +165,7 @@ def test_what_a_config_makes_trains_as_the_reference(case: Case, mesh_2: Any) ->
         lambda case, target: target == "zero1" and (is_one_of_few(case) or case in OPTIONS[-2:]),
     ),
 )
+@pytest.mark.quick(3)
 def test_checkpoint_resumes_elsewhere(case: Case, target: str, request: Any, tmp_path: Any) -> None:
     source = Place.named("mixed", request)
     variables = source.variables(start_values())
@@ -194,6 +197,7 @@ def test_checkpoint_resumes_elsewhere(case: Case, target: str, request: Any, tmp
 
 
 @pytest.mark.parametrize("case", marked([(case,) for case in VARIANTS], _is_of_its_kind))
+@pytest.mark.quick(3)
 def test_state_is_keyed_by_variable(case: Case, request: Any) -> None:
     """Gradients in any order, and for any subset, reach the slots of their own variables."""
     place = Place.named("mixed", request)
@@ -217,6 +221,7 @@ def test_state_is_keyed_by_variable(case: Case, request: Any) -> None:
         lambda case, mode: mode == "portable" and _is_of_its_kind(case),
     ),
 )
+@pytest.mark.quick(4)
 def test_zero1_equals_unsharded(case: Case, mode: str, mesh_2x2: Any) -> None:
     place = Place(mesh_2x2, {"table": ["model", "unsharded"]})
     variables = place.variables(start_values())
@@ -240,6 +245,7 @@ def test_zero1_equals_unsharded(case: Case, mode: str, mesh_2x2: Any) -> None:
         lambda case, mode: _is_first(case) and (mode == "native" or is_one_of_few(case)) and mode != "portable",
     ),
 )
+@pytest.mark.quick(10)
 def test_float32_follows_the_reference(case: Case, mode: str, request: Any) -> None:
     """Float32 on the mesh, within what its rounding allows.
 

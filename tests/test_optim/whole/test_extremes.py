@@ -23,6 +23,7 @@ def _options(mode: str) -> dict[str, Any]:
 @pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm"])
 @pytest.mark.parametrize("place", ["plain", "mesh"])
 @pytest.mark.parametrize("size", [1e20, 1e30, 1e-30])
+@pytest.mark.quick(8)
 def test_norms_of_huge_and_tiny_gradients(size: float, place: str, clip: str, mode: str, mesh_2: Any) -> None:
     layout = dtensor.Layout(["x"], mesh_2) if place == "mesh" else None
     var = variable([0.0, 0.0], layout, "w", tf.float32)

@@ -212,6 +212,7 @@ def _restored(optimizer: Any, variables: Mapping[str, Any], calls: Calls, place:
         for i, d in DRAWS.items()
     ],
 )
+@pytest.mark.breadth
 def test_calls_of_all_kinds(calls: Calls, mode: str, request: Any, tmp_path: Any) -> None:
     case, dtype = calls.options.case, tf.as_dtype(calls.dtype)
     place = lambda name: Place.named(name, request)  # noqa: E731

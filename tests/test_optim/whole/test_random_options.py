@@ -54,6 +54,7 @@ def _check(optimizer: Any, variables: dict[str, Any], reference: Any, when: str)
     "draw",
     [pytest.param(d, id=f"{i}-{d}", marks=[] if i < QUICK else [pytest.mark.breadth]) for i, d in DRAWS.items()],
 )
+@pytest.mark.quick(1)
 def test_options_together(draw: Draw, request: Any, tmp_path: Any) -> None:
     reference = draw.case.reference(start_values())
     variables = Place.named(draw.layout, request).variables(start_values())

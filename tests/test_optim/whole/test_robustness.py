@@ -57,6 +57,7 @@ def heeds_sigint() -> Any:
 
 
 @pytest.mark.parametrize("options", [{}, {"executor": "portable"}, {"use_ema": True}], ids=str)
+@pytest.mark.quick(1)
 def test_ctrl_c_leaves_a_step_done_or_not_done(options: dict[str, Any], heeds_sigint: None) -> None:
     model = [tf.Variable(np.zeros(1000)) for _ in range(20)]
     optimizer = optim.SGD(1.0, **options)
@@ -142,6 +143,7 @@ class _CallsSuper(optim.Adam):
 @pytest.mark.parametrize(
     "case", [broad("sums"), "rows and columns", broad("portable"), "one number", "accumulation", "super"]
 )
+@pytest.mark.quick(2)
 def test_eager_steps_on_a_mesh_compile_nothing_per_step(mesh_2: Any, case: str) -> None:
     """Small tensors of float32 are what DTensor makes constants of, and a model has variables of several shapes."""
     shapes = {(4, 2): ["x", "unsharded"], (2,): ["unsharded"], (4,): ["x"], (): []}

@@ -53,7 +53,7 @@ class Heavy(optim.Optimizer):
         return {**super().get_config(), "momentum": self.momentum}
 
 
-@covering(2, layout=["mixed", "plain"], options=[OPTIONS, {}], mode=["portable", "function"])
+@covering(1, layout=["mixed", "plain"], options=[OPTIONS, {}], mode=["portable", "function"])
 def test_it_gets_everything_around_the_algorithm(layout: str, options: Any, mode: str, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())

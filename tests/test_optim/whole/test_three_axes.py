@@ -28,6 +28,7 @@ IDS = [3, 0, 3, 3, 7, 0]
         lambda case, mode: is_one_of_few(case) and (mode == "eager" or case.optimizer == "Adam"),
     ),
 )
+@pytest.mark.quick(2)
 def test_every_optimizer_on_three_axes(case: Case, mode: str, mesh_2x2x2: Any) -> None:
     """Gradients come in the layout of another variable's kind: replicated in the second call."""
     variables = Place(mesh_2x2x2, SHARDING).variables(start_values())

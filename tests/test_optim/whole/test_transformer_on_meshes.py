@@ -102,6 +102,7 @@ def _cases() -> list[Any]:
 
 @pytest.mark.parametrize("mode", ["native"])
 @pytest.mark.parametrize(("mesh", "placed", "option", "executor"), _cases())
+@pytest.mark.quick(1)
 def test_agrees_with_one_device(
     mesh: str, placed: str, option: str, executor: str, mode: str, devices: list[str]
 ) -> None:

@@ -63,6 +63,7 @@ def _name(arguments: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("arguments", CLIPPED, ids=_name)
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
+@pytest.mark.quick(7)
 def test_a_step_is_that_of_the_cpu(launching: Callable[[], None], arguments: dict[str, Any], in_function: bool) -> None:
     """Bit for bit, also around steps that are left out."""
     bad = (1, 2) if "loss_scale" in arguments else ()

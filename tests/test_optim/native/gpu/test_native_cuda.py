@@ -73,6 +73,7 @@ EVERY = [
 
 @needs_nvrtc
 @pytest.mark.parametrize(("name", "dtype"), EVERY)
+@pytest.mark.quick(2)
 def test_nvrtc_compiles_it_to_operations_that_round_as_ieee_says(name: str, dtype: str) -> None:
     program = KERNELS[name]
     ptx = compiled(program, dtype)

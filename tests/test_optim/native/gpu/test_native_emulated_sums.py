@@ -117,6 +117,7 @@ def _is_quick(name: str, dtype: str) -> bool:
 
 
 @pytest.mark.parametrize(("name", "dtype"), marked(itertools.product(EVERY, cuda.TYPES), _is_quick))
+@pytest.mark.quick(1)
 def test_every_program_and_shape(gpus: Gpus, name: str, dtype: str) -> None:
     _assert_same(gpus, EVERY[name], SHAPES, dtype)
 
@@ -144,6 +145,7 @@ def test_every_built_in_program_that_adds_up_is_there() -> None:
 @pytest.mark.parametrize(
     ("kind", "dtype"), marked(itertools.product(OWN, cuda.TYPES), lambda kind, dtype: dtype == "float64")
 )
+@pytest.mark.quick(1)
 def test_rules_of_ones_own(gpus: Gpus, kind: str, dtype: str) -> None:
     """Sums of every kind: of all, of matrices, rows and columns, of what depends on sums, with slots of every shape."""
     shapes = {"along": RANKS[2], "batch": RANKS[2] + RANKS[3], "one": SHAPES}[kind]

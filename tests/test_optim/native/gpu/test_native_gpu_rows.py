@@ -72,6 +72,7 @@ MOVING = "rows of 'table' without a gradient|all rows of 'table'|average of 'tab
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("how", ALONE)
+@pytest.mark.quick(12)
 def test_named_rows_are_updated_as_on_the_cpu(
     launching: Callable[[], None], how: str, dtype: str, in_function: bool
 ) -> None:
