@@ -234,7 +234,7 @@ OF_STEPS = ("buffers", "loss scale", "meshes", "devices", "own rule", "fit of ke
         broad("nothing is launched", (*OF_RUNS, *OF_STEPS)),
     ],
 )
-@pytest.mark.quick(1)
+@pytest.mark.breadth
 def test_every_check_finds_what_is_wrong(
     way: str, names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,7 @@ def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str,
 
 
 def with_model(compiled: str, source: str, hints: Mapping[str, Any]) -> str:
-    """Return the call that fills a model of today's code, which is `compiled` as this says."""
+    """Return the call that fills a model of today's code; `compiled` is how that model was compiled."""
     begins = f"With the model built and {compiled} in today's code as `model`: "
     room = messages.LONGEST - SAID_FIRST - len(begins)
     return begins + restore_call(source, hints, min(LONGEST, room))

@@ -26,7 +26,6 @@ from migrate.evidence.user_input import argument_types
 from migrate.evidence.user_input.hints import Hints, Variables, check_hints, check_unused
 from migrate.matching.choosing import OF_NEW_CLASS, WEIGHTS_ALONE
 from migrate.models import constraints, rounding
-from migrate.models.plan import WITHOUT_MODEL
 from migrate.state import OptimizerState, Stored
 from migrate.writers import uploads
 from optim.bytes import files, urls
@@ -369,6 +368,8 @@ def _check_has_model(source: str, hints: Hints) -> None:
     opened = readers.detect(source, hints.get("format", "auto"))
     found = opened.read(source, hints.get("generation"), hints.get("optimizer_path"))
     if isinstance(found, Stored) and found.model is None:
+        from migrate.models.plan import WITHOUT_MODEL
+
         raise UnsupportedError(f"{WITHOUT_MODEL}. {with_model('compiled', source, hints)}")
 
 

@@ -153,7 +153,7 @@ def _alter(node: Any, kind: str, variable: str) -> bool:
     "name",
     ["adam", "nesterov", *(pytest.param(n, marks=pytest.mark.breadth) for n in KNOWN if n not in ("adam", "nesterov"))],
 )
-@pytest.mark.quick(1)
+@pytest.mark.breadth
 def test_every_altered_op_of_an_update_is_noticed(name: str) -> None:
     proto = _graph(name)
     right, count = _identity(proto), 0

@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.saving.object_registration import GLOBAL_CUSTOM_OBJECTS
 
 import optim
 from optim.errors import CheckpointError, UnsupportedError
@@ -78,8 +79,10 @@ def test_every_public_method_of_keras_is_forwarded_or_refused(module: Any) -> No
             assert free or given - {"variables"} <= {*takes, "var_list"}, name
 
 
-def test_a_keras_whose_constructor_sets_iterations(tmp_path: Any) -> None:
+def test_a_keras_whose_constructor_sets_iterations(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Keras 3.0 to 3.4, the first on a class that TensorFlow's checkpoints do not know: `for_keras` raised."""
+    for name, registered in optim.keras_objects(keras).items():
+        monkeypatch.setitem(GLOBAL_CUSTOM_OBJECTS, name, registered)  # this one again afterwards
 
     class Older(BaseOptimizer):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any):

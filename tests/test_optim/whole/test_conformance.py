@@ -100,7 +100,7 @@ def test_every_optimizer_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(("case", "layout", "mode"), _combinations())
-@pytest.mark.quick(40)
+@pytest.mark.quick(30)
 def test_steps_equal_the_reference(case: Case, layout: str, mode: str, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())

@@ -184,7 +184,7 @@ def test_a_failure_is_named_and_changes_nothing(module: str, fails_at: int, prob
 
 @pytest.mark.parametrize("dtype", cuda.TYPES)
 @pytest.mark.parametrize("has_lanes", [False, True])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_squares_are_added_up_as_on_the_cpu(has_lanes: bool, dtype: str) -> None:
     """More tensors than one launch takes, runs of all lengths, and none."""
     rng = np.random.default_rng(5)
