@@ -111,8 +111,7 @@ def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, s
             if chosen is not None:
                 twins.remove(chosen)
                 pairs[name] = chosen.name
-    swapped = {name: own for name, own in pairs.items() if name != own and name in set(pairs.values())}
-    problems = [f"{name} has the values of the source's {own}" for name, own in swapped.items()]
+    problems = [f"{name} has the values of the source's {own}" for name, own in _swapped(pairs).items()]
     left = [v for group in free.values() for v in group]
     strange = [v for v in target.variables if v.name not in pairs and v.array is not None]
     strange = [v for v in strange if theirs[v.name] not in seen and v.dtype.startswith(("float", "bfloat"))]
@@ -130,6 +129,22 @@ def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, s
         pairs[like.name] = variable.name
         problems.append(f"{like.name} {difference(variable.array, like.array)} (source: {variable.name})")
     return pairs, [*problems, *(f"{v.name} is in no source" for v in strange)]
+
+
+def _swapped(pairs: Mapping[str, str]) -> dict[str, str]:
+    """Return the pairs that exchange the values of names that both sides have.
+
+    If names differ, as of layers within layers, one name may mean another variable on the other side: then the source's
+    variable of that name is in the target under a name that the source does not have.
+    """
+
+    def returns(name: str) -> bool:
+        at = pairs[name]
+        while at in pairs and at != name:
+            at = pairs[at]
+        return at == name
+
+    return {name: own for name, own in pairs.items() if name != own and returns(name)}
 
 
 def _strangeness(source: OptimizerState, name: str, is_trained: bool, own: StoredVariable) -> tuple[bool, bool]:

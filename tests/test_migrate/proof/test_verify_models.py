@@ -16,10 +16,10 @@ import pytest
 
 import migrate
 from migrate import generations
-from migrate.proof import loaded, loading
+from migrate.proof import loaded, loading, model_target
 from optim.errors import CheckpointError
 from tests.alterations.arrays import unzipped, zipped
-from tests.places import CORPUS, ROOT
+from tests.places import CORPUS, FEATURES, ROOT
 
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
 SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
@@ -51,6 +51,26 @@ def test_a_model_that_computes_otherwise_is_found(tmp_path: Path) -> None:
     said = migrate.verify(ADAM, dest).differences
     assert len(said) == 1
     assert "outputs differ from the source's in tf_keras" in said[0]
+
+
+def test_a_name_may_be_another_variable_of_the_target(tmp_path: Path) -> None:
+    """tf.keras 1.7 and tf_keras number layers otherwise, so that dense_1 is one layer there and another here."""
+    source = FEATURES / "tf1.7.1-called-twice.h5"
+    assert migrate.migrate_checkpoint(source, tmp_path / "model.h5").fidelity == "exact"
+    assert migrate.verify(source, tmp_path / "model.h5").differences == ()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        ({"a": "a", "b": "b"}, {}),
+        ({"a": "b", "b": "a"}, {"a": "b", "b": "a"}),
+        ({"a": "b", "b": "c", "c": "a", "d": "d"}, {"a": "b", "b": "c", "c": "a"}),
+        ({"left/core": "core", "right/core": "core_1", "core": "core_2"}, {}),
+    ],
+)
+def test_only_names_of_both_sides_are_swapped(pairs: dict[str, str], found: dict[str, str]) -> None:
+    assert model_target._swapped(pairs) == found
 
 
 def test_answers_that_cannot_be_compared_are_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
