@@ -20,6 +20,7 @@ from optim.slot_layout import unescape
 
 _OTHERS = frozenset({"metrics", "keras_api", ".OPTIMIZER_SLOT"})
 """Parts of keys that are no variables of the model."""
+_LISTS = ("variables", "trainable_variables", "non_trainable_variables", "keras_api")
 _GATHERING = re.compile(r"(?:^|[./_])(?:accum|gradient)", re.IGNORECASE)
 
 
@@ -31,7 +32,8 @@ def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphO
     for root, at in roots.items():
         seen = {node for node, _ in nodes}
         nodes += [(n, (*at, "_trainable_variables", str(i))) for i, n in tracked(graph, root).items() if n not in seen]
-    nodes = [(n, _attribute_path(graph.keys[n], path)) for n, path in nodes]
+    by_layers = _paths_by_layers(graph, frozenset({*inside, *roots}))
+    nodes = [(n, _attribute_path(graph.keys[n], path, by_layers.get(n))) for n, path in nodes]
     found = [(n, path) for n, path in nodes if graph.keys[n] is not None and _is_model_variable(graph, bundle, n, path)]
     full_names = [graph.full_names[n] for n, _ in found]
     times = Counter(full_names)
@@ -50,11 +52,18 @@ def _listed_by_model(graph: ObjectGraph, optimizers: Iterable[int]) -> set[int]:
     return {node for node in owned if (graph.keys[node] or "").startswith("variables/")}
 
 
-def _attribute_path(key: str | None, path: tuple[str, ...]) -> tuple[str, ...]:
-    """The path of attributes from the key, if the walk found a layer's list of variables first."""
+def _paths_by_layers(graph: ObjectGraph, without: frozenset[int]) -> dict[int, tuple[str, ...]]:
+    """Paths that lead through no list that a model or layer makes of all its variables."""
+    lists = {children[name] for children in graph.children for name in _LISTS if name in children}
+    return dict(graph.walk(without=without | lists))
+
+
+def _attribute_path(key: str | None, path: tuple[str, ...], by_layers: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The path of attributes, from the key or through layers, if the walk found a list of variables first."""
     if key is None or "variables" not in path or "metrics" in path:
         return path
-    return tuple(map(unescape, key.partition("/.ATTRIBUTES")[0].split("/")))
+    keyed = tuple(map(unescape, key.partition("/.ATTRIBUTES")[0].split("/")))
+    return by_layers if by_layers is not None and "variables" in keyed else keyed
 
 
 def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path: tuple[str, ...]) -> bool:
