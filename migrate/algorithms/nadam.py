@@ -113,8 +113,8 @@ def _state(arguments: spec.Config, found: Mapping[str, float], generation: str, 
     elif traits(generation).is_newer_than_v2:
         why += ", as on JAX each step does"
     doubt = (
-        f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {iterations} steps give"
-        f" {computed:.9g}, but {why}"
+        f"{PRODUCT}, the product of Nadam's momenta, is not in the source: {iterations} step"
+        f"{'s give' if iterations > 1 else ' gives'} {computed:.9g}, but {why}"
     )
     confirm = confirming(PRODUCT, computed)
     return {PRODUCT: computed}, (Origin(PRODUCT, computed, COMPUTED, doubt=doubt, confirm=confirm),)

@@ -97,3 +97,13 @@ def test_metadata_of_another_model_are_refused(change: Callable[[Any], None], fi
     has = f"keras_metadata.pb has '{first}' where saved_model.pb has another"
     with pytest.raises(DamagedFileError, match=re.escape(has)):
         migrate.read(tmp_path / "mixed")
+
+
+@pytest.mark.parametrize("to", [".keras", ".h5"])
+def test_layers_of_one_name_in_models_within_are_found(to: str, tmp_path: Path) -> None:
+    """TF 2.11 to 2.15 store their variables in a list of the outermost model."""
+    source = CORPUS / "extra-tf215-new-adam-twins-savedmodel" / "source" / "saved_model"
+    confirmed = {"slot_order": "source"}
+    report = migrate.migrate_checkpoint(source, tmp_path / f"new{to}", overrides=confirmed)
+    assert report.fidelity == "exact"
+    assert migrate.verify(source, tmp_path / f"new{to}", overrides=confirmed).ok

@@ -23,6 +23,7 @@ CASES = {
     "tf24-sgd-clipboth-mlp": None,
     "extra-tf24-adam-twins-ckpt": None,
     "extra-tf215-new-adam-twins-ckpt": None,
+    "extra-tf215-new-adam-twins-savedmodel": None,
     "extra-tf215-new-adam-own-weight-ckpt": None,
     "extra-tf215-new-adam-lss-mixed-ckpt": None,
     "extra-tf212-new-adam-lss-mixed-ckpt": None,
@@ -123,6 +124,7 @@ ORDER = {"extra-tf215-new-adam-own-weight-ckpt": ("w", "first.w", "last.w")}
 TOLD: dict[str, dict[str, Any]] = {
     "extra-tf19-adam-clipnorm-h5": {"global_clipnorm": 0.1},
     "extra-tf215-new-adam-twins-ckpt": {"slot_order": "source"},
+    "extra-tf215-new-adam-twins-savedmodel": {"slot_order": "source"},
     # What the config of LARS does not say.
     "extra-tfm29-lars-h5": {
         "class_name": "LARS", "clipnorm": None, "weight_decay_exclude": ["bias"], "exclude_from_layer_adaptation": None
