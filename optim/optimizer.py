@@ -107,7 +107,8 @@ class Optimizer(tf.Module):
         cls.__signature__ = cls._written_out(inspect.signature(cls.__init__))
 
     def __repr__(self) -> str:
-        return reports.summary(type(self).__name__, self.__signature__, self.get_config, self._state)
+        steps, count = reports.steps_of(self._state), len(self._state.tracked)
+        return reports.summary(type(self).__name__, self.__signature__, self.get_config, steps, count)
 
     # Numbers of the whole optimizer.
 

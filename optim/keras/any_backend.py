@@ -33,7 +33,7 @@ from optim.options.master_copies import LOW_PRECISION
 from optim.options.settings import OPTIONS
 from optim.rule import AS_VARIABLE, Slot
 from optim.state.names import plain_name
-from optim.step.reports import MemoryReport
+from optim.step.reports import MemoryReport, summary
 
 
 class AnyBackend(BackendRates):
@@ -83,7 +83,10 @@ class AnyBackend(BackendRates):
         self._scalars[name] = self.add_variable((), initializer, dtype, name=name)
 
     def __repr__(self) -> str:
-        return f"for_keras({self.inner!r})"
+        inner, counter = self.inner, self._iterations.value
+        steps = str(int(counter)) if self._xp.is_known(counter) else "?"
+        kind, count = type(inner), len(self._state.tracked)
+        return f"for_keras({summary(kind.__name__, kind.__signature__, inner.get_config, steps, count)})"
 
     def __getattr__(self, name: str) -> Any:
         own = vars(self)

@@ -108,7 +108,9 @@ def _shown(name: str, value: Any) -> str:
     return repr(value)
 
 
-def summary(owner: str, signature: inspect.Signature, config: Callable[[], Mapping[str, Any]], state: State) -> str:
+def summary(
+    owner: str, signature: inspect.Signature, config: Callable[[], Mapping[str, Any]], steps: str, variables: int
+) -> str:
     """Return the `repr` of an optimizer: its hyperparameters, the options that differ from their defaults, its
     state."""
     defaults = {name: p.default for name, p in signature.parameters.items()}
@@ -122,7 +124,11 @@ def summary(owner: str, signature: inspect.Signature, config: Callable[[], Mappi
                 items.append(f"{name}={_shown(name, value)}")
     except DtoptError as error:
         items = [f"config: {error}"]
-    steps = state.counter(slot_layout.ITERATIONS).now() if tf.executing_eagerly() else "?"
-    return (
-        f"<{owner}({', '.join(items)}): {int(steps) if steps != '?' else steps} steps, {len(state.tracked)} variables>"
-    )
+    of_state = f"{steps} step{'s' * (steps != '1')}, {variables} variable{'s' * (variables != 1)}"
+    return f"<{owner}({', '.join(items)}): {of_state}>"
+
+
+def steps_of(state: State) -> str:
+    """Return the number of steps that were taken, as text; "?" while a function is traced."""
+    is_known = not lazy.uses_tensorflow() or tf.executing_eagerly()
+    return str(int(state.counter(slot_layout.ITERATIONS).now())) if is_known else "?"

@@ -446,6 +446,13 @@ def check_what_is_refused() -> None:
     assert "for_keras" in refusal(lambda: optim.Adam(0.1).apply_gradients([]), AttributeError)
 
 
+def check_what_is_printed() -> None:
+    optimizer, variable = optim.for_keras(optim.Adam(0.25, clipnorm=2.0)), keras.Variable(np.ones(3))
+    for _ in range(2):
+        optimizer.apply([keras.ops.ones(3)], [variable])
+    assert repr(optimizer).endswith(", clipnorm=2.0): 2 steps, 1 variable>)"), repr(optimizer)
+
+
 def check_qk_clip() -> None:
     query, key = (keras.Variable(np.ones((4, heads, 3))) for heads in (4, 2))
     optim.QKClip([query], [key], 1.0, key_heads=2)(keras.ops.convert_to_tensor([4.0, 16.0, 0.5, np.nan]))

@@ -244,7 +244,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(kind: str, tmp_path: Any) 
 def test_repr_says_what_it_is() -> None:
     var, optimizer = tf.Variable([1.0]), optim.Adam(0.25, clipnorm=2.0)
     optimizer.apply_gradients([(tf.constant([1.0]), var)])
-    assert repr(optimizer) == "<Adam(learning_rate=0.25, clipnorm=2.0): 1 steps, 1 variables>"
+    assert repr(optimizer) == "<Adam(learning_rate=0.25, clipnorm=2.0): 1 step, 1 variable>"
 
 
 @pytest.mark.parametrize("place", ["plain", "mesh"])
