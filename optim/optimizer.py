@@ -107,8 +107,7 @@ class Optimizer(tf.Module):
         cls.__signature__ = cls._written_out(inspect.signature(cls.__init__))
 
     def __repr__(self) -> str:
-        steps, count = reports.steps_of(self._state), len(self._state.tracked)
-        return reports.summary(type(self).__name__, self.__signature__, self.get_config, steps, count)
+        return reports.summary(self, reports.steps_of(self._state), len(self._state.tracked))
 
     # Numbers of the whole optimizer.
 

@@ -83,10 +83,9 @@ class AnyBackend(BackendRates):
         self._scalars[name] = self.add_variable((), initializer, dtype, name=name)
 
     def __repr__(self) -> str:
-        inner, counter = self.inner, self._iterations.value
+        counter = self._iterations.value
         steps = str(int(counter)) if self._xp.is_known(counter) else "?"
-        kind, count = type(inner), len(self._state.tracked)
-        return f"for_keras({summary(kind.__name__, kind.__signature__, inner.get_config, steps, count)})"
+        return f"for_keras({summary(self.inner, steps, len(self._state.tracked))})"
 
     def __getattr__(self, name: str) -> Any:
         own = vars(self)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,16 +107,15 @@ def _shown(name: str, value: Any) -> str:
     return repr(value)
 
 
-def summary(
-    owner: str, signature: inspect.Signature, config: Callable[[], Mapping[str, Any]], steps: str, variables: int
-) -> str:
+def summary(optimizer: Any, steps: str, variables: int) -> str:
     """Return the `repr` of an optimizer: its hyperparameters, the options that differ from their defaults, its
     state."""
-    defaults = {name: p.default for name, p in signature.parameters.items()}
+    owner = type(optimizer).__name__
+    defaults = {name: p.default for name, p in optimizer.__signature__.parameters.items()}
     defaults |= {**asdict(GradientsClipOption()), **asdict(EMAOption())}
     items = []
     try:
-        for name, value in config().items():
+        for name, value in optimizer.get_config().items():
             default = defaults.get(name)
             is_usual = (name == "name" and value == owner) or value == default or (not value and not default)
             if name == "learning_rate" or not is_usual:
