@@ -12,16 +12,30 @@ import typer.core
 from dtopt_cli import output
 from dtopt_cli.exit_codes import Exit
 
+VALUES = {"int": "N", "float": "NUMBER", "path": "FILE", "str": "TEXT", "text": "TEXT"}
+"""What help shows for a value, by the beginning of its type's name in Typer or Click."""
+
+
+def _type_name(param: Any, ctx: Any) -> str:
+    """Return the type of a value, or of each of several, as this release of Typer calls it."""
+    shown = param.display_type(ctx) if hasattr(param, "display_type") else param.type.name
+    return str(shown).lower().strip("<>").removeprefix("list[")
+
 
 class _Parsing:
     """What commands and groups have in common."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Parameters, of which a switch has no value to show."""
+        """Parameters: an option shows a word for its value, a switch or an argument only its name."""
         params = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
-            if getattr(param, "is_flag", False) and param.metavar is None:
+            if param.param_type_name == "argument":
+                param.display_type_rich = lambda ctx: None  # its name is all
+            elif getattr(param, "is_flag", False) and param.metavar is None:
                 param.metavar = ""
+            elif param.metavar is None:
+                name = _type_name(param, ctx)
+                param.metavar = next((word for begin, word in VALUES.items() if name.startswith(begin)), None)
         return params
 
 
