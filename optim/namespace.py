@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from optim import lazy
@@ -14,7 +16,25 @@ else:
     tf = lazy.modules("tensorflow")
 
 
+_numbers = itertools.count()
+
+
 class _TensorFlow:
+    """Functions of TensorFlow; each loop and condition gets its own name.
+
+    DTensor makes a function of a loop and names it after the loop. If two of them have one name and other shapes, the
+    second step fails: "a different function with the same name already exists" (TensorFlow 2.21). It does so at times
+    for loops of one name, too, so that loops of a known length are unrolled.
+    """
+
+    unrolls = True
+
+    def cond(self, condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        return tf.cond(condition, yes, no, name=f"cond_{next(_numbers)}")
+
+    def while_loop(self, condition: Callable[..., Any], body: Callable[..., Any], values: Any, **options: Any) -> Any:
+        return tf.while_loop(condition, body, values, **{"name": f"while_{next(_numbers)}", **options})
+
     def __getattr__(self, name: str) -> Any:
         for module, spelling in ((tf, name), (tf.math, name), (tf.linalg, name), (tf, ELEMENTWISE.get(name, ""))):
             function = getattr(module, spelling, None)

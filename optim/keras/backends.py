@@ -34,6 +34,8 @@ class Backend:
     _modules: Sequence[str]
     _spelled: Mapping[str, str]
     """Functions that have another name in the framework."""
+    unrolls = False
+    """Whether loops of a known length are unrolled."""
 
     def __init__(self) -> None:
         self._homes = [import_module(module) for module in (*self._modules, "keras.ops")]

@@ -124,7 +124,7 @@ def test_a_bare_rule_steps_with_its_defaults_and_refuses_to_be_saved_without_it(
         with pytest.raises(UnsupportedError, match=r"class Mine\(optim.RuleOptimizer, rule=SoftSignRule\)"):
             use()
     assert not (tmp_path / "c").exists()
-    assert "1 steps" in repr(bare)
+    assert "1 step," in repr(bare)
 
 
 def test_rules_that_are_not_ready_say_what_is_missing() -> None:

@@ -20,6 +20,7 @@ from optim import schedules
 from optim.errors import CheckpointError, HyperparameterError, MismatchError, UnsupportedError
 from optim.layouts import placement
 from tests.helpers.breadth import broad
+from tests.helpers.dtensor_asserts import value_of
 from tests.test_optim.support import put, variable
 
 
@@ -275,3 +276,20 @@ def test_a_build_that_was_cut_short_is_completed(place: str, mesh_2: Any, monkey
         for (_, a), (_, b) in zip(own, expected, strict=True):
             np.testing.assert_array_equal(placement.to_host(a), placement.to_host(b))
         assert [v.name for v in optimizer.variables] == [v.name for v in whole.variables]
+
+
+@pytest.mark.parametrize(("name", "options"), [("SOAP", {"first_iterations": 4}), broad("Shampoo", {})])
+def test_several_variables_on_a_mesh_step(name: str, options: dict[str, Any], mesh_2: Any) -> None:
+    """DTensor names functions of loops so that those of several variables collided."""
+    variables = []
+    for i in range(3):
+        layout = dtensor.Layout(["x" if i % 2 else "unsharded", "unsharded"], mesh_2)
+        start = np.random.default_rng(i).normal(size=(4 + 2 * i, 5 + i)).astype(np.float32)
+        variables.append(variable(start, layout, f"v{i}"))
+    optimizer = getattr(optim, name)(0.01, precondition_frequency=2, **options)
+    for call in range(3):
+        random = np.random.default_rng(call)
+        gradients = [put(random.normal(size=v.shape).astype(np.float32), v.layout) for v in variables]
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    assert int(optimizer.iterations) == 3
+    assert all(np.isfinite(value_of(v)).all() for v in variables)
