@@ -27,10 +27,10 @@ td:last-child { white-space: normal; min-width: 10rem; }
 th.number, td.number { text-align: right; }
 .figures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); }
 figure { --under: var(--card); margin: 1rem 0; padding: 0.5rem; border-radius: 0.5rem; display: flex;
-  flex-direction: column-reverse; justify-content: flex-end; min-width: 0; }
-figure svg { max-width: 100%; height: auto; }
+  flex-direction: column-reverse; justify-content: flex-end; min-width: 0; overflow-x: auto; }
+figure svg { max-width: 100%; height: auto; } .figures svg { width: 100% !important; }
 /* A card is as wide as its plot; three are side by side or one below the other, without a hole between them. */
-figure:only-child, section > figure { max-width: 41rem; width: fit-content; }
+figure:only-child, section > figure { max-width: min(41rem, 100%); width: fit-content; }
 @media (min-width: 72rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: repeat(3, 1fr); } }
 @media (max-width: 72rem) { .figures:has(> :nth-child(3):last-child) { grid-template-columns: minmax(0, 41rem); } }
 figcaption { font-weight: 600; padding: 0.25rem; }
