@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.breadth import broad
 from tests.helpers.emulated_gpu import needs_nvrtc
 from tests.test_optim.native.kernel_support import require_kernel
 from tools import gpu_check
@@ -226,12 +225,9 @@ OF_STEPS = ("buffers", "loss scale", "meshes", "devices", "own rule", "fit of ke
 @pytest.mark.parametrize(
     ("way", "names"),
     [
-        ("launches fail", ("options", "buffers")),
-        ("values are off", ("rules eagerly",)),
-        ("nothing is launched", ("rules in functions", "loss scale")),
-        broad("launches fail", (*OF_RUNS, *OF_STEPS)),
-        broad("values are off", OF_RUNS),
-        broad("nothing is launched", (*OF_RUNS, *OF_STEPS)),
+        ("launches fail", (*OF_RUNS, *OF_STEPS)),
+        ("values are off", OF_RUNS),
+        ("nothing is launched", (*OF_RUNS, *OF_STEPS)),
     ],
 )
 @pytest.mark.breadth

@@ -365,8 +365,8 @@ def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> Optimi
 
 def _check_has_model(source: str, hints: Hints) -> None:
     """Raise UnsupportedError: the source does not describe its model, so no hint leads to a file of Keras."""
-    opened = readers.detect(source, hints.get("format", "auto"))
-    found = opened.read(source, hints.get("generation"), hints.get("optimizer_path"))
+    reader = readers.detect(source, hints.get("format", "auto"))
+    found = reader.read(source, hints.get("generation"), hints.get("optimizer_path"))
     if isinstance(found, Stored) and found.model is None:
         from migrate.models.plan import WITHOUT_MODEL
 

@@ -32,8 +32,10 @@ def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphO
     for root, at in roots.items():
         seen = {node for node, _ in nodes}
         nodes += [(n, (*at, "_trainable_variables", str(i))) for i, n in tracked(graph, root).items() if n not in seen]
-    by_layers = _paths_by_layers(graph, frozenset({*inside, *roots}))
-    nodes = [(n, _attribute_path(graph.keys[n], path, by_layers.get(n))) for n, path in nodes]
+    nodes = [(n, _attribute_path(graph.keys[n], path)) for n, path in nodes]
+    if any(_is_in_list(path) for _, path in nodes):
+        by_layers = _paths_by_layers(graph, frozenset({*inside, *roots}))
+        nodes = [(n, by_layers.get(n, path) if _is_in_list(path) else path) for n, path in nodes]
     found = [(n, path) for n, path in nodes if graph.keys[n] is not None and _is_model_variable(graph, bundle, n, path)]
     full_names = [graph.full_names[n] for n, _ in found]
     times = Counter(full_names)
@@ -58,12 +60,16 @@ def _paths_by_layers(graph: ObjectGraph, without: frozenset[int]) -> dict[int, t
     return dict(graph.walk(without=without | lists))
 
 
-def _attribute_path(key: str | None, path: tuple[str, ...], by_layers: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The path of attributes, from the key or through layers, if the walk found a list of variables first."""
-    if key is None or "variables" not in path or "metrics" in path:
+def _attribute_path(key: str | None, path: tuple[str, ...]) -> tuple[str, ...]:
+    """The path of attributes from the key, if the walk found a layer's list of variables first."""
+    if key is None or not _is_in_list(path):
         return path
-    keyed = tuple(map(unescape, key.partition("/.ATTRIBUTES")[0].split("/")))
-    return by_layers if by_layers is not None and "variables" in keyed else keyed
+    return tuple(map(unescape, key.partition("/.ATTRIBUTES")[0].split("/")))
+
+
+def _is_in_list(path: tuple[str, ...]) -> bool:
+    """Whether a path leads through the list of all variables of a model or layer."""
+    return "variables" in path and "metrics" not in path
 
 
 def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path: tuple[str, ...]) -> bool:
