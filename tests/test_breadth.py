@@ -55,17 +55,26 @@ def test_quick_keeps_evenly_spread_parameters(pytester: pytest.Pytester) -> None
         import pytest
 
         @pytest.mark.quick(3)
-        @pytest.mark.parametrize("x", [0, 1, 2, 3, pytest.param(4, marks=pytest.mark.breadth), 5])
+        @pytest.mark.parametrize("x", [0, 1, 2, 3, 4, pytest.param(9, marks=pytest.mark.breadth), 5])
         def test_some(x): pass
-
-        @pytest.mark.quick(1)
-        @pytest.mark.parametrize("x", [0, 1])
-        def test_first(x): pass
 
         @pytest.mark.parametrize("x", [0, 1])
         def test_all(x): pass
+
+        def of_two():
+            def test(x): pass
+            return pytest.mark.quick(1)(pytest.mark.parametrize("x", [0, 1])(test))
+
+        for number in range(20):
+            globals()[f"test_one_{number}"] = of_two()
     """)
     items, _ = pytester.inline_genitems()
     leave_to_breadth(items)
     kept = [item.nodeid.rpartition("::")[2] for item in items if not item.get_closest_marker("breadth")]
-    assert kept == ["test_some[0]", "test_some[2]", "test_some[5]", "test_first[0]", "test_all[0]", "test_all[1]"]
+    ones = [name for name in kept if name.startswith("test_one")]
+    assert [name for name in kept if name not in ones] in (
+        ["test_some[0]", "test_some[2]", "test_some[4]", "test_all[0]", "test_all[1]"],
+        ["test_some[1]", "test_some[3]", "test_some[5]", "test_all[0]", "test_all[1]"],
+    )
+    assert len({name.partition("[")[0] for name in ones}) == len(ones) == 20
+    assert {name[-3:] for name in ones} == {"[0]", "[1]"}, "not the first of each test"

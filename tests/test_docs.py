@@ -36,8 +36,8 @@ SLOW_COMMANDS = (
     "dtopt bench migrate",
 )  # minutes; tests/test_bench covers the same path in small
 
-LESS = {"dtopt bench --quick": ["--rounds", "2"]}
-"""Commands that say in fewer rounds, too, whether they work."""
+LESS = {"dtopt bench --quick": ["--rounds", "2", "-p", "optim-native"]}
+"""Commands that say in fewer rounds and with fewer peers, too, whether they work."""
 FORKS = multiprocessing.get_context("forkserver")
 """Each example runs in a process of its own, forked from one that has imported TensorFlow and computed nothing yet."""
 FORKS.set_forkserver_preload(["tensorflow", "tf_keras", "dtopt_cli.app"])

@@ -84,6 +84,7 @@ def test_what_cannot_begin_is_told_once(runner: Runner) -> None:
     assert results(runner) == {"never begins": ("failed", why), "good": ("failed", why)}
 
 
+@pytest.mark.breadth
 def test_what_has_no_time_left_is_told(runner: Runner) -> None:
     runner.limits = {**runner.limits, "hangs": 30.0}
     runner.deadline = time.monotonic() + 3
@@ -137,6 +138,7 @@ def test_a_name_that_no_check_has_is_an_error_at_once(capsys: pytest.CaptureFixt
     assert "--only nothing: no check has that in its name; there are: kernel; rules eagerly" in capsys.readouterr().err
 
 
+@pytest.mark.breadth
 def test_every_check_has_a_limit_and_a_group() -> None:
     sys.path.insert(0, str(TOOL.parent))
     code = "import sys; sys.argv = ['']; import tools.gpu_checks as c; print(*c.CHECKS, sep=',')"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations, product
@@ -51,16 +52,20 @@ def _label(value: Any) -> str:
 
 
 def leave_to_breadth(items: Iterable[pytest.Item]) -> None:
-    """Mark what `quick(n)` leaves out: all but n of a test's parameters, evenly spread, that are not marked already."""
+    """Mark what `quick(n)` leaves out: all but n of a test's parameters, evenly spread, that are not marked already.
+
+    The first of them depends on the test's name, so that tests that keep one parameter do not all keep the same.
+    """
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("quick") and not item.get_closest_marker("breadth"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for parameters in tests.values():
+    for name, parameters in tests.items():
         mark = parameters[0].get_closest_marker("quick")
         assert mark is not None
         (count,) = mark.args
-        kept = {round(i * (len(parameters) - 1) / max(count - 1, 1)) for i in range(count)}
+        start = zlib.crc32(name.encode())
+        kept = {(start + i * len(parameters) // count) % len(parameters) for i in range(count)}
         for i, item in enumerate(parameters):
             if i not in kept:
                 item.add_marker(pytest.mark.breadth)

@@ -71,8 +71,8 @@ def test_the_main_path_needs_nothing_of_posix(tmp_path: Path) -> None:
     assert left == set(), "no scratch files and no locks"
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("name", ["new.keras", "new.h5", "slots/checkpoint"])
-@pytest.mark.quick(1)
 def test_an_open_target_is_left_as_it_is(name: str, tmp_path: Path) -> None:
     dest = name.split("/")[0]
     migrate.migrate_checkpoint(STORY, tmp_path / dest)

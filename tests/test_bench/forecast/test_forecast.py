@@ -103,12 +103,14 @@ def compare(variables: list[Any], layout: str, placement: str, training: Trainin
 
 @pytest.mark.parametrize("placement", OF_OPTIM)
 @pytest.mark.parametrize("layout", ["megatron", *map(broad, sorted({*LAYOUTS} - {"megatron"}))])
+@pytest.mark.quick(1)
 def test_bytes_are_those_of_a_real_mesh(variables: Any, layout: str, placement: str) -> None:
     for name in OPTIMIZERS:
         compare(variables(layout, "float32"), layout, placement, Training(name))
 
 
 @covering(1, dtype=["float32", "bfloat16", "float16", "float64"], placement=OF_OPTIM)
+@pytest.mark.quick(2)
 def test_averages_accumulators_and_dtypes_are_those_of_a_real_mesh(variables: Any, placement: str, dtype: str) -> None:
     for name in ("adam", "sgd", "adafactor"):
         training = Training(name, dtype, ema=True, accumulate=True)

@@ -83,6 +83,7 @@ def test_an_absent_peer_starts_no_process(result: Result) -> None:
     assert (absent.status, absent.reason) == ("skipped", "nothing not installed: pip install nothing")
 
 
+@pytest.mark.breadth
 def test_a_hanging_worker_is_given_up_and_killed(fakes: ModuleType) -> None:
     for timeout in (2.0, 10.0, 30.0, HANGS / 2):  # as long as the good one needs, on a machine as busy as this one
         settings = Settings(Pace(1), 1, warm_up_seconds=timeout, timeout=timeout)

@@ -111,6 +111,7 @@ def test_a_stopped_worker_leaves_no_process_and_no_folder(server: Server) -> Non
     assert not os.path.exists(folder)
 
 
+@pytest.mark.breadth
 @pytest.mark.usefixtures("light")
 def test_workers_end_with_their_server_and_later_ones_start_afresh(tmp_path: Path) -> None:
     plan = make_plan(peer=("optim-local",), against=Home("other", str(tmp_path)))
@@ -130,6 +131,7 @@ def test_workers_end_with_their_server_and_later_ones_start_afresh(tmp_path: Pat
     starts.stop()
 
 
+@pytest.mark.breadth
 @pytest.mark.usefixtures("light")
 def test_two_versions_are_forked_and_find_each_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one has no `optim` of its own that could be taken: its workers say so."""

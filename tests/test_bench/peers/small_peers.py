@@ -1,5 +1,8 @@
 """A tiny workload for real peers; run as a program it checks those of torch and JAX, which cannot share a process
-with TensorFlow, and prints a JSON list of [peer, optimizer, options, error or reason]."""
+with TensorFlow, and prints a JSON list of [peer, optimizer, options, error or reason].
+
+Its arguments: the backend of Keras, and n to check every nth.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,8 @@ def main() -> None:
 
     bench.cases.case.workload = lambda name: SMALL  # type: ignore[assignment]
     found = []
-    for name, case in elsewhere(sys.argv[1]):
+    keras, step = sys.argv[1:]
+    for name, case in elsewhere(keras)[:: int(step)]:
         (peer,) = peers.find((name,))
         reason = peer.unavailable(case)
         checked_ = None if reason else checked(name, case)

@@ -16,6 +16,7 @@ from bench import peers
 from bench.cases.algorithms import ALGORITHMS
 from bench.cases.case import Case
 from bench.peers import tensorflow
+from tests.helpers.breadth import broad
 from tests.places import ROOT
 from tests.test_bench.peers.small_peers import SMALL, checked, made
 
@@ -46,21 +47,25 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value.optimizer} {' '.join(value.options.words())}",
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 def test_ours(name: str, case: Case) -> None:
     found = checked(name, case)
     assert found.agrees, found
     assert found.unchecked == 0
 
 
-@pytest.mark.parametrize(("keras", "count"), [("jax", 21), ("torch", 4)])
-@pytest.mark.quick(1)
-def test_peers_without_tensorflow(keras: str, count: int) -> None:
+@pytest.mark.parametrize(("keras", "step", "count"), [("jax", 5, 5), broad("jax", 1, 21), broad("torch", 1, 4)])
+def test_peers_without_tensorflow(keras: str, step: int, count: int) -> None:
     """In a process without TensorFlow: the two do not start in one. Where one is not installed, that is the reason."""
     script = Path(__file__).with_name("small_peers.py")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
-        [sys.executable, str(script), keras], capture_output=True, text=True, env=environment, timeout=500, check=False
+        [sys.executable, str(script), keras, str(step)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=500,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)

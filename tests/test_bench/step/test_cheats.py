@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from bench.step.contest import Settings
 from bench.step.query import Plan
 from bench.step.ratios import with_ratios
 from bench.step.row import Row
+from tests.helpers.breadth import broad
 from tests.helpers.timing import until
 from tests.places import FAKES
 
@@ -50,13 +52,45 @@ OTHERS = {
 }
 """Cheats, and what the reason says: one of these, where two checks find it out."""
 
+QUICK = {
+    "good",
+    "copies to read",
+    "stops after 3",
+    "does not wait",
+    "takes more threads",
+    "own clock",
+    "half of the steps",
+    "remembers",
+}
+"""Each takes a second: `make test-all` runs the others."""
+
 SHAPES = tuple(Tensor(f"w{i}", (500,)) for i in range(20))
 CASE = Case("small", "adam", parse_mesh("model=1"), "replicated", threads=1, shapes=SHAPES)
 
 
 @pytest.fixture(scope="module")
 def rows() -> Iterator[dict[str, Row]]:
-    """One run with every kind of cheat."""
+    yield from _run(quick=True)
+
+
+@pytest.fixture(scope="module")
+def other_rows() -> Iterator[dict[str, Row]]:
+    yield from _run(quick=False)
+
+
+def of(name: str) -> Any:
+    """The parameter of a test for a peer; `row` is its row."""
+    return name if name in QUICK else broad(name)
+
+
+@pytest.fixture
+def row(name: str, request: pytest.FixtureRequest) -> Row:
+    found: Row = request.getfixturevalue("rows" if name in QUICK else "other_rows")[name]
+    return found
+
+
+def _run(quick: bool) -> Iterator[dict[str, Row]]:
+    """One run with the quick ones or all others, next to an honest one."""
     here = str(FAKES)
     sys.path.append(here)
     cheats = importlib.import_module("cheating_peers")
@@ -72,6 +106,7 @@ def rows() -> Iterator[dict[str, Row]]:
         cheats.TAKES_MORE_THREADS,
         *cheats.PEERS,
     )
+    peers = (honest, *(peer for peer in peers[1:] if (peer.name in QUICK) == quick))
     plan = Plan((CASE,), peers, "good", Settings(Pace(3), 1, warm_up_seconds=0.2))
     os.environ[MARK] = str(os.getpid())
     yield {row.peer: row for row in runner.run(plan).rows}
@@ -99,37 +134,38 @@ def test_the_honest_one_is_measured_and_judged_after_its_last_step(rows: dict[st
     assert good.agreement.steps > 3
 
 
-@pytest.mark.parametrize("name", ["stops after 3", "stops after 9"])
-def test_a_peer_that_stops_is_found_out(rows: dict[str, Row], name: str) -> None:
-    assert rows[name].status == "failed"
-    assert "computes something else: after" in (rows[name].reason or "")
-    assert rows[name].ratio is None
+@pytest.mark.parametrize("name", [of(name) for name in ["stops after 3", "stops after 9"]])
+def test_a_peer_that_stops_is_found_out(row: Row) -> None:
+    assert row.status == "failed"
+    assert "computes something else: after" in (row.reason or "")
+    assert row.ratio is None
 
 
-@pytest.mark.parametrize("name", ["does not wait", "glances late"])
-def test_a_peer_whose_wait_does_not_wait_is_found_out(rows: dict[str, Row], name: str) -> None:
-    assert rows[name].status == "failed"
-    assert "its last element arrives after wait()" in (rows[name].reason or "")
+@pytest.mark.parametrize("name", [of(name) for name in ["does not wait", "glances late"]])
+def test_a_peer_whose_wait_does_not_wait_is_found_out(row: Row) -> None:
+    assert row.status == "failed"
+    assert "its last element arrives after wait()" in (row.reason or "")
 
 
-@pytest.mark.parametrize("name", ["copies to read", "finds memory taken"])
-def test_a_peer_that_does_what_may_look_like_it_is_not_taken_for_one(rows: dict[str, Row], name: str) -> None:
-    assert (rows[name].status, rows[name].reason) == ("ok", None)
+@pytest.mark.parametrize("name", [of(name) for name in ["copies to read", "finds memory taken"]])
+def test_a_peer_that_does_what_may_look_like_it_is_not_taken_for_one(row: Row) -> None:
+    assert (row.status, row.reason) == ("ok", None)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one CPU has no other to take")
-def test_a_peer_with_more_threads_is_found_out(rows: dict[str, Row]) -> None:
-    assert rows["takes more threads"].status == "failed"
-    assert "it left the CPUs that it was given for its 1 threads" in (rows["takes more threads"].reason or "")
+@pytest.mark.parametrize("name", [of(name) for name in ["takes more threads"]])
+def test_a_peer_with_more_threads_is_found_out(row: Row) -> None:
+    assert row.status == "failed"
+    assert "it left the CPUs that it was given for its 1 threads" in (row.reason or "")
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_cheats_are_found_out(rows: dict[str, Row], name: str) -> None:
+@pytest.mark.parametrize("name", [of(name) for name in OTHERS])
+def test_other_cheats_are_found_out(row: Row, name: str) -> None:
     if name == "helper elsewhere" and (os.cpu_count() or 1) < 2:
         pytest.skip("one CPU has no other to take")
-    assert rows[name].status == "failed"
+    assert row.status == "failed"
     said = OTHERS[name]
-    reason = rows[name].reason or ""
+    reason = row.reason or ""
     assert any(each in reason for each in ([said] if isinstance(said, str) else said)), reason
 
 

@@ -49,6 +49,7 @@ def measuring(tmp_path: Path):
     process.wait()
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.breadth)])
 def test_what_was_measured_is_kept_and_nothing_is_left(measuring, how: signal.Signals, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     process, folder = measuring

@@ -54,6 +54,7 @@ CREATED = CORPUS / "extra-tf115-bert-warm10-saver"
 
 
 @pytest.mark.parametrize(("warm_up", "schedule"), [(3, "PolynomialDecay"), (10, "Formula")])
+@pytest.mark.quick(1)
 def test_the_graph_of_berts_create_optimizer_says_all_but_the_order_of_its_counter(warm_up: int, schedule: str) -> None:
     source = CORPUS / f"extra-tf115-bert-warm{warm_up}-saver" / "source" / "model.ckpt"
     state = migrate.read(source)
@@ -79,6 +80,7 @@ def test_bert_goes_on_in_its_warm_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hint", [{"epsilon": 1e-7}, {"exclude_from_weight_decay": ["LayerNorm"]}, {"beta_2": 0.99}])
+@pytest.mark.quick(1)
 def test_a_hint_that_berts_graph_denies_is_refused(hint: dict[str, Any]) -> None:
     source = CREATED / "source" / "model.ckpt"
     with pytest.raises(ContradictionError, match="the source's graph"):

@@ -87,6 +87,7 @@ def test_a_source_given_twice_is_migrated_once_and_is_never_a_target(folds: list
 
 
 @pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.quick(1)
 def test_one_broken_file_stops_no_other(folds: list[str], tmp_path: Path, processes: int) -> None:
     (tmp_path / "a" / "broken.h5").write_bytes(Path(folds[0]).read_bytes()[:2000])
     sources = [folds[0], str(tmp_path / "a" / "broken.h5"), str(tmp_path / "nowhere.h5"), *folds[1:]]

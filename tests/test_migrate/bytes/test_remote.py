@@ -140,6 +140,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(site: servers.Web, tm
     assert os.listdir(tmp_path) == ["site"]
 
 
+@pytest.mark.quick(1)
 def test_s3_to_s3_and_verified(bucket: Any, tmp_path: Path, load_case: Any) -> None:
     bucket.put(str(_folder(tmp_path, load_case)), "models/t", recursive=True)
     report = migrate.migrate_checkpoint("s3://models/t/run/ckpt", "s3://models/t/out")

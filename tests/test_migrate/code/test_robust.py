@@ -56,8 +56,8 @@ def seconds(tmp_path: Path, block: str, count: int) -> float:
     return time.process_time() - start
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("kind", BLOCKS)
-@pytest.mark.quick(1)
 def test_time_is_linear_in_the_number_of_optimizers(tmp_path: Path, kind: str) -> None:
     """Eight times as many took up to 64 times as long when each optimizer read the whole file again."""
     seconds(tmp_path, BLOCKS[kind], 20)
@@ -86,7 +86,7 @@ DEEP = {
 
 @pytest.mark.parametrize("kind", DEEP)
 @pytest.mark.parametrize("count", [800, 50_000])
-@pytest.mark.quick(7)
+@pytest.mark.quick(3)
 def test_a_deep_file_hides_no_other(tmp_path: Path, kind: str, count: int) -> None:
     call = "import keras\no = keras.optimizers.SGD(lr=0.1)\n"
     (tmp_path / "a.py").write_text(f"{call}x = {DEEP[kind](count)}\n")

@@ -40,6 +40,7 @@ def losses(folder: Path) -> list[float]:
     return [float(line) for line in (folder / "next_losses.txt").read_text().split()]
 
 
+@pytest.mark.breadth
 def test_a_keras_22_program_with_pickled_weights_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "keras22"
     shutil.copytree(STORIES / "keras22", folder)

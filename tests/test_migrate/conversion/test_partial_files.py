@@ -125,8 +125,8 @@ def test_a_mark_that_is_none_is_damage(change: dict[str, Any]) -> None:
         slot_layout.VariableEntry.from_json(entry)
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(("to", "name"), [("keras", "out.keras"), ("tf-keras", "out.h5"), ("list", "out.npz")])
-@pytest.mark.quick(1)
 def test_other_targets_have_initial_slots(to: str, name: str, tmp_path: Path) -> None:
     migrate.migrate_checkpoint(SOURCE, tmp_path / name, to=to, fresh=["dense_2/"])
     found = migrate.verify(SOURCE, tmp_path / name, fresh=["dense_2/"])
@@ -151,7 +151,7 @@ def test_other_targets_have_initial_slots(to: str, name: str, tmp_path: Path) ->
         ("tf-keras", "out.h5", "Lion"),
     ],
 )
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_weights_alone_in_a_target(to: str, name: str, class_name: str | None, tmp_path: Path) -> None:
     given: dict[str, Any] = {"weights_only": True, "overrides": {"class_name": class_name} if class_name else None}
     report = migrate.migrate_checkpoint(SOURCE, tmp_path / name, to=to, **given)

@@ -164,7 +164,7 @@ def test_a_switch_is_true_or_false() -> None:
     ],
     ids=str,
 )
-@pytest.mark.quick(12)
+@pytest.mark.quick(3)
 def test_nothing_of_a_variable_is_passed_over(case: str, wrong: dict[str, Any]) -> None:
     found = adversary.case(CORPUS / case)
     source, hints = found.folder / found.source, found.hints
@@ -183,6 +183,7 @@ def test_nothing_of_a_variable_is_passed_over(case: str, wrong: dict[str, Any]) 
     [{"untrained": ["dense_1/kernel"]}, {"slot_order": "name"}, {"zero_slots": "source"}, {"clipnorm": float("nan")}],
     ids=str,
 )
+@pytest.mark.quick(2)
 def test_a_config_has_no_word_that_is_passed_over(told: dict[str, Any]) -> None:
     found = adversary.case(CORPUS / "keras224-adam-saver-mlp")
     source, config = found.folder / found.source, found.hints["optimizer_config"]

@@ -88,7 +88,7 @@ VALUES = (0, 1, -1, 0.5, 1.5, float("nan"), True, None, "x", [], [0.5], {"a": 1}
 
 
 @pytest.mark.parametrize("name", sorted(settings.known()))
-@pytest.mark.quick(24)
+@pytest.mark.quick(8)
 def test_what_is_migrated_with_any_setting_can_be_loaded(name: str, tmp_path: Path) -> None:
     """Whatever --set says is refused, or `optim` loads what is written."""
     import tensorflow as tf

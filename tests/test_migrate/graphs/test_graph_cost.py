@@ -49,8 +49,8 @@ def _saved(folder: Path, count: int, stepping: Callable[..., object]) -> Path:
         return Path(v1.train.Saver().save(session, str(folder / f"{count}" / "model.ckpt")))
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("stepping", [_clipped, _fed, _keras, _plain])
-@pytest.mark.quick(1)
 def test_four_times_the_variables_take_four_times_the_calls(stepping: Callable[..., object], tmp_path: Path) -> None:
     """4,000 variables took 41 s of CPU, as each was compared with the updates of all; they take 12. A
     rate that is fed looked for all that changes anything, for each variable."""

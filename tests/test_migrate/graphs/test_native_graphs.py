@@ -63,7 +63,7 @@ RELEASES = sorted(path.name for path in FOLDER.glob("*.zip"))
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_class_and_constants_are_those_that_the_program_gave(release: str) -> None:
     told, cases = _of_release(release)
     assert {case["class_name"] for case, _ in cases} == {
@@ -81,7 +81,7 @@ def test_class_and_constants_are_those_that_the_program_gave(release: str) -> No
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_a_hyperparameter_that_the_graph_changes_is_said(release: str) -> None:
     """As of a model with `add_update(K.update(optimizer.lr, 0.8 * optimizer.lr))`."""
     told, cases = _of_release(release)
@@ -96,7 +96,7 @@ def test_a_hyperparameter_that_the_graph_changes_is_said(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_a_step_by_gathered_gradients_is_said(release: str) -> None:
     """As of AdamAccumulated of keras-gradient-accumulation, whose steps take a variable for the gradient."""
     told, cases = _of_release(release)

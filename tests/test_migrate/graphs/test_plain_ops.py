@@ -45,7 +45,7 @@ def _source(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 def test_the_next_steps_of_a_known_rule_are_those_of_tensorflow(name: str, tmp_path: Path) -> None:
     report = migrate.migrate_checkpoint(_source(name), tmp_path / "new")
     assert report.fidelity == "exact", report.reasons

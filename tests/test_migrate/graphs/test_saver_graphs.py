@@ -272,7 +272,7 @@ def test_formulas_in_a_graph_tell_the_class_and_the_next_steps_are_its_own(case:
         ("extra-tf115-adamax-table-saver", "Adamax/Adamax/update_net/table/Maximum", "Minimum"),
     ],
 )
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_another_op_in_a_formula_is_another_class(case: str, node: str, op: str) -> None:
     def said() -> str | None:
         graph = saver._of_proto(proto)
@@ -285,6 +285,7 @@ def test_another_op_in_a_formula_is_another_class(case: str, node: str, op: str)
     assert said() is None
 
 
+@pytest.mark.breadth
 def test_the_schedule_decay_of_nadam_is_one_with_the_decay_that_its_graph_and_variable_have() -> None:
     source = CORPUS / "extra-tf115-nadam-table-saver" / "source" / "model.ckpt"
     for key in ("schedule_decay", "decay"):

@@ -47,7 +47,7 @@ def _saved(path: Path, name: str, built: dict[str, Any], changed: dict[str, Any]
     ],
 )
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 def test_what_is_said_is_what_goes_on(
     name: str, built: dict[str, Any], changed: dict[str, Any], typed: dict[str, Any], suffix: str, tmp_path: Path
 ) -> None:

@@ -112,7 +112,7 @@ def _errors(optimizer: Any, live: dict[str, Any], name: str, oracle: Any) -> flo
 
 
 @pytest.mark.parametrize(("name", "kind"), PARAMETERS)
-@pytest.mark.quick(30)
+@pytest.mark.quick(15)
 def test_the_next_six_steps(name: str, kind: str) -> None:
     import re
 

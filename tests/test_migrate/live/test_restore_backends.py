@@ -23,8 +23,8 @@ NAMES = {
 DENSE = {"tf115-sgd-decay-clipvalue-embed": "embedding/embeddings: if a batch contains a row several times"}
 """What a source did with repeated rows of a table, of which gradients are dense on these backends."""
 FEW = {
-    "optim": ["keras231-nadam-eps-convbn", "tf24-sgd-momentum-ckpt-convbn", "tf29-dtensor-adam-mlp"],
-    "keras": ["keras38-nadam-mlp", "tf24-sgd-momentum-ckpt-convbn", "extra-keras315-adam-accumulation-schedule-keras"],
+    "optim": ["keras231-nadam-eps-convbn", "tf29-dtensor-adam-mlp"],
+    "keras": ["keras38-nadam-mlp", "tf24-sgd-momentum-ckpt-convbn"],
 }
 
 

@@ -53,6 +53,7 @@ def _run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=HANGS)
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(
     ("source", "rate", "live", "said"),
     [
@@ -63,7 +64,6 @@ def _run(program: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=["constant-optax", "formula-optax", "constant-torch", "formula-torch"],
 )
-@pytest.mark.quick(1)
 def test_no_tensorflow_is_needed_to_leave_it(source: str, rate: str, live: str, said: str) -> None:
     if live == TORCH and find_spec("torch") is None:
         pytest.skip("torch is not installed (pip install torch)")

@@ -86,6 +86,7 @@ def test_one_of_the_same_class_is_asked_about(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["adam", "mine"])
+@pytest.mark.quick(1)
 def test_one_that_was_never_exchanged_is_exact(name: str, tmp_path: Path) -> None:
     from keras import optimizers
 
@@ -162,6 +163,7 @@ def test_a_layer_whose_one_variable_is_frozen_is_frozen_in_the_model(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD"])
+@pytest.mark.quick(1)
 def test_scales_of_float8_are_overwritten_and_have_no_slots(name: str, tmp_path: Path) -> None:
     import keras
 

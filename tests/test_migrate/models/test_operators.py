@@ -44,6 +44,7 @@ def _functions(tf: Any, x: Any, a: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("suffix", [".h5", pytest.param(".keras", marks=pytest.mark.breadth)])
 @pytest.mark.usefixtures("loaded_here")
 def test_functions_are_the_same_in_keras_3(suffix: str, tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_exact_is_said_where_the_target_trains_alike(case: str, to: str, tmp_pat
         *(broad("gates-of-words", to) for to in SUFFIX),  # altered, they are below
     ],
 )
+@pytest.mark.quick(1)
 def test_layers_of_keras_1_are_written_as_today_has_them(feature: str, to: str, tmp_path: Path) -> None:
     exact, target = is_exact(f"keras1.2.2-{feature}", to, tmp_path)
     assert exact
@@ -140,6 +141,7 @@ def test_layers_of_keras_1_are_written_as_today_has_them(feature: str, to: str, 
         broad("keras1.2.2-merged-first", "keras"),
     ],
 )
+@pytest.mark.quick(1)
 def test_a_sequential_without_a_name_or_on_branches_is_read(case: str, to: str, tmp_path: Path) -> None:
     """Keras up to 2.2.2 lists the layers of a Sequential alone; a Merge at its beginning contains its branches."""
     exact, target = is_exact(case, to, tmp_path)
@@ -150,6 +152,7 @@ def test_a_sequential_without_a_name_or_on_branches_is_read(case: str, to: str, 
 
 @pytest.mark.usefixtures("loaded_here")
 @pytest.mark.parametrize("to", ["keras", "tf-keras"])
+@pytest.mark.quick(1)
 def test_float64_stays_float64(to: str, tmp_path: Path) -> None:
     """Configs of layers of Keras before 2.3 do not show the dtype, which `K.set_floatx` set for all."""
     case = "keras2.2.4-in-double"
@@ -162,6 +165,7 @@ def test_float64_stays_float64(to: str, tmp_path: Path) -> None:
     assert migrate.verify(SOURCES[case], target).ok
 
 
+@pytest.mark.breadth
 @pytest.mark.usefixtures("loaded_here")
 def test_a_layer_in_a_wrapper_is_found_as_keras_before_1_2_calls_it(tmp_path: Path) -> None:
     """Its config has the forward layer's own name; as 1.0.8 and 1.1.2 wrote it, whose steps were compared by hand."""

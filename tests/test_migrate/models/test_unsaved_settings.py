@@ -208,8 +208,8 @@ def _given_state(masked: bool) -> Any:
     return keras.Model([words, other], keras.layers.Dense(2)(cell(looked_up, initial_state=[other, other])))
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.quick(1)
 def test_masks_next_to_a_given_state_are_named(masked: bool, tmp_path: Path) -> None:
     """Keras 3 hands a mask on to a layer of one tensor alone; the same model of tf_keras answered otherwise there."""
     model = _given_state(masked)

@@ -152,6 +152,7 @@ def _on_masked_branches(library: Any, first: int) -> Any:
 
 
 @pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.quick(1)
 def test_a_model_that_masks_put_into_another_order_is_refused_for_keras(first: int, tmp_path: Path) -> None:
     """Keras 3 counts operations that compute masks as depth, so it would load the kernel of `q` into `p`.
 
@@ -404,6 +405,7 @@ def looked_up(path: Path, layers: Sequence[Any]) -> Path:
 
 
 @pytest.mark.parametrize("to", ["keras", "tf-keras"])
+@pytest.mark.quick(1)
 def test_the_length_of_what_is_looked_up_follows_from_the_kernel_behind_flatten(tmp_path: Path, to: str) -> None:
     import keras
     import tf_keras

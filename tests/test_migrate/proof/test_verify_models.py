@@ -73,6 +73,7 @@ def test_only_names_of_both_sides_are_swapped(pairs: dict[str, str], found: dict
     assert model_target._swapped(pairs) == found
 
 
+@pytest.mark.breadth
 def test_answers_that_cannot_be_compared_are_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that Keras cannot load, and one at which the process ends."""
     dest, state = _target(tmp_path, "keras"), migrate.read(ADAM)

@@ -100,6 +100,7 @@ def test_metadata_of_another_model_are_refused(change: Callable[[Any], None], fi
 
 
 @pytest.mark.parametrize("to", [".keras", ".h5"])
+@pytest.mark.quick(1)
 def test_layers_of_one_name_in_models_within_are_found(to: str, tmp_path: Path) -> None:
     """TF 2.11 to 2.15 store their variables in a list of the outermost model."""
     source = CORPUS / "extra-tf215-new-adam-twins-savedmodel" / "source" / "saved_model"

@@ -46,6 +46,7 @@ def _config(release: str, which: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("release", "which"), CASES)
+@pytest.mark.quick(4)
 def test_the_chosen_optimizer_goes_on_as_it_did(release: str, which: str, tmp_path: Path) -> None:
     import tensorflow as tf
 

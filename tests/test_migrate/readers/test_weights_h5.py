@@ -208,6 +208,7 @@ def test_layers_known_to_be_trained_are_all_matched() -> None:
         match(told, [(3,)], "x")
 
 
+@pytest.mark.breadth
 def test_too_many_orders_are_not_tried() -> None:
     chains = tuple(tuple(_layer((2,), name=f"{c}{i}") for i in range(12)) for c in "abcdef")
     with pytest.raises(AmbiguousError, match="--variables"):

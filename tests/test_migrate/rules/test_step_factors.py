@@ -204,7 +204,7 @@ def _restored(path: str, made: tuple[Any, Any], **hints: Any) -> tuple[str, tupl
 
 
 @pytest.mark.parametrize(("name", "framework"), PARAMETERS)
-@pytest.mark.quick(50)
+@pytest.mark.quick(15)
 def test_a_difference_is_never_exact_and_no_difference_is(name: str, framework: str, source: Any) -> None:
     if framework in SLOW:
         pytest.importorskip(framework, reason=f"{framework} is not installed")
@@ -235,7 +235,7 @@ SUFFIXES = {"keras": ".keras", "tf-keras": ".h5", "slots": ""}
 
 
 @pytest.mark.parametrize(("name", "target"), FILE_CASES)
-@pytest.mark.quick(15)
+@pytest.mark.quick(6)
 def test_an_exact_file_answers_as_its_source(name: str, target: str, source: Any, tmp_path: Path) -> None:
     """What is restored from a target is exact into what is as its source, and into nothing else."""
     case = CASES[name]

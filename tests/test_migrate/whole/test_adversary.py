@@ -59,7 +59,7 @@ NOT_RIGHT = (
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_nothing_altered_is_exact_and_wrong(name: str, tmp_path: Path) -> None:
     assert _false_exact(name, tmp_path) == []
 

@@ -167,7 +167,7 @@ def prepared(subject: Subject, folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 def test_a_damaged_file_is_refused_or_carried_as_it_is(subject: Subject, tmp_path: Path) -> None:
     hints = subject.given()
     want = migrate.read(CORPUS / subject.case / "source" / subject.source, **hints)
@@ -409,7 +409,7 @@ def test_a_hyperparameter_that_is_no_number(key: str, value: Any, tmp_path: Path
 
 @pytest.mark.parametrize("to", ["slots", "keras", "tf-keras", "list"])
 @pytest.mark.parametrize("room", [700, pytest.param(1500, marks=pytest.mark.breadth)])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_a_full_disk_leaves_nothing(to: str, room: int, tmp_path: Path) -> None:
     """RLIMIT_FSIZE refuses to let a file grow, as a full disk does, and here also as root."""
     subject = SUBJECTS[4]

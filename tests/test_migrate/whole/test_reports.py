@@ -6,7 +6,7 @@ import pytest
 
 from tests import golden_reports
 
-PARTS = 32
+PARTS = 64
 QUICK = 1
 
 

@@ -166,7 +166,7 @@ def _hints(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.quick(40)
+@pytest.mark.quick(20)
 def test_the_next_six_steps_are_those_of_the_release(name: str, tmp_path: Path) -> None:
 
     import optim
@@ -183,7 +183,7 @@ def test_the_next_six_steps_are_those_of_the_release(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "accumulation" not in name])
-@pytest.mark.quick(28)
+@pytest.mark.quick(10)
 def test_verify_compares_a_step_by_the_formula_of_the_release(name: str, tmp_path: Path) -> None:
     migrate.migrate_checkpoint(_source(name), tmp_path / "out", **_hints(name))
     result = migrate.verify(_source(name), tmp_path / "out", **_hints(name))

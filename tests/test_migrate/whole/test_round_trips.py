@@ -139,7 +139,7 @@ def _into_list(state: OptimizerState, target: str, path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("algorithm", WITH_LISTS, ids=lambda a: a.name)
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 def test_into_the_list_of_any_generation_and_back(algorithm: Any, tmp_path: Path) -> None:
     """What comes back from a list is bit for bit what went in; where it cannot, there is no list."""
     mine = [g for g in LISTS if g in algorithm.generations]

@@ -129,6 +129,7 @@ def _goes_on_in_optim(source: str, model: Any, folder: Path, done: list[str]) ->
 
 
 @covering(1, name=["SGD", "Adam"], clipping=[{"clipvalue": 0.05}, {"clipnorm": 0.1}, {"global_clipnorm": 0.1}])
+@pytest.mark.quick(1)
 def test_gradients_of_repeated_rows_are_clipped_apart(name: str, clipping: dict[str, float], tmp_path: Path) -> None:
     """`OptimizerV2` clips the values of IndexedSlices, and so does what goes on, or the report says otherwise."""
     import tf_keras
@@ -154,7 +155,7 @@ SQUARING, ALSO = ["Adam", "Adagrad", "Ftrl", "Adafactor", "Lamb"], ["Adadelta", 
         ("Adagrad", {"gradient_accumulation_steps": 2}, []),
     ],
 )
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 def test_keras_3_squares_gradients_of_repeated_rows_apart(
     name: str, options: dict[str, Any], done: list[str], tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_repeated_rows_that_no_option_squares_as_the_release_are_doubted(tmp_pat
 
 
 @pytest.mark.parametrize("done", [[], ["square"]])
+@pytest.mark.quick(1)
 def test_a_live_optimizer_that_takes_repeated_rows_otherwise_is_told(done: list[str], tmp_path: Path) -> None:
     """PyTorch and optax have sums alone."""
     import keras

@@ -107,7 +107,7 @@ UNKNOWN_SCALE = "the source does not store its current loss scale"
         for name in EXACT[to]
     ],
 )
-@pytest.mark.quick(12)
+@pytest.mark.quick(6)
 def test_keras_takes_the_sources_own_next_steps(to: str, name: str, tmp_path: Path, load_case: Any) -> None:
     case = load_case(name)
     report, dest, model = _loaded(case, to, tmp_path)
@@ -188,6 +188,7 @@ def test_repeated_rows_of_an_embedding_are_squared_one_by_one_in_keras_3(load_ca
     assert "a row several times" in " ".join(keras_targets.live_class(state, modules.KERAS_3).reasons)
 
 
+@pytest.mark.breadth
 def test_layers_mean_the_same_in_both(tmp_path: Path) -> None:
     tf_keras, keras = _keras("tf-keras"), _keras("keras")
     layers = tf_keras.layers

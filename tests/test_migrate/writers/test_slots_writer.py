@@ -334,6 +334,7 @@ def _is_whole(dest: Path) -> None:
         assert (array.load() == state.iterations).all()
 
 
+@pytest.mark.breadth
 def test_killed_while_creating_there_is_a_whole_target_or_none(tmp_path: Path) -> None:
     delays = random.Random(0)
     outcomes = set()

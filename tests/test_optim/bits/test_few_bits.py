@@ -154,7 +154,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("slot_dtype", ["bfloat16", "int8"])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_steps_follow_the_reference(name: str, slot_dtype: str) -> None:
     """The rule with numpy in float32, between which slots are stored as the reference has it."""
     make, hyper = CASES[name]
@@ -221,7 +221,7 @@ def _run(options: dict[str, Any], mode: str) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("mode", MODES[1:])
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.quick(12)
+@pytest.mark.quick(4)
 def test_every_executor_gives_the_same_bits(name: str, mode: str) -> None:
     assert_same(_run(OPTIONS[name], mode), _run(OPTIONS[name], "portable"))
 
@@ -272,7 +272,7 @@ def test_other_rules_give_the_same_bits(make: Any, slot_dtype: str, mode: str) -
 
 @pytest.mark.parametrize("name", ["Lamb", "Muon", "LARS", "NovoGrad"])
 @pytest.mark.parametrize("slot_dtype", ["bfloat16", "int8"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_rules_of_whole_tensors_step_with_ops(name: str, slot_dtype: str) -> None:
     optimizers = [getattr(optim, name)(0.01, slot_dtype=each) for each in (None, slot_dtype)]
     whole, rounded = (train(optimizer, "function") for optimizer in optimizers)

@@ -37,7 +37,7 @@ ON_MESH: dict[str, dict[str, Any]] = {
         ),
     ),
 )
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_a_mesh_gives_the_bits_of_one_device(name: str, mode: str, mesh_2x2: Any) -> None:
     from tensorflow.experimental import dtensor
 
@@ -56,6 +56,7 @@ def test_a_mesh_gives_the_bits_of_one_device(name: str, mode: str, mesh_2x2: Any
     assert_same(bits_of(optimizer, variables), bits_of(plain, train(plain, "portable", dtype)))
 
 
+@pytest.mark.breadth
 def test_codes_of_a_mesh_load_without_one(mesh_2x2: Any, tmp_path: Path) -> None:
     from tensorflow.experimental import dtensor
 
@@ -108,7 +109,7 @@ def test_replicas_on_a_mesh_stay_alike(mesh_2x2: Any) -> None:
     ],
     ids=str,
 )
-@pytest.mark.quick(12)
+@pytest.mark.quick(4)
 def test_rows_give_the_same_bits(make: Any, options: dict[str, Any], mode: str) -> None:
     if make is optim.Adagrad and options == {"slot_dtype": "int8", "repeated_rows": ["square"]}:
         make = optim.Adam  # such tables are updated by ops in a function, too
@@ -151,7 +152,7 @@ STORED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize("way", ["slots", "tensorflow", "copy"])
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 def test_a_resume_gives_the_same_bits(name: str, way: str, tmp_path: Path) -> None:
     options = dict(STORED[name])
     dtype = options.pop("dtype", tf.float32)

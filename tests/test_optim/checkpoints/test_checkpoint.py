@@ -76,6 +76,7 @@ def test_the_current_learning_rate_is_kept(request: Any, tmp_path: Any) -> None:
     assert float(resumed.learning_rate.numpy()) == 0.03125
 
 
+@pytest.mark.breadth
 def test_four_times_the_variables_take_four_times_the_calls(tmp_path: Path) -> None:
     """For each value the reader listed all keys anew: 4,000 variables took ten minutes."""
 
@@ -246,6 +247,7 @@ while True:
 """
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("seed", [0, *map(broad, range(1, 5))])
 def test_a_killed_save_leaves_the_previous_whole(seed: int, tmp_path: Any) -> None:
     """SIGKILL at some moment of a process that saves without pause."""
@@ -280,6 +282,7 @@ def test_a_killed_save_leaves_the_previous_whole(seed: int, tmp_path: Any) -> No
 
 
 @covering(1, case=[EVERYTHING, ADAM], target=["mixed", "plain", "rows"], when=["before build", "after build"])
+@pytest.mark.quick(1)
 def test_tf_train_checkpoint(case: Any, target: str, when: str, request: Any, tmp_path: Any) -> None:
     optimizer, variables, reference = _trained(Place.named("mixed", request), case)
     path = tf.train.Checkpoint(optimizer=optimizer, model=_module(variables)).write(os.fspath(tmp_path / "ckpt"))

@@ -47,6 +47,7 @@ def same(one: Any, two: Any) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_training_goes_on_from_a_checkpoint(module: Any, tmp_path: Path) -> None:
     model = fit(module, model_of(module), optim.for_keras(make(), module))
     optim.save_checkpoint(tmp_path / "c", model.optimizer, weights_of(model))

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
@@ -64,6 +65,7 @@ def _pending_time(call: Any) -> tuple[float, Any]:
 
 
 @covering(1, spec=LAYOUTS.values(), options=[{}, {"clipnorm": 100.0, "use_ema": True}, {"jit_compile": True}])
+@pytest.mark.quick(1)
 def test_a_local_step_sees_a_pending_assignment(spec: list[str], options: Any, mesh_2: Any) -> None:
     layout = dtensor.Layout(spec, mesh_2)
     var = variable(np.ones(4), layout, "w")
@@ -92,6 +94,7 @@ def test_a_local_step_sees_a_pending_assignment(spec: list[str], options: Any, m
 
 
 @covering(1, spec=LAYOUTS.values(), executor=["local", "portable"])
+@pytest.mark.quick(1)
 def test_a_step_does_not_overtake_a_pending_reader(spec: list[str], executor: str, mesh_2: Any) -> None:
     layout = dtensor.Layout(spec, mesh_2)
     var = variable(np.ones(4), layout, "w")

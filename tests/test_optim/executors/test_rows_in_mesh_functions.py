@@ -143,6 +143,7 @@ def test_devices_whose_slots_are_parts_step_together(mode: str, mesh_2x2: Any, n
     assert_alike(looped, expected, 0.0)
 
 
+@pytest.mark.breadth
 @NATIVE
 @pytest.mark.parametrize("placement", ["like_variable", broad("zero1")])
 def test_a_window_that_is_not_finite_is_left_out(placement: str, mode: str, mesh_2x2: Any, never_dense: None) -> None:

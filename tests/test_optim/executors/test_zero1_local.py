@@ -82,7 +82,7 @@ def _assert_replicas_agree(model: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("mode", ["native", "local"])
 @pytest.mark.parametrize("case", marked([(case,) for case in CASES], is_one_of_few))
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_the_result_of_slots_like_the_variable(case: Case, mode: str, mesh_2x2: Any) -> None:
     dtype = tf.float32 if mode == "native" else tf.float64
     plain, plain_model = _trained(case, mesh_2x2, dtype)
@@ -98,6 +98,7 @@ def test_the_result_of_slots_like_the_variable(case: Case, mode: str, mesh_2x2: 
 
 
 @covering(1, dtype=[tf.bfloat16, tf.float64, tf.float16], mode=["native", "local"])
+@pytest.mark.quick(1)
 def test_other_dtypes(dtype: Any, mode: str, mesh_2x2x2: Any) -> None:
     """On a third axis, which neither the variables nor, where they do not divide, the slots use."""
     case = next(case for case in VARIANTS if case.name == "adam")

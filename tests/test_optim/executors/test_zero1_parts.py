@@ -79,6 +79,7 @@ def only_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("mode", ["native"])
 @covering(1, name=OPTIONS, place=SPECS, how=["eager", "function"], given=["dense", "rows"])
+@pytest.mark.quick(3)
 def test_as_with_slots_like_their_variables(
     name: str, place: str, how: str, given: str, mode: str, mesh_2x2: Any, only_kernel: None
 ) -> None:

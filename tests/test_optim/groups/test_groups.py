@@ -415,7 +415,7 @@ MESH_MEMBERS: Any = (
 
 @pytest.mark.parametrize("mode", ["native", "native_function"])
 @pytest.mark.parametrize("placement", ["like_variable", "zero1"])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_groups_step_on_a_mesh_as_on_one_device(mode: str, placement: str, mesh_2x2: Any) -> None:
     of, alone = variables(mesh_2x2), variables()
     train(groups(slot_placement=placement, global_clipnorm=1.0), of, mode=mode)

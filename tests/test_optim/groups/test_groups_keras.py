@@ -65,7 +65,7 @@ def expected(module: Any, steps: int = 8) -> list[np.ndarray]:
 
 @BOTH
 @pytest.mark.parametrize("compiling", [{"jit_compile": False}, {"run_eagerly": True}], ids=["function", "eager"])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_a_fit_is_a_loop_with_the_members(module: Any, compiling: Any) -> None:
     made = compiled(module, groups(), **compiling)
     fit(made)
@@ -76,6 +76,7 @@ def test_a_fit_is_a_loop_with_the_members(module: Any, compiling: Any) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_callbacks_move_the_rates_of_all_groups(module: Any) -> None:
     made = compiled(module, groups())
     fit(made, 3, [module.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)])

@@ -65,6 +65,7 @@ HOW = [{"jit_compile": True}, {"jit_compile": False, "steps_per_execution": 3}, 
 
 
 @covering(1, module=MODULES, compiling=HOW)
+@pytest.mark.quick(2)
 def test_a_fit_is_that_of_keras(module: Any, compiling: Any) -> None:
     options = {"global_clipnorm": 0.5, "weight_decay": 0.1}
     theirs, ours = module.optimizers.Adam(0.01, **options), optim.Adam(0.01, **options)
@@ -87,6 +88,7 @@ NAMES = ["SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "AdamW", "Adamax", "Na
         broad(tf_keras, "Adafactor"),
     ],
 )
+@pytest.mark.quick(1)
 def test_every_optimizer_fits(module: Any, name: str) -> None:
     if module is tf_keras and name == "Muon":
         pytest.skip("tf_keras has no Muon")
@@ -96,6 +98,7 @@ def test_every_optimizer_fits(module: Any, name: str) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_callbacks_that_set_the_learning_rate(module: Any) -> None:
     callbacks = module.callbacks
     halve = lambda: [callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)]  # noqa: E731
@@ -112,6 +115,7 @@ def test_callbacks_that_set_the_learning_rate(module: Any) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_schedules_of_keras(module: Any) -> None:
     schedule = module.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
     found = assert_alike(module, module.optimizers.SGD(schedule), optim.SGD(schedule))
@@ -132,6 +136,7 @@ def test_a_schedule_that_is_set_between_fits_acts(module: Any) -> None:
 
 @BOTH
 @pytest.mark.parametrize("policy", ["mixed_float16", broad("mixed_bfloat16")])
+@pytest.mark.quick(1)
 def test_mixed_precision(module: Any, policy: str) -> None:
     """Keras wraps the optimizer of a float16 model in its LossScaleOptimizer."""
     losses = []
@@ -209,7 +214,7 @@ def _save_and_load(module: Any, made: Any, target: str, kind: str) -> Any:
     ],
 )
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_training_resumes_from_what_keras_saves(module: Any, kind: str, tmp_path: Any) -> None:
     """The next epoch is the same to the last bit, whatever the layers of the other model are called.
 
@@ -230,6 +235,7 @@ def test_training_resumes_from_what_keras_saves(module: Any, kind: str, tmp_path
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_an_interrupted_fit_goes_on(module: Any, tmp_path: Any) -> None:
     class Stop(module.callbacks.Callback):  # type: ignore[misc,name-defined]
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -246,6 +252,7 @@ def test_an_interrupted_fit_goes_on(module: Any, tmp_path: Any) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_model_checkpoint(module: Any, tmp_path: Any) -> None:
     path = str(tmp_path / "best.keras")
     saving = module.callbacks.ModelCheckpoint(path, monitor="loss", save_best_only=True)
@@ -256,6 +263,7 @@ def test_model_checkpoint(module: Any, tmp_path: Any) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_an_algorithm_of_ones_own_is_saved_by_its_registered_name(module: Any, tmp_path: Any) -> None:
     class SignDescent(optim.Optimizer):
         def __init__(self, learning_rate: Any = 0.01, name: str = "SignDescent", **options: Any):
@@ -285,6 +293,7 @@ def test_keras_3_loads_h5_without_state_and_trains(tmp_path: Any) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_state_that_does_not_fit_is_refused(module: Any) -> None:
     made, _ = trained(module, optim.for_keras(optim.Adam(0.01), module), epochs=1)
     store: dict[str, Any] = {}

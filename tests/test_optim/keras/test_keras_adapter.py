@@ -125,6 +125,7 @@ def test_what_is_not_a_step_reaches_the_optimizer(module: Any) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_an_option_that_is_set_acts_in_fit(module: Any) -> None:
     model = fitted(module, optim.for_keras(optim.SGD(0.1), module))
 
@@ -139,6 +140,7 @@ def test_an_option_that_is_set_acts_in_fit(module: Any) -> None:
 
 
 @covering(1, module=MODULES, scale=[1024.0, "dynamic"], lazy=[False, True])
+@pytest.mark.quick(1)
 def test_a_scaled_loss_trains_as_an_unscaled_one(module: Any, scale: Any, lazy: bool) -> None:
     plain = fitted(module, optim.for_keras(optim.SGD(0.1, momentum=0.9), module), **EAGER)
     inner = optim.SGD(0.1, momentum=0.9, loss_scale=scale)
@@ -148,7 +150,7 @@ def test_a_scaled_loss_trains_as_an_unscaled_one(module: Any, scale: Any, lazy: 
 
 @BOTH
 @pytest.mark.parametrize("scale", [1024.0, "dynamic"])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_keras_leaves_scaling_to_what_scales_itself(module: Any, scale: Any, tmp_path: Any) -> None:
     """Under mixed_float16 `compile` wraps every other optimizer in its LossScaleOptimizer."""
     module.mixed_precision.set_global_policy("mixed_float16")
@@ -210,6 +212,7 @@ def test_what_is_public_of_a_loss_scale_optimizer(scale: Any) -> None:
 
 
 @covering(1, scale=["dynamic", 1024.0], module=MODULES)
+@pytest.mark.quick(1)
 def test_a_loss_is_scaled_once_where_keras_scales_it(module: Any, scale: Any) -> None:
     """An optimizer that is put into Keras's LossScaleOptimizer leaves the scaling to that, and says so."""
     theirs = (module.optimizers if module is keras else module.mixed_precision).LossScaleOptimizer
@@ -238,6 +241,7 @@ def test_copies_and_what_is_said_of_itself(module: Any) -> None:
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_state_that_is_read_before_the_optimizer_is_built(module: Any, tmp_path: Any) -> None:
     """As by `load_weights` of a model that was just compiled, where Keras's own optimizers start anew."""
     path = str(tmp_path / "m.weights.h5")
@@ -282,6 +286,7 @@ def test_the_scale_of_tf_keras_is_in_checkpoints(tmp_path: Any) -> None:
 
 
 @covering(1, how=[{"jit_compile": True}, {"jit_compile": False}, {"run_eagerly": True}], module=MODULES)
+@pytest.mark.quick(1)
 def test_a_model_that_fit_builds_trains_as_one_built_before(module: Any, how: Any) -> None:
     """Averages and slow weights start from values that the variables get only after the first trace."""
     options = {"use_ema": True, "ema_momentum": 0.9, "gradient_accumulation_steps": 2, "lookahead": {"sync_period": 2}}
@@ -294,12 +299,14 @@ def test_a_model_that_fit_builds_trains_as_one_built_before(module: Any, how: An
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_slots_that_start_as_variables_of_a_model_that_fit_builds(module: Any) -> None:
     wrapped = (optim.for_keras(optim.ScheduleFreeAdamW(0.05), module) for _ in range(2))
     same(fitted(module, next(wrapped), **EAGER), fitted(module, next(wrapped), lazy=True))
 
 
 @BOTH
+@pytest.mark.quick(1)
 def test_master_copies_of_a_model_that_fit_builds(module: Any) -> None:
     make = lambda: optim.for_keras(optim.Adam(0.01, master_copies=True), module)  # noqa: E731
     ends = [fitted(module, make(), dtype="bfloat16", **EAGER), fitted(module, make(), lazy=True, dtype="bfloat16")]
@@ -343,6 +350,7 @@ def test_a_float8_model_fits_as_with_keras() -> None:
 
 
 @covering(1, module=MODULES, make=[v1.Adam, v2.Adam, lambda: v2.SGD(0.1, momentum=0.9, clipnorm=0.5)])
+@pytest.mark.quick(1)
 def test_legacy_optimizers_fit(module: Any, make: Any, tmp_path: Any) -> None:
     legacy = make()
     model = fitted(module, optim.for_keras(legacy, module))
@@ -391,6 +399,7 @@ def test_a_train_step_of_ones_own(module: Any) -> None:
 
 
 @pytest.mark.parametrize("scale", ["dynamic", 1024.0])
+@pytest.mark.quick(1)
 def test_a_loss_is_scaled_once_where_keras_says_so_late(scale: Any) -> None:
     """Before 3.10 Keras's LossScaleOptimizer, when it is made, tells what it wraps nothing; nor does it here, where it
     is given that after it was made."""

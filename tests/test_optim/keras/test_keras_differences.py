@@ -119,7 +119,7 @@ def schedule(module: Any) -> Any:
 @pytest.mark.parametrize("averaged", [{}, AVERAGED, OVERWRITTEN], ids=["plain", "averaged", "overwritten"])
 @pytest.mark.parametrize("accumulation", [{}, {"gradient_accumulation_steps": 3}], ids=["", "accumulated"])
 @pytest.mark.parametrize("rate", [0.1, "schedule"])
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 def test_averages_and_schedules_go_as_in_keras_3(
     rate: Any, accumulation: dict[str, Any], averaged: dict[str, Any], in_function: bool
 ) -> None:

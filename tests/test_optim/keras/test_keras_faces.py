@@ -89,6 +89,7 @@ def test_a_schedule_that_is_not_registered_is_named(module: Any, tmp_path: Path)
 
 
 @covering(1, name=ARGUMENTS, module=MODULES)
+@pytest.mark.quick(2)
 def test_load_model_resumes_a_schedule_of_keras_bit_for_bit(name: str, module: Any, tmp_path: Path) -> None:
     schedule = getattr(module.optimizers.schedules, name)(**ARGUMENTS[name][-1])
     model = fit(compiled(module, optim.for_keras(optim.AdamW(schedule), module)), 1)
@@ -187,6 +188,7 @@ PARTLY = {"Nadam": ["u_product"]}
 
 @pytest.mark.parametrize("name", LISTED)
 @BOTH
+@pytest.mark.quick(7)
 def test_variables_are_listed_and_called_as_in_keras(module: Any, name: str) -> None:
     if not hasattr(module.optimizers, name):
         pytest.skip("not in this Keras")
@@ -218,6 +220,7 @@ def test_an_attribute_that_keras_has_not_is_none_of_ours() -> None:
 
 @pytest.mark.parametrize("rate", [0.01, "schedule"])
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+@pytest.mark.quick(1)
 def test_lists_of_earlier_files_are_read_in_their_order(rate: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """They went slot by slot; where all variables have one shape, no shape tells. Only .h5 of tf_keras has lists."""
     given = rate if rate == 0.01 else tf_keras.optimizers.schedules.CosineDecay(0.1, 9)

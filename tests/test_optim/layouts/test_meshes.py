@@ -32,6 +32,7 @@ def scattered(mesh_2: Any, mesh_2x2: Any, mesh_2x2x2: Any) -> dict[str, Any]:
 
 
 @covering(1, case=[VARIANTS[3], *OPTIONS[2:5], *OPTIONS[-3:]], executor=["local", "portable"])
+@pytest.mark.quick(3)
 def test_one_optimizer_over_several_meshes(case: Case, executor: str, scattered: Any) -> None:
     reference = case.reference(start_values())
     optimizer = case.make(executor=executor)

@@ -185,6 +185,7 @@ def gradients(step: int) -> tuple[Any, Any]:
 
 
 @covering(1, name=MAKERS, mode=["eager", "function"])
+@pytest.mark.quick(4)
 def test_a_subclass_steps_as_it_did(name: str, mode: str) -> None:
     ends = []
     for base in (v2, LEGACY):

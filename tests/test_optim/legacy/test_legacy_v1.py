@@ -104,6 +104,7 @@ def test_lists_of_other_releases_are_understood(name: str) -> None:
     "name",
     ["keras224-adam-eps-none-nested", OTHER_LIST[0], *map(broad, ["keras224-sgd-momentum-convbn", *OTHER_LIST[1:3]])],
 )
+@pytest.mark.quick(1)
 def test_on_a_mesh_the_steps_are_the_same(name: str, mesh_2: Any) -> None:
     case = Case(name)
     assert case.sharding()

@@ -85,7 +85,7 @@ def test_weights_and_steps_are_those_of_the_release(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MESH_CASES)
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_on_a_mesh_the_steps_are_the_same(name: str, mesh_2: Any) -> None:
     case = Case(name)
     assert case.sharding()
@@ -127,6 +127,7 @@ def slices(step: int, place: Place) -> tf.IndexedSlices:
 
 
 @covering(1, name=NAMES, mode=["mesh", "function", "plain"])
+@pytest.mark.quick(2)
 def test_sparse_gradients_move_what_they_move_in_optimizer_v2(name: str, mode: str, mesh_2: Any) -> None:
     import tf_keras
 

@@ -167,7 +167,7 @@ KEEPS_GRADIENT = {"previous_gradient", "largest_gradient"}
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.quick(80)
+@pytest.mark.quick(8)
 def test_the_rule_bit_for_bit(rule: Any, dtype: str) -> None:
     kind = DTYPES[dtype]
     program = program_for(rule)
@@ -302,7 +302,7 @@ def _run(case: Case, steps: int, **more: Any) -> tuple[Any, list[tf.Variable]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.quick(14)
+@pytest.mark.quick(5)
 def test_close_to_the_reference_in_float64(case: Case) -> None:
     """Means of squares, which never cancel, within one part in a million; the rest within twenty roundings of the
     largest number that took part."""

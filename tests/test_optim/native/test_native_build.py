@@ -160,7 +160,7 @@ def test_a_build_is_found_again(made: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "changed", "record", "no record"])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_a_damaged_build_is_made_anew(made: Path, damage: str) -> None:
     record = made.with_suffix(".json")
     if damage == "truncated":

@@ -263,6 +263,7 @@ print(weights.numpy().tolist(), optimizer.executor_report().kernels)
 """
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("_kernel", [True], indirect=True, ids=["in a process of its own"])
 def test_a_gradient_that_python_still_computes_is_waited_for() -> None:
     done = subprocess.run([sys.executable, "-c", PENDING], capture_output=True, text=True, timeout=HANGS, check=False)

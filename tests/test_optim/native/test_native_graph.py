@@ -73,6 +73,7 @@ def test_a_function_steps_as_eager_calls(case: Case, mode: str) -> None:
 
 @NATIVE
 @covering(1, name=OPTIONS, dtype=["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.quick(4)
 def test_every_option(name: str, dtype: str, mode: str) -> None:
     kind = tf.as_dtype(dtype).as_numpy_dtype
     more = {} if dtype in ("float32", "float64") else {"master_copies": name != "norm"}

@@ -69,6 +69,7 @@ OPTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @NATIVE
 @pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.quick(1)
 def test_the_op_does_what_ops_do(name: str, mode: str, mesh_2: Any) -> None:
     dtype, options = OPTIONS[name]
     mine, theirs = model(mesh_2, dtype), model(mesh_2, dtype)
@@ -310,7 +311,7 @@ def test_rows_of_a_table_on_a_mesh(name: str, spec: list[str], mode: str, mesh_2
     ids=str,
 )
 @pytest.mark.parametrize("calls", [None, 3])
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_rows_on_a_mesh_with_options(calls: int | None, options: dict[str, Any], mode: str, mesh_2: Any) -> None:
     random = np.random.default_rng(1)
     start, ends = random.normal(size=TABLE), []

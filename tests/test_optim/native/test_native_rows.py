@@ -71,6 +71,7 @@ def assert_equal_state(one: Any, two: Any, rtol: float = 3e-6) -> None:
 
 @NATIVE
 @covering(1, case=CASES, lazy=[False, True], place=["eager", "function"])
+@pytest.mark.quick(8)
 def test_rows_mean_what_the_dense_gradient_means(case: Case, lazy: bool, place: str, mode: str) -> None:
     more = {"lazy_rows": ["table"]} if lazy else {}
     one = case.make(**more)

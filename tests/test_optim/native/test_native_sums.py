@@ -59,6 +59,7 @@ def test_the_kernel_steps_as_tensorflows_ops(case: Case, traced: bool, mode: str
 
 @NATIVE
 @covering(1, name=[name for name in OPTIONS if name != "compiled"], dtype=TOLERANCE, case=CASES)
+@pytest.mark.quick(4)
 def test_every_option(name: str, dtype: str, case: Case, mode: str) -> None:
     kind = tf.as_dtype(dtype).as_numpy_dtype
     more = {} if dtype in ("float32", "float64") else {"master_copies": name != "norm"}
@@ -309,7 +310,7 @@ def test_a_batch_of_matrices(traced: bool, mode: str) -> None:
 @NATIVE
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_adafactor_of_more_than_two_dims(traced: bool, dtype: str, mode: str) -> None:
     kind = tf.as_dtype(dtype).as_numpy_dtype
     assert_close(*stepped(functools.partial(optim.Adafactor, 0.05), BATCHES, traced, kind), TOLERANCE[dtype])
@@ -364,7 +365,7 @@ def test_the_kernel_of_muon_follows_the_slots() -> None:
     [(optim.Muon, ["native", "native", "ops", "native"]), (optim.SOAP, ["ops", "ops", "ops", "native"])],
     ids=["Muon", "SOAP"],
 )
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_what_rules_of_matrices_leave_to_adam(algorithm: Any, kernels: list[str], traced: bool, mode: str) -> None:
     """Matrices run on TensorFlow's ops, in the same step; SOAP has a kernel for scalars alone."""
     shapes = [(5,), (40, 3), (6, 4), ()]

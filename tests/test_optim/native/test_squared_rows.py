@@ -119,6 +119,7 @@ def test_as_the_rules_ops(rule: Any, mode: str, monkeypatch: pytest.MonkeyPatch)
 
 @NATIVE
 @covering(1, name=OPTIONS, place=PLACES, how=["eager", "function", "unrolled"], kind=["Adam", "Adamax", "SGD"])
+@pytest.mark.quick(2)
 def test_wherever_the_table_is(
     name: str, place: str, how: str, kind: str, mode: str, mesh_2x2: Any, never_dense: None
 ) -> None:

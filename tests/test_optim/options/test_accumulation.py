@@ -56,6 +56,7 @@ def _values(model: list[Any]) -> list[np.ndarray]:
 
 
 @covering(1, mode=["both", "functions", "eager"], place=["mesh", "plain"])
+@pytest.mark.quick(1)
 def test_each_call_may_bring_other_variables(place: str, mode: str, request: Any) -> None:
     from tensorflow.experimental import dtensor
 

@@ -45,7 +45,7 @@ def _trained(place: Place, dtype: Any = tf.float64, **options: Any) -> tuple[Any
         lambda layout, dtype, options: dtype == (tf.bfloat16 if options else tf.float32),
     ),
 )
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 def test_a_round_trip_is_exact(layout: str, dtype: Any, options: Any, request: Any) -> None:
     optimizer, variables = _trained(Place.named(layout, request), dtype, **options)
     # Numbers that arithmetic would not bring back; NumPy cannot compare a NaN of bfloat16.
@@ -68,6 +68,7 @@ def test_a_round_trip_is_exact(layout: str, dtype: Any, options: Any, request: A
 
 
 @pytest.mark.parametrize("executor", ["local", "portable"])
+@pytest.mark.quick(1)
 def test_training_goes_on_as_if_nothing_had_been(executor: str, request: Any) -> None:
     ends = []
     for swaps in (False, True):

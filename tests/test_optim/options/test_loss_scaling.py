@@ -45,7 +45,7 @@ NORM, BOTH = {"global_clipnorm": 1.0}, {"clipvalue": 0.1, "clipnorm": 0.2}
     ],
     ids=str,
 )
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 def test_a_step_that_is_not_finite_changes_nothing(mode: str, clip: Any, poison: float, request: Any) -> None:
     place = Place.named("mixed", request)
     variables = place.variables(start_values(), tf.float32)

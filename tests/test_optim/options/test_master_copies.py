@@ -51,7 +51,7 @@ def _error(variables: dict[str, Any], reference: Any, start: dict[str, Any]) -> 
         lambda case, mode, dtype: is_one_of_few(case) and (dtype == tf.bfloat16 or mode == "native"),
     ),
 )
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 def test_the_copies_follow_the_reference(case: Case, mode: str, dtype: Any, request: Any) -> None:
     """As closely as float32 variables do."""
     place = Place.named("mixed", request)
@@ -116,9 +116,9 @@ EVERYTHING = {
 }
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("placement", [broad("like_variable"), "zero1"])
 @pytest.mark.parametrize("mode", ["local", broad("portable"), "function", "native"])
-@pytest.mark.quick(1)
 def test_with_every_option(mode: str, placement: str, mesh_2x2: Any) -> None:
     from tests.reference.adam import Adam
     from tests.reference.common import Options, Training
@@ -171,6 +171,7 @@ def test_float32_and_float64_are_as_they_were(devices: list[str]) -> None:
 
 
 @pytest.mark.parametrize("target", ["plain", broad("rows"), "zero1"])
+@pytest.mark.quick(1)
 def test_a_checkpoint_keeps_the_copies(target: str, request: Any, tmp_path: Any) -> None:
     variables = Place.named("mixed", request).variables(start_values(), tf.bfloat16)
     optimizer = optim.Adam(0.01, master_copies=True)
@@ -192,6 +193,7 @@ def test_a_checkpoint_keeps_the_copies(target: str, request: Any, tmp_path: Any)
 
 
 @pytest.mark.parametrize("restore", [True, False])
+@pytest.mark.quick(1)
 def test_a_checkpoint_without_copies_gets_them(restore: bool, request: Any, tmp_path: Any) -> None:
     variables = Place.named("mixed", request).variables(start_values(), tf.bfloat16)
     optimizer = optim.Adam(0.01)

@@ -34,7 +34,7 @@ from tests.test_optim.support import Place, executor_for, gradient_values, put, 
         ),
     ),
 )
-@pytest.mark.quick(11)
+@pytest.mark.quick(4)
 def test_a_factor_is_another_learning_rate(case: Case, mode: str, layout: str, request: Any) -> None:
     """Bit for bit what an optimizer with the rate times the factor does, decay of weights included."""
     place = Place.named(layout, request)

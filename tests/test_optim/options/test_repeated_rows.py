@@ -83,6 +83,7 @@ def train(optimizer: Any, how: str, scale: float = 1.0, dtype: Any = np.float64)
 
 
 @covering(1, case=KERAS_3, clipping=CLIPPING, how=WAYS, mode=MODES)
+@pytest.mark.quick(6)
 def test_as_keras_3_on_tensorflow(case: str, clipping: str, how: str, mode: str) -> None:
     """It clips by a joint norm by products with a tensor, which sums first; so squares are of sums then.
 
@@ -201,6 +202,7 @@ def test_a_gradient_that_is_not_finite_makes_no_step(how: str) -> None:
     mode=MODES,
     options=[{}, {"clipnorm": 1.0}, {"slot_placement": "zero1"}, {"lazy_rows": ["table"]}, {"loss_scale": 4.0}],
 )
+@pytest.mark.quick(6)
 def test_on_a_mesh(
     name: str, specs: tuple[str, ...], how: str, options: dict[str, Any], mode: str, mesh_2x2: Any
 ) -> None:
@@ -302,6 +304,7 @@ def test_set_on_a_live_optimizer() -> None:
     assert optimizer.repeated_rows == ["clip", "square"]
 
 
+@pytest.mark.breadth
 def test_in_fit() -> None:
     """An Embedding that reads a row twice, in Keras 3 with its own optimizer and with one of `optim`."""
     found = []

@@ -37,7 +37,7 @@ def _id(index: int) -> str:
 
 @pytest.mark.parametrize("layout", ["plain", "mixed"])
 @pytest.mark.parametrize("index", range(len(ABOUT["cases"])), ids=_id)
-@pytest.mark.quick(14)
+@pytest.mark.quick(6)
 def test_same_as_keras_2_9(index: int, layout: str, request: pytest.FixtureRequest) -> None:
     case = ABOUT["cases"][index]
     name = case["optimizer"]

@@ -66,6 +66,7 @@ OPTIONS = {
 
 
 @covering(1, mode=["function", "local", "portable"], placement=["zero1", "like_variable"], options=[OPTIONS, {}])
+@pytest.mark.quick(1)
 def test_every_way_of_stepping(mode: str, placement: str, options: Any, request: Any, tmp_path: Any) -> None:
     place = Place.named("mixed", request)
     variables = place.variables(start_values())

@@ -82,7 +82,7 @@ LONGER = [
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("module", KERAS, ids=["keras3", "tf_keras"])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_the_same_bits_as_keras_once_restored(module: Any, in_function: bool) -> None:
     """Also where TensorFlow optimizes a function: it divides by what is no constant, and multiplies else."""
     for name, arguments in [*CASES, *LONGER]:
@@ -96,6 +96,7 @@ def test_the_same_bits_as_keras_once_restored(module: Any, in_function: bool) ->
 
 
 @covering(1, name=ARGUMENTS, module=KERAS, in_function=[False, True], on_mesh=[False, True])
+@pytest.mark.quick(2)
 def test_a_restart_is_bit_for_bit(
     name: str, module: Any, in_function: bool, on_mesh: bool, mesh_2: Any, tmp_path: Any
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_kernels_step_on_a_mesh_is_refused(mode: str, mesh_2x2: Any, tmp_pat
 
 @pytest.mark.parametrize("concrete", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.quick(2)
 def test_signatures_keep_all_arguments(count: int, concrete: bool, tmp_path: Path) -> None:
     """A step of several optimizers, in a function of one argument, and of more arguments than optimizers."""
     module = tf.Module()

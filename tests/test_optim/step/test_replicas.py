@@ -80,6 +80,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @covering(1, name=OPTIONS, traced=[True, False])
+@pytest.mark.quick(2)
 def test_a_step_is_that_of_the_summed_gradient(name: str, traced: bool) -> None:
     make = lambda: optim.Adam(0.1, executor="portable", **OPTIONS[name])  # noqa: E731
     optimizer, variable = run(mirrored(), make, traced=traced)
@@ -91,6 +92,7 @@ def test_a_step_is_that_of_the_summed_gradient(name: str, traced: bool) -> None:
 
 @pytest.mark.parametrize("mode", ["native_function"])
 @covering(1, name=OPTIONS, traced=[True, False])
+@pytest.mark.quick(2)
 def test_the_kernel_steps_every_copy(name: str, traced: bool, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     updated: list[int] = []
     own = one_op._update
@@ -299,6 +301,7 @@ def test_a_fit_is_that_of_keras(module: Any, lazy: bool) -> None:
     assert int(ours.optimizer.iterations.numpy()) == 8
 
 
+@pytest.mark.breadth
 def test_callbacks_read_and_set_the_rate_within_the_scope_of_a_strategy() -> None:
     rates = []
     with mirrored().scope():
@@ -313,6 +316,7 @@ def test_callbacks_read_and_set_the_rate_within_the_scope_of_a_strategy() -> Non
 
 
 @pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras3", "tf_keras"])
+@pytest.mark.quick(1)
 def test_averages_in_fit_become_the_weights_whatever_scales_the_loss(module: Any) -> None:
     strategy = mirrored()
     with strategy.scope():

@@ -35,6 +35,7 @@ def _layout(sharding: str, mesh: Any) -> dtensor.Layout | None:
     mode=["eager", "function"],
     options=[{}, {"clipnorm": 1.0, "weight_decay": 0.1}],
 )
+@pytest.mark.quick(4)
 def test_a_lookup_trains_like_its_dense_gradient(
     case: Case, sharding: str, mode: str, options: Any, mesh_2x2: Any
 ) -> None:
@@ -142,6 +143,7 @@ def test_lazy_rows_are_the_sparse_steps_of_optimizer_v2(name: str, mesh_2x2: Any
         {"repeated_rows": ["clip", "square"], "clipvalue": 1e6},
     ],
 )
+@pytest.mark.quick(5)
 def test_rows_named_with_zeros_move_as_in_optimizer_v2(
     name: str, sharding: str, how: str, mode: str, options: dict[str, Any], mesh_2x2: Any
 ) -> None:

@@ -126,7 +126,7 @@ PLACES = ["plain", "both", broad("whole"), broad("rows"), broad("columns")]
 @MODES
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.quick(8)
+@pytest.mark.quick(1)
 def test_a_step_is_one_of_its_rows(
     name: str, place: str, how: str, mode: str, mesh_2x2: Any, never_dense: None
 ) -> None:
@@ -240,9 +240,9 @@ def test_the_report_says_where_functions_make_rows_dense(
     assert bool(found) == bool(why) == bool(made)
 
 
+@pytest.mark.breadth
 @NATIVE
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.quick(1)
 def test_windows_that_differ(place: str, mode: str, mesh_2x2: Any) -> None:
     """Rows and dense gradients, calls without one, two traces, functions and eager calls share a sum."""
     layout = layout_for(place, mesh_2x2)
@@ -302,7 +302,7 @@ def test_windows_that_differ(place: str, mode: str, mesh_2x2: Any) -> None:
 @NATIVE
 @pytest.mark.parametrize("forgotten", [False, True])
 @pytest.mark.parametrize("place", ["plain", "both"])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_a_window_goes_on_after_a_restart(place: str, forgotten: bool, mode: str, tmp_path: Any, mesh_2x2: Any) -> None:
     """Also where the kernel does not know the rows any more, as in another process."""
 

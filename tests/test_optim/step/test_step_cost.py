@@ -34,6 +34,7 @@ def test_a_step_costs_in_proportion_to_its_variables(devices: list[str], mode: s
     assert_cheaper(_step(devices[:2], 240), _step(devices[:2], 30), 3 * 8)
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("mode", ["native"])
 def test_devices_cost_far_less_than_in_proportion(devices: list[str], mode: str) -> None:
     """Two to three times as much for eight of them, measured on a quiet machine."""
@@ -62,6 +63,7 @@ def test_slots_are_made_faster_than_variables_of_as_many_names(mesh_2: Any) -> N
     assert [v.name for v in optimizer.variables[-2:]] == [f"{last}_{i}:0" for i in (count - 2, count - 1)]
 
 
+@pytest.mark.breadth
 def test_a_build_takes_time_in_proportion_to_its_variables(mesh_2: Any) -> None:
     layout = dtensor.Layout(["x"], mesh_2)
     model = [variable(np.ones(8), layout, "same") for _ in range(240)]

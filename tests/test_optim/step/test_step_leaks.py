@@ -89,6 +89,7 @@ def _bytes_in_use() -> int:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs the GNU C library, 2.33 or later")
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in USUAL else pytest.mark.breadth) for c in SUMS])
+@pytest.mark.quick(1)
 def test_a_sum_over_a_divided_variable_leaves_no_memory_behind(mesh_2: Any, case: str) -> None:
     kind, options = SUMS[case]
     optimizer = kind(next(RATES), **options)

@@ -69,7 +69,7 @@ BAD_PAIRS: dict[str, tuple[Callable[[list[Any]], Any], type[Exception], str]] = 
 @pytest.mark.parametrize("layout", ["plain", "mixed"])
 @pytest.mark.parametrize("optimizer_class", CLASSES)
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 def test_bad_pairs_change_nothing(layout: str, optimizer_class: str, traced: bool, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())

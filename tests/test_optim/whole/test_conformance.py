@@ -100,7 +100,7 @@ def test_every_optimizer_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(("case", "layout", "mode"), _combinations())
-@pytest.mark.quick(30)
+@pytest.mark.quick(8)
 def test_steps_equal_the_reference(case: Case, layout: str, mode: str, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())
@@ -122,6 +122,7 @@ def test_steps_equal_the_reference(case: Case, layout: str, mode: str, request: 
 
 
 @covering(1, case=[c for c in ROWS if c.loop.has_averages], layout=["plain", "mixed"])
+@pytest.mark.quick(3)
 def test_finalize_writes_the_averages(case: Case, layout: str, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())
@@ -165,7 +166,7 @@ def test_what_a_config_makes_trains_as_the_reference(case: Case, mesh_2: Any) ->
         lambda case, target: target == "zero1" and (is_one_of_few(case) or case in OPTIONS[-2:]),
     ),
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_checkpoint_resumes_elsewhere(case: Case, target: str, request: Any, tmp_path: Any) -> None:
     source = Place.named("mixed", request)
     variables = source.variables(start_values())
@@ -197,7 +198,7 @@ def test_checkpoint_resumes_elsewhere(case: Case, target: str, request: Any, tmp
 
 
 @pytest.mark.parametrize("case", marked([(case,) for case in VARIANTS], _is_of_its_kind))
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_state_is_keyed_by_variable(case: Case, request: Any) -> None:
     """Gradients in any order, and for any subset, reach the slots of their own variables."""
     place = Place.named("mixed", request)
@@ -221,7 +222,7 @@ def test_state_is_keyed_by_variable(case: Case, request: Any) -> None:
         lambda case, mode: mode == "portable" and _is_of_its_kind(case),
     ),
 )
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 def test_zero1_equals_unsharded(case: Case, mode: str, mesh_2x2: Any) -> None:
     place = Place(mesh_2x2, {"table": ["model", "unsharded"]})
     variables = place.variables(start_values())
@@ -245,7 +246,7 @@ def test_zero1_equals_unsharded(case: Case, mode: str, mesh_2x2: Any) -> None:
         lambda case, mode: _is_first(case) and (mode == "native" or is_one_of_few(case)) and mode != "portable",
     ),
 )
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 def test_float32_follows_the_reference(case: Case, mode: str, request: Any) -> None:
     """Float32 on the mesh, within what its rounding allows.
 

@@ -19,6 +19,8 @@ from tests.reference.adam import Adam
 from tests.reference.common import Options, Training
 from tests.test_optim.whole import multi_client
 
+pytestmark = pytest.mark.breadth  # two clients take ten seconds to start
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: Any) -> Path:

@@ -49,12 +49,12 @@ def _check(optimizer: Any, variables: dict[str, Any], reference: Any, when: str)
     assert optimizer.current_loss_scale == reference.scale
 
 
+@pytest.mark.breadth
 @pytest.mark.filterwarnings("ignore:decay is the old", "ignore:no gradients for")
 @pytest.mark.parametrize(
     "draw",
     [pytest.param(d, id=f"{i}-{d}", marks=[] if i < QUICK else [pytest.mark.breadth]) for i, d in DRAWS.items()],
 )
-@pytest.mark.quick(1)
 def test_options_together(draw: Draw, request: Any, tmp_path: Any) -> None:
     reference = draw.case.reference(start_values())
     variables = Place.named(draw.layout, request).variables(start_values())

@@ -144,7 +144,7 @@ class _CallsSuper(optim.Adam):
 @pytest.mark.parametrize(
     "case", [broad("sums"), "rows and columns", broad("portable"), "one number", "accumulation", "super"]
 )
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_eager_steps_on_a_mesh_compile_nothing_per_step(mesh_2: Any, case: str) -> None:
     """Small tensors of float32 are what DTensor makes constants of, and a model has variables of several shapes."""
     shapes = {(4, 2): ["x", "unsharded"], (2,): ["unsharded"], (4,): ["x"], (): []}
@@ -249,6 +249,7 @@ def test_repr_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("place", ["plain", "mesh"])
+@pytest.mark.quick(1)
 def test_a_build_that_was_cut_short_is_completed(place: str, mesh_2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after Ctrl-C, or where memory ran out and somebody tries again."""
     layout = dtensor.Layout.replicated(mesh_2, 1) if place == "mesh" else None
@@ -278,6 +279,7 @@ def test_a_build_that_was_cut_short_is_completed(place: str, mesh_2: Any, monkey
         assert [v.name for v in optimizer.variables] == [v.name for v in whole.variables]
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(("name", "options"), [("SOAP", {"first_iterations": 4}), broad("Shampoo", {})])
 def test_several_variables_on_a_mesh_step(name: str, options: dict[str, Any], mesh_2: Any) -> None:
     """DTensor names functions of loops so that those of several variables collided."""

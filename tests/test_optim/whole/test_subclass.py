@@ -54,6 +54,7 @@ class Heavy(optim.Optimizer):
 
 
 @covering(1, layout=["mixed", "plain"], options=[OPTIONS, {}], mode=["portable", "function"])
+@pytest.mark.quick(1)
 def test_it_gets_everything_around_the_algorithm(layout: str, options: Any, mode: str, request: Any) -> None:
     place = Place.named(layout, request)
     variables = place.variables(start_values())

@@ -28,7 +28,7 @@ IDS = [3, 0, 3, 3, 7, 0]
         lambda case, mode: is_one_of_few(case) and (mode == "eager" or case.optimizer == "Adam"),
     ),
 )
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_every_optimizer_on_three_axes(case: Case, mode: str, mesh_2x2x2: Any) -> None:
     """Gradients come in the layout of another variable's kind: replicated in the second call."""
     variables = Place(mesh_2x2x2, SHARDING).variables(start_values())
@@ -48,6 +48,7 @@ def test_every_optimizer_on_three_axes(case: Case, mode: str, mesh_2x2x2: Any) -
     mode=["eager", "function"],
     indices=["replicated", "sharded"],
 )
+@pytest.mark.quick(2)
 def test_repeated_rows_of_a_sharded_table(indices: str, specs: list[str], mode: str, mesh_2x2x2: Any) -> None:
     layout = dtensor.Layout(specs, mesh_2x2x2)
     start, values = np.linspace(-1, 1, 32).reshape(8, 4), np.linspace(0.5, 2, 24).reshape(6, 4)
@@ -75,6 +76,7 @@ def test_repeated_rows_of_a_sharded_table(indices: str, specs: list[str], mode: 
 
 
 @pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.quick(2)
 def test_empty_and_late_variables(mode: str, mesh_2x2x2: Any) -> None:
     """A variable without elements changes nothing for the others; one that comes later starts with fresh slots."""
     case = next(c for c in VARIANTS if c.name == "adam")

@@ -54,7 +54,7 @@ EVERY = [(case, dtype) for case in CASES for dtype in ("float32", "float64")]
     ("case", "dtype"), marked(EVERY, lambda case, dtype: is_one_of_few(case) or dtype == "float32")
 )
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
-@pytest.mark.quick(20)
+@pytest.mark.quick(5)
 def test_launches_train_as_the_cpu_does(
     gpus: Gpus, launching: Callable[[], None], case: Case, dtype: str, in_function: bool
 ) -> None:

@@ -65,7 +65,7 @@ OPTIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 def test_parts_are_updated_as_on_cpus(
     launching: Callable[[], None], name: str, in_function: bool, mesh_2x2: Any
 ) -> None:
@@ -84,7 +84,7 @@ def test_parts_are_updated_as_on_cpus(
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("optimizer", ["Adan", "Ftrl"])
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_meshes_of_other_sizes(launching: Callable[[], None], optimizer: str, count: int, in_function: bool) -> None:
     mesh = dtensor.create_mesh([("batch", 1), ("model", count)], devices=[f"CPU:{k}" for k in range(count)])
     kind = lambda _, **more: FIRST[optimizer].make(**more)  # noqa: E731

@@ -113,6 +113,7 @@ SQUARED: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("how", SQUARED)
+@pytest.mark.quick(5)
 def test_each_gradient_of_a_row_is_squared_as_on_the_cpu(
     launching: Callable[[], None], how: str, in_function: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("traced", [True, False], ids=["function", "eager"])
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_replicas_step_as_on_cpus(launching: Callable[[], None], options: str, traced: bool) -> None:
     arguments, bad = OPTIONS[options], (1,) if options == "scaled" else ()
     expected, _ = _in_replicas(traced, bad, **arguments)
@@ -131,7 +131,7 @@ MESHES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("options", MESHES)
 @pytest.mark.parametrize("count", SIZES)
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 def test_devices_of_a_mesh_launch_steps(
     launching: Callable[[], None], options: str, count: int, in_function: bool
 ) -> None:
@@ -147,7 +147,7 @@ def test_devices_of_a_mesh_launch_steps(
 
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("kind", [optim.Lamb, optim.LARS, optim.NovoGrad, optim.Adafactor])
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_rules_that_add_up_launch_in_functions(
     launching: Callable[[], None], gpus: Gpus, kind: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
