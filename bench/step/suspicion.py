@@ -39,6 +39,9 @@ LATE = 0.1
 LEAST_LATE = 1e-2
 """Seconds below which a late element is noise of the read, on a busy machine."""
 
+FEWEST_LATE = 3
+"""Samples that must be late: one or two are so by chance, if other programs run."""
+
 
 def of_agreement(agreement: Agreement) -> str:
     """Explain that a peer computes something else."""
@@ -62,7 +65,7 @@ def of_samples(samples: Sequence[Sample], threads: int, took: str | None = None)
         return f"its samples used {median(used):.1f} CPUs, but it may use {threads}: its times are not comparable"
     known = [(sample.late or 0.0, sample.seconds * sample.steps) for sample in samples]
     late = [seconds / whole for seconds, whole in known if seconds > LEAST_LATE]
-    if 2 * len(late) > len(samples) and median(late) > LATE:
+    if len(late) >= FEWEST_LATE and 2 * len(late) > len(samples) and median(late) > LATE:
         return f"its last element arrives after wait(), later by {median(late):.0%} of the time that was measured"
     return None
 

@@ -51,7 +51,7 @@ def code(
         output.print_json(report.to_dict())
     else:
         _print(report)
-    for text in [*report.contradictions, *_question(report)]:
+    for text in [*report.contradictions, *_question(report, checkpoints)]:
         output.messages().print(text, markup=False, highlight=False, soft_wrap=True)
     if checkpoints is not None:
         from migrate.code.checkpoints import survey
@@ -60,13 +60,20 @@ def code(
     raise typer.Exit(report.exit_code)
 
 
-def _question(report: CodeReport) -> list[str]:
+def _question(report: CodeReport, checkpoints: str | None) -> list[str]:
     """Which release the program is for, where that decides about some places."""
     if not report.asked:
         return []
     count = len(report.asked)
     places = "1 place depends" if count == 1 else f"{count} places depend"
-    return [f"{places} on the release, and nothing is written. Name it, such as\n  --from {report.asked[0]}"]
+    nothing = f"{places} on the release, and nothing is written."
+    if checkpoints is not None:
+        from migrate.code.checkpoints import writers
+
+        if named := writers(checkpoints):
+            lines = [f"  --from {name}" for name in named]
+            return ["\n".join([f"{nothing} These wrote the checkpoints in {checkpoints}:", *lines])]
+    return [f"{nothing} Name it, such as\n  --from {report.asked[0]}"]
 
 
 def _print_survey(lines: list[str], *, as_json: bool) -> None:

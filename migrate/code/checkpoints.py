@@ -50,6 +50,27 @@ def survey(paths: Sequence[str | os.PathLike[str]], folder: str, source: str | N
     return [line for owner in found for line in owner.lines()]
 
 
+def writers(folder: str) -> list[str]:
+    """Return the releases or generations that wrote the checkpoints under a folder, as `--from` takes them."""
+    found: dict[str, None] = {}
+    for path in _checkpoints(Path(folder)):
+        try:
+            contents = convert.contents(str(path))
+        except DtoptError:
+            continue
+        if contents is not None and (name := _writer(contents.versions, contents.generation)):
+            found[name] = None
+    return list(found)
+
+
+def _writer(versions: Mapping[str, str], generation: str | None) -> str:
+    for package in ("tensorflow", "keras"):
+        number = versions.get(package, "")
+        if number and not number.endswith("-tf"):  # several releases of TensorFlow have a Keras of that number
+            return f"{package}=={number}"
+    return generation or ""
+
+
 def _checkpoints(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise files.NoFilesError(f"{folder}: the folder does not exist")

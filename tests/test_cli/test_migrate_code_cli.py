@@ -151,6 +151,21 @@ def test_checkpoints_are_tied_to_the_program(dtopt: Any, program: Any, tmp_path:
     assert f"dtopt migrate checkpoint {runs}/model.h5 {runs}/model.slots" in said
 
 
+@pytest.mark.parametrize(
+    ("case", "named"),
+    [("keras224-adadelta-mlp", "keras==2.2.4"), ("tf115-sgd-nesterov-checkpoint-embed", "optimizer_v2")],
+)
+def test_checkpoints_name_the_release_that_decides(
+    dtopt: Any, program: Any, tmp_path: Path, case: str, named: str
+) -> None:
+    path = program("import keras\no = keras.optimizers.Adagrad()\n")
+    code, _, err = dtopt("code", str(path))
+    assert (code, "Name it, such as\n  --from keras==3." in err) == (2, True)
+    shutil.copytree(CORPUS / case / "source", tmp_path / "runs")
+    code, _, err = dtopt("code", str(path), "--checkpoints", str(tmp_path / "runs"))
+    assert (code, err.endswith(f"These wrote the checkpoints in {tmp_path / 'runs'}:\n  --from {named}\n")) == (2, True)
+
+
 def test_a_checkpoint_takes_its_hint_from_the_program(dtopt: Any, tmp_path: Path) -> None:
     folder = tmp_path / "keras22"
     shutil.copytree(STORIES / "keras22", folder)

@@ -214,3 +214,9 @@ def test_new_gradients_that_take_longer_now_and_then_are_no_sign_of_memory() -> 
 def test_one_late_or_busy_sample_alone_is_no_cheat() -> None:
     quiet = [Sample(0, i, 0, 10, 0.01, cpus=1.0, late=0.0001) for i in range(5)]
     assert suspicion.of_samples([*quiet, Sample(0, 5, 0, 10, 0.01, cpus=2.0, late=0.2)], threads=1) is None
+
+
+def test_two_late_samples_of_two_are_chance_and_three_are_not() -> None:
+    late = [Sample(0, i, 0, 10, 0.01, late=0.2) for i in range(3)]
+    assert suspicion.of_samples(late[:2], threads=1) is None
+    assert "arrives after wait(), later by 200%" in (suspicion.of_samples(late, threads=1) or "")
