@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +25,13 @@ def _type_name(param: Any, ctx: Any) -> str:
     return str(shown).lower().strip("<>").removeprefix("list[")
 
 
+def _usage(argument: Any, ctx: Any) -> list[str]:
+    """Return what a usage line shows for an argument; some releases of Typer put it in braces."""
+    name = argument.metavar or argument.name.upper()
+    name += "..." if argument.nargs != 1 and not name.endswith("...") else ""
+    return [name if argument.required or name.startswith("[") else f"[{name}]"]
+
+
 class _Parsing:
     """What commands and groups have in common."""
 
@@ -31,6 +41,7 @@ class _Parsing:
         for param in params:
             if param.param_type_name == "argument":
                 param.display_type_rich = lambda ctx: None  # its name is all
+                param.get_usage_pieces = functools.partial(_usage, param)
             elif getattr(param, "is_flag", False) and param.metavar is None:
                 param.metavar = ""
             elif param.metavar is None:
@@ -39,8 +50,27 @@ class _Parsing:
         return params
 
 
+EXAMPLES = "\b\n"
+"""Begins a paragraph of examples: on each line a command, and after two spaces or more what it is for."""
+
+
+def folded(help: str) -> str:
+    """Return a help text with each paragraph on one line, and what an example is for on a line below its command."""
+    return "\n\n".join(map(_paragraph, inspect.cleandoc(help).split("\n\n")))
+
+
+def _paragraph(text: str) -> str:
+    if not text.startswith(EXAMPLES):
+        return " ".join(text.split())
+    lines = [re.split(r"\s{2,}", line.strip()) for line in text.removeprefix(EXAMPLES).splitlines()]
+    return "\n".join("\n    ".join(parts) for parts in lines)
+
+
 class Command(_Parsing, typer.core.TyperCommand):
     """A command of this program."""
+
+    def __init__(self, *args: Any, help: str | None = None, **options: Any):
+        super().__init__(*args, help=folded(help or ""), **options)
 
 
 class Group(_Parsing, typer.core.TyperGroup):

@@ -38,7 +38,7 @@ def migrate(
 
     \b
     dtopt bench migrate                                   three formats of 1 GB each
-    dtopt bench migrate --format h5 --size 4GB --folder /scratch --output migrate.json
+    dtopt bench migrate --format h5 --size 4GB --folder /scratch
     """
     from bench.forecast.footprint import parse_bytes
     from bench.migration import report, run

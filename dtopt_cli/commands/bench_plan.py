@@ -140,8 +140,8 @@ def plan(
     """Predict bytes per device, exchanged bytes and step time on any mesh, without the hardware.
 
     \b
-    dtopt bench plan -w llama-7b --devices 8 --device-type a100-80gb --dtype bfloat16 --master-copies
-    dtopt bench plan --shapes model.h5 --mesh 4x2 --bandwidth 900GB/s --link 50GB/s
+    dtopt bench plan -w llama-7b --devices 8 --device-type a100-80gb
+    dtopt bench plan --shapes model.h5 --mesh 4x2 --bandwidth 900GB/s
     """
     from bench import kinds
     from bench.forecast import measured, query, report

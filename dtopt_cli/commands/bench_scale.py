@@ -54,7 +54,7 @@ def scale(
     \b
     dtopt bench scale                                     four meshes in one process each
     dtopt bench scale --clients 2 --mesh 2x1 --mesh 2x2   two DTensor clients on this machine
-    dtopt bench scale --mesh 2x1    on every host, with DTENSOR_JOBS and DTENSOR_CLIENT_ID set: client 0 prints
+    dtopt bench scale --mesh 2x1    on every host, with DTENSOR_JOBS and DTENSOR_CLIENT_ID set
     """
     from bench.scale import query, report
 

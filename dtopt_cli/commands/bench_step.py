@@ -49,7 +49,7 @@ def step(
     dtopt bench                                     a true answer in a minute
     dtopt bench -w resnet50 -p all                  every peer on ResNet-50
     dtopt bench -o sgd:momentum=0.9 --clipnorm 1    momentum, each gradient clipped to norm 1
-    dtopt bench --shapes model.h5 -p optim -p torch your model: our peers against PyTorch
+    dtopt bench --shapes model.h5 -p optim -p torch  your model: our peers against PyTorch
     dtopt bench --against main                      is this checkout slower than another commit?
     dtopt bench --in fit -p optim-plain,keras3      where people train
     dtopt bench -p optim-native --profile t.json    what happens in a step, for Perfetto

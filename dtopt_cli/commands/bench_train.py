@@ -35,7 +35,7 @@ def train(
     dtopt bench train                                      a small network, Adam, five learning rates
     dtopt bench train --problem quadratic -o adam -o sgd          which optimizer gets there, and with which rates
     dtopt bench train --problem chars --mesh 1 --mesh 2x2         a mesh against one device
-    dtopt bench train --problem teacher -p optim-local -p torch-fused --learning-rate 0.01
+    dtopt bench train --problem teacher -p optim-local -p torch-fused
     """
     from bench.train import report, run
 

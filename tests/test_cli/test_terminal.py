@@ -11,7 +11,7 @@ import typer
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from dtopt_cli import options, output
+from dtopt_cli import options, output, parsing
 from dtopt_cli.app import app
 from dtopt_cli.commands.bench_list import KINDS
 from tests.places import CORPUS
@@ -76,6 +76,23 @@ def test_help_shows_no_types_of_python(words: tuple[str, ...]) -> None:
     text = "\n".join(shown(100, *words, "--help"))
     assert not re.search(r"<[a-z]|BOOLEAN", text)
     assert "--help" in text
+    (usage,) = re.findall("Usage: .*", text)
+    assert not re.search(r"[{}]|\.\.\.\.", usage)
+
+
+@pytest.mark.parametrize("words", list(_commands(typer.main.get_command(app))), ids=" ".join)
+def test_help_breaks_no_example(words: tuple[str, ...]) -> None:
+    """In 80 columns; at the right of a command there is nothing."""
+    command = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]  # type: ignore[attr-defined]
+    typed = [line for line in (command.help or "").splitlines() if line.startswith("dtopt ")]
+    assert set(typed) <= {line.strip() for line in shown(80, *words, "--help")}
+
+
+def test_paragraphs_of_help_are_folded() -> None:
+    assert parsing.folded("One\n    line.\n\n    Two\n    lines.") == "One line.\n\nTwo lines."
+    assert parsing.folded("\b\na --b   what it is for\nc --d") == "a --b\n    what it is for\nc --d"
 
 
 def test_options_list_their_values() -> None:
