@@ -272,9 +272,11 @@ class Torch(Backend):
 
     def cast(self, x: Any, dtype: Any) -> Any:
         dtype = getattr(self._torch, str(dtype).removeprefix("torch."))
+        if isinstance(x, self._torch.Tensor):
+            return x if x.dtype is dtype else x.to(dtype)
         if isinstance(x, np.ndarray):
-            x = import_module("keras").ops.convert_to_tensor(x)  # on the device that Keras uses
-        return x.to(dtype) if isinstance(x, self._torch.Tensor) else self._torch.tensor(x, dtype=dtype)
+            return import_module("keras").ops.convert_to_tensor(x).to(dtype)  # on the device that Keras uses
+        return self._torch.tensor(x, dtype=dtype)
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self._torch.no_grad()
@@ -372,6 +374,7 @@ class TorchSteps:
 
     def __init__(self, torch: Any):
         self._torch = torch
+        self._updates: dict[tuple[int, str], tuple[Rule, maths.Update | None]] = {}
         self._start()
 
     def _start(self) -> None:
@@ -394,12 +397,12 @@ class TorchSteps:
         Args:
           stored: returns how the named slots, and at last the variable, are stored, if the step packs them.
         """
-        arrays = [value, *slots.values()]
-        if any(x.shape != value.shape or x.device.type != "cpu" or not x.is_contiguous() for x in (*arrays, gradient)):
+        arrays, shape, dtype = [value, *slots.values()], value.shape, value.dtype
+        if any(x.shape != shape or not x.is_cpu or not x.is_contiguous() for x in (*arrays, gradient)):
             return False
-        if stored is None and any(x.dtype != value.dtype for x in arrays):
+        if stored is None and any(x.dtype is not dtype for x in arrays):
             return False
-        update = maths.update_for(rule, "float32" if stored else str(value.dtype).removeprefix("torch."))
+        update = self._update_for(rule, "float32" if stored else str(dtype).removeprefix("torch."))
         if update is None or {*update.slots} != {*slots}:
             return False
         addresses = [slots[name].data_ptr() for name in update.slots]
@@ -410,6 +413,12 @@ class TorchSteps:
         self._written += arrays
         self._gradients.append(gradient)
         return True
+
+    def _update_for(self, rule: Rule, dtype: str) -> maths.Update | None:
+        key = (id(rule), dtype)
+        if key not in self._updates:
+            self._updates[key] = rule, maths.update_for(rule, dtype)
+        return self._updates[key][1]
 
     def run(self) -> None:
         """Make the updates."""

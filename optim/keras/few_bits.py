@@ -45,12 +45,16 @@ class FewBits:
         Args:
           stored: slots as they are stored. target, value: the key of what the rule updates, and its array.
         """
+        if not self._storage.is_used:
+            return False
         rounds = self._storage.rounds
         dtypes = [dtype_of(array) for array in stored.values()]
         is_rounded = any(has_codes(dtype) or rounds(dtype, is_slot=True) for dtype in dtypes)
         return is_rounded or self.rounds_variable(target, value)
 
     def rounds_variable(self, target: str, value: Any) -> bool:
+        if not self._storage.rounds_variables:
+            return False
         is_variable = target.startswith(f"{VARIABLE}.")
         return is_variable and self._storage.rounds(dtype_of(value), is_slot=False)
 

@@ -14,6 +14,7 @@ from optim.keras.rule_groups import JointScalars, RuleGroup, rule_groups
 from optim.keras.step_values import VARIABLE, Arrays, Gradients, Scalars, Tracked, dtype_of
 from optim.options.clipping import clip
 from optim.options.settings import Settings
+from optim.rule import Rule
 from optim.step.scalars import StepScalars
 
 
@@ -37,6 +38,7 @@ class PureStep:
         self._xp, self._settings, self._algorithm = xp, settings, algorithm
         self._state, self._slots, self._rate = state, slots, rate
         self._groups = rule_groups(algorithm, settings, state.tracked)
+        self._names: dict[int, tuple[Rule, list[str]]] = {}
 
     def after_call(self, now: Arrays, gradients: dict[int, Any]) -> Arrays:
         """All arrays after one call of `apply`."""
@@ -157,7 +159,7 @@ class PureStep:
         xp, rule, i = self._xp, self._algorithm.rule_of(tracked), tracked.index
         assert rule is not None
         target = self._target(now, tracked)
-        names = [s.name for s in rule.slots if f"{s.name}.{i}" in now]
+        names = [name for name in self._slot_names(rule) if f"{name}.{i}" in now]
         stored = {name: now[f"{name}.{i}"] for name in names}
         old = now[target]
         is_few = few.applies_to(stored, target, old)
@@ -200,6 +202,12 @@ class PureStep:
             value = self._average(now, new, tracked, value, active, scalars)
         self._write(now, new, tracked, value)
 
+    def _slot_names(self, rule: Rule) -> list[str]:
+        """Return the names of the slots of a rule, which is asked once: for each variable that would take long."""
+        if id(rule) not in self._names:
+            self._names[id(rule)] = rule, [slot.name for slot in rule.slots]
+        return self._names[id(rule)][1]
+
     def _is_named(self, gradient: Any) -> Any:
         """Whether each row of a gradient has a nonzero number."""
         xp = self._xp
@@ -222,9 +230,10 @@ class PureStep:
         return xp.where(xp.logical_and(scalars.overwrite, active), mean, value)
 
     def _write(self, now: Arrays, new: Arrays, tracked: Tracked, value: Any) -> None:
-        new[self._target(now, tracked)] = value
-        key = f"{VARIABLE}.{tracked.index}"
-        new[key] = self._xp.cast(value, dtype_of(now[key]))
+        target, key = self._target(now, tracked), f"{VARIABLE}.{tracked.index}"
+        new[target] = value
+        if target != key:
+            new[key] = self._xp.cast(value, dtype_of(now[key]))
 
     def _constrain(self, new: Arrays, members: Mapping[int, Any]) -> None:
         for tracked in [self._state.tracked[i] for i in members]:

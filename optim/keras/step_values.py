@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from optim.keras.backends import Backend
@@ -30,7 +31,7 @@ class Tracked:
         """What regular expressions of options look at."""
         return self.name, plain_name(self.variable)
 
-    @property
+    @cached_property
     def wide(self) -> str:
         """The dtype in which it is updated."""
         return wide(self.variable.dtype)
@@ -73,7 +74,12 @@ class Gradients:
 
 
 def dtype_of(array: Any) -> str:
-    return str(array.dtype).removeprefix("torch.")
+    return _name_of(array.dtype)
+
+
+@cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class Scalars:

@@ -106,6 +106,7 @@ class Steps:
     def __init__(self) -> None:
         self._items: list[_Item] = []
         self._kept: list[Any] = []
+        self._scalars: dict[tuple[int, int], tuple[Any, Mapping[str, float]]] = {}
         self._size = 0
 
     def add(
@@ -128,14 +129,22 @@ class Steps:
           decay: the factor of the variable before the update.
           stored: how each slot, and at last the variable, is stored, if `update` is for float32 and they differ.
         """
-        scalars = (ctypes.c_double * len(update.scalars))(*(float(coefficients[name]) for name in update.scalars))
+        scalars = self._scalars_of(update, coefficients)
         arrays = (ctypes.c_void_p * len(slots))(*slots)
         how = (_Stored * len(stored))(*(each.structure() for each in stored)) if stored else None
-        self._kept += [scalars, arrays, how]
+        self._kept += [arrays, how]
         addresses = [0 if each is None else ctypes.addressof(each) for each in (arrays, scalars, how)]
         numbers = (size, len(slots), update.element, update.wide)
         self._items.append(_Item(update.address, variable, gradient, *addresses, decay, *numbers))
         self._size += size
+
+    def _scalars_of(self, update: Update, coefficients: Mapping[str, float]) -> Any:
+        """Return the rule's coefficients in its order; those of a group of variables are one mapping."""
+        key = (id(update), id(coefficients))
+        if key not in self._scalars:
+            values = [float(coefficients[name]) for name in update.scalars]
+            self._scalars[key] = (ctypes.c_double * len(values))(*values), coefficients
+        return self._scalars[key][0]
 
     def run(self, threads: int) -> None:
         """Make all updates."""

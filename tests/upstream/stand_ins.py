@@ -34,7 +34,7 @@ class Asked:
 
     @property
     def _accumulated_gradients(self: Any) -> Any:
-        return [self.get_slot(tracked.given, "accumulated_gradient") for tracked in self._state.tracked]
+        return [self.get_slot(tracked.user_variable, "accumulated_gradient") for tracked in self._state.tracked]
 
     @property
     def _iterations(self: Any) -> Any:
@@ -45,7 +45,7 @@ class Asked:
 
     @property
     def _model_variables_moving_average(self: Any) -> Any:
-        return [self.get_slot(tracked.given, "average") for tracked in self._state.tracked]
+        return [self.get_slot(tracked.user_variable, "average") for tracked in self._state.tracked]
 
 
 def keras_3(wrapped: bool = False) -> dict[str, ModuleType]:
