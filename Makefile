@@ -14,7 +14,7 @@ export TF_ENABLE_ONEDNN_OPTS ?= 0
 # Else each of the processes that tests start would compile all of dtopt again, which takes a second.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo check test test-all docs format lint types lock clean
+.PHONY: setup demo check test tests test-all docs format lint types lock clean
 
 setup: $(STAMP)
 
@@ -32,7 +32,11 @@ demo: setup
 check: setup lint types
 	$(BIN)/python -m pytest tests/test_architecture.py tests/test_optim/rules/test_rules.py
 
-test: setup lint types
+# Types, which take half a minute of one core, are checked while the tests start.
+test: setup
+	$(MAKE) --no-print-directory -j2 lint types tests
+
+tests: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: setup lint types

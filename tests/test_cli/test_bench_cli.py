@@ -247,6 +247,7 @@ def test_a_real_run() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.breadth
 def test_ctrl_c_ends_with_130_and_leaves_no_worker() -> None:
     words = ("bench", "-w", "one16m", "-p", "tf_keras", "--rounds", "100000", "--json")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

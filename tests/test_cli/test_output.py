@@ -34,6 +34,7 @@ def test_paths_are_no_options_where_they_are_typed(path: str, typed: str) -> Non
     assert output.typed(path) == typed
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(
     ("end", "code", "said"),
     [
@@ -44,7 +45,6 @@ def test_paths_are_no_options_where_they_are_typed(path: str, typed: str) -> Non
         ("--set beta_1=0.5x 2>/dev/full", 2, ""),
     ],
 )
-@pytest.mark.quick(2)
 def test_output_that_nobody_takes(end: str, code: int, said: str) -> None:
     done = subprocess.run(f"{INSPECT} {end}", shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, said)

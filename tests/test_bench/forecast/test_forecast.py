@@ -109,8 +109,8 @@ def test_bytes_are_those_of_a_real_mesh(variables: Any, layout: str, placement: 
         compare(variables(layout, "float32"), layout, placement, Training(name))
 
 
+@pytest.mark.breadth
 @covering(1, dtype=["float32", "bfloat16", "float16", "float64"], placement=OF_OPTIM)
-@pytest.mark.quick(2)
 def test_averages_accumulators_and_dtypes_are_those_of_a_real_mesh(variables: Any, placement: str, dtype: str) -> None:
     for name in ("adam", "sgd", "adafactor"):
         training = Training(name, dtype, ema=True, accumulate=True)

@@ -54,6 +54,7 @@ def test_ours(name: str, case: Case) -> None:
     assert found.unchecked == 0
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(("keras", "step", "count"), [("jax", 5, 5), broad("jax", 1, 21), broad("torch", 1, 4)])
 def test_peers_without_tensorflow(keras: str, step: int, count: int) -> None:
     """In a process without TensorFlow: the two do not start in one. Where one is not installed, that is the reason."""

@@ -142,6 +142,7 @@ def with_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "find", lambda names: tuple(fakes.ALL[name] for name in names))
 
 
+@pytest.mark.breadth
 @pytest.mark.usefixtures("with_fakes")
 def test_rows_of_a_grid() -> None:
     found = training.run(

@@ -140,7 +140,7 @@ def cluster() -> Any:
         yield running
 
 
-@pytest.mark.quick(1)
+@pytest.mark.breadth
 def test_a_worker_that_is_killed_costs_only_its_own_item(
     cluster: Any, sources: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ OPEN = {
     ("tf_closure", "keras"): BY_HAND,  # no minimize
 }
 """Where a target cannot do the same, and what the command says of it; everything else is rewritten or the same."""
-QUICK = {"keras_calls", "tf_loop"}
+QUICK = {"tf_loop"}
 ROUNDED = 1e-5
 """What rounding in float32 makes of a dozen steps, absolute: weights are about 1; the largest error was 4e-6."""
 

@@ -141,6 +141,7 @@ def test_other_targets_have_initial_slots(to: str, name: str, tmp_path: Path) ->
             migrate.migrate_checkpoint(SOURCE, tmp_path / f"other-{name}", to=to, **wrong)
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(
     ("to", "name", "class_name"),
     [
@@ -151,7 +152,6 @@ def test_other_targets_have_initial_slots(to: str, name: str, tmp_path: Path) ->
         ("tf-keras", "out.h5", "Lion"),
     ],
 )
-@pytest.mark.quick(1)
 def test_weights_alone_in_a_target(to: str, name: str, class_name: str | None, tmp_path: Path) -> None:
     given: dict[str, Any] = {"weights_only": True, "overrides": {"class_name": class_name} if class_name else None}
     report = migrate.migrate_checkpoint(SOURCE, tmp_path / name, to=to, **given)

@@ -80,8 +80,8 @@ def test_class_and_constants_are_those_that_the_program_gave(release: str) -> No
             assert found.config[key] == (want if want is None else pytest.approx(np.float32(want))), (case, key)
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.quick(1)
 def test_a_hyperparameter_that_the_graph_changes_is_said(release: str) -> None:
     """As of a model with `add_update(K.update(optimizer.lr, 0.8 * optimizer.lr))`."""
     told, cases = _of_release(release)
@@ -95,8 +95,8 @@ def test_a_hyperparameter_that_the_graph_changes_is_said(release: str) -> None:
         assert {key for key, how in outside.items() if f"'set/{key}' in the graph changes" in how} == wanted, case
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.quick(1)
 def test_a_step_by_gathered_gradients_is_said(release: str) -> None:
     """As of AdamAccumulated of keras-gradient-accumulation, whose steps take a variable for the gradient."""
     told, cases = _of_release(release)

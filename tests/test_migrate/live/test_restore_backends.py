@@ -43,11 +43,11 @@ def _case(name: str, kind: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("backend", "names"), [("jax", FEW), broad("jax", NAMES), broad("torch", NAMES)], ids=["few on jax", "jax", "torch"]
 )
-@pytest.mark.quick(1)
 def test_the_next_steps(backend: str, names: dict[str, list[str]], kind: str, tmp_path: Path) -> None:
     path = tmp_path / "cases.json"
     path.write_text(json.dumps([_case(name, kind) for name in names[kind]]))

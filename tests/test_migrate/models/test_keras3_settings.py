@@ -106,6 +106,7 @@ def test_a_scale_of_the_loss_around_another_is_never_exact(tmp_path: Path) -> No
     assert "by which no loss was multiplied" in state.reasons[0]
 
 
+@pytest.mark.breadth
 def test_averages_that_are_put_in_at_no_step_or_on_jax_at_each(tmp_path: Path) -> None:
     from keras import optimizers
 

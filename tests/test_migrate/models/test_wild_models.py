@@ -67,6 +67,7 @@ def test_keras_sees_the_sources_own_next_losses(case: str, to: str, tmp_path: Pa
     np.testing.assert_allclose(found, wanted, rtol=1e-3 if "augmentation" in case else 1e-5)
 
 
+@pytest.mark.breadth
 def test_a_call_with_training_off_is_not_exact_where_keras_3_passes_over_it(tmp_path: Path) -> None:
     case = "tf29-a-finetune-training-false-small-h5"
     source = WILD / case / "source" / "model.h5"
@@ -179,6 +180,7 @@ def _check_scale_alone(report: migrate.Report) -> None:
     assert reason.startswith("the source does not store its current loss scale")
 
 
+@pytest.mark.breadth
 def test_the_current_loss_scale_is_migrated_if_the_source_stores_it(tmp_path: Path) -> None:
     """A SavedModel does, with the steps since its last change; tf_keras reads only the scale from an `.h5`."""
     import keras

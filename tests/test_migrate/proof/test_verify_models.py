@@ -53,6 +53,7 @@ def test_a_model_that_computes_otherwise_is_found(tmp_path: Path) -> None:
     assert "outputs differ from the source's in tf_keras" in said[0]
 
 
+@pytest.mark.breadth
 def test_a_name_may_be_another_variable_of_the_target(tmp_path: Path) -> None:
     """tf.keras 1.7 and tf_keras number layers otherwise, so that dense_1 is one layer there and another here."""
     source = FEATURES / "tf1.7.1-called-twice.h5"

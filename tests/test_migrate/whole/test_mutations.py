@@ -312,6 +312,7 @@ def test_values_of_variable_length_that_are_no_texts_are_refused_before_the_libr
         pass
 
 
+@pytest.mark.breadth
 def test_a_damaged_length_costs_no_memory(tmp_path: Path) -> None:
     """Seed 40 of both files made the HDF5 library allocate 4 GB."""
     for subject in SUBJECTS[1], SUBJECTS[3]:

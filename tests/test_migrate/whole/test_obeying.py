@@ -100,11 +100,11 @@ def test_the_command_that_checks_survives_a_shell(tmp_path: Path) -> None:
     assert str(source) in result.output.splitlines()[0]
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(
     ("name", "options"),
     [("new.h5", ["--to", "tf-keras"]), ("new.npz", ["--to", "list", "--order", "keras3"]), ("new", [])],
 )
-@pytest.mark.quick(1)
 def test_every_target_is_proven_as_the_report_says(name: str, options: list[str], tmp_path: Path) -> None:
     source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
     done = CliRunner().invoke(app, ["migrate", "checkpoint", str(source), str(tmp_path / name), *options])

@@ -6,7 +6,7 @@ import pytest
 
 from tests import golden_reports
 
-PARTS = 64
+PARTS = 96
 QUICK = 1
 
 

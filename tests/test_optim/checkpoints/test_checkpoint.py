@@ -302,6 +302,7 @@ def test_tf_train_checkpoint(case: Any, target: str, when: str, request: Any, tm
     assert int(resumed.iterations.numpy()) == reference.iterations
 
 
+@pytest.mark.breadth
 def test_tf_train_checkpoint_before_the_mesh_is_known(request: Any, tmp_path: Any) -> None:
     """Counters restored before they move to the mesh of the variables take their values along."""
     optimizer, variables, reference = _trained(Place.named("mixed", request))

@@ -104,10 +104,10 @@ def never_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_gradients, "densify", refuse)
 
 
+@pytest.mark.breadth
 @NATIVE
 @pytest.mark.parametrize("place", ["whole", broad("rows"), broad("columns"), broad("both")])
 @pytest.mark.parametrize("name", [name if name in ("norm", "zero1, all") else broad(name) for name in OPTIONS])
-@pytest.mark.quick(1)
 def test_steps_in_one_function_are_eager_steps(
     name: str, place: str, mode: str, mesh_2x2: Any, never_dense: None
 ) -> None:

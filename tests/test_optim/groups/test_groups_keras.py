@@ -95,8 +95,8 @@ def test_options_of_members_are_refused_on_the_whole(module: Any) -> None:
     assert made.optimizer.inner.global_clipnorm == 0.5
 
 
+@pytest.mark.breadth
 @BOTH
-@pytest.mark.quick(1)
 def test_a_saved_model_continues(module: Any, tmp_path: Path) -> None:
     schedule = module.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
     optimizer = optim.Groups([("bias", optim.SGD(schedule)), (None, optim.AdamW(0.01))], use_ema=True)

@@ -12,10 +12,13 @@ LONG = frozenset(
     {
         "check_a_checkpoint_of_one_device_continues_on_a_mesh_and_back",
         "check_fit_follows_keras",
+        "check_a_constant_loss_scale",
         "check_accumulation_with_a_schedule_follows_keras",
         "check_a_model_and_a_copy_continue",
         "check_a_large_variable_steps_as_its_parts_do",
         "check_files_go_from_a_mesh_to_one_device",
+        "check_groups_are_restored",
+        "check_slots_follow_their_variables",
         "check_slots_on_a_mesh_are_those_of_one_device",
         "check_steps_are_those_of_one_device",
         "check_steps_follow_the_reference",

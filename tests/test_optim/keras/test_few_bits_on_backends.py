@@ -60,6 +60,7 @@ def results(backend: str, checks: str = "quick") -> dict[str, str]:
     return {each["check"]: each["error"] for each in found}
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 @pytest.mark.parametrize("check", checks_of("few_bits_checks"))
 def test_few_bits(check: str, backend: str) -> None:

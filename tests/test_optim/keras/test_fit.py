@@ -234,8 +234,8 @@ def test_training_resumes_from_what_keras_saves(module: Any, kind: str, tmp_path
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.breadth
 @BOTH
-@pytest.mark.quick(1)
 def test_an_interrupted_fit_goes_on(module: Any, tmp_path: Any) -> None:
     class Stop(module.callbacks.Callback):  # type: ignore[misc,name-defined]
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -394,6 +394,7 @@ def _laid_out(layout_map: Any, start: Any) -> Any:
     return made
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize(
     ("compiling", "placement"),
     [({}, "like_variable"), broad({"run_eagerly": True}, "zero1"), broad({"steps_per_execution": 2}, "zero1")],

@@ -336,6 +336,7 @@ def test_variables_that_take_their_gradient_as_their_value() -> None:
         optim.for_keras(optim.SGD(gradient_accumulation_steps=2), keras).build([weights, scale])
 
 
+@pytest.mark.breadth
 def test_a_float8_model_fits_as_with_keras() -> None:
     def quantized(optimizer: Any) -> Any:
         keras.utils.set_random_seed(3)

@@ -81,6 +81,7 @@ def test_training_goes_on_as_if_nothing_had_been(executor: str, request: Any) ->
     assert ends[0] == ends[1]
 
 
+@pytest.mark.breadth
 def test_a_swap_waits_its_turn_and_a_step_after_it(mesh_2: Any) -> None:
     layout = dtensor.Layout(["x"], mesh_2)
     var = variable(np.zeros(4), layout, "w")

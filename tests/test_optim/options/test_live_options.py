@@ -48,6 +48,7 @@ CHANGES = {
 @pytest.mark.filterwarnings("ignore:decay is the old")
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("option", CHANGES)
+@pytest.mark.quick(6)
 def test_a_changed_option_acts_on_the_next_step(option: str, traced: bool) -> None:
     cls, before, value = CHANGES[option]
     optimizer, var = _pair(lambda: cls(0.1, **before))

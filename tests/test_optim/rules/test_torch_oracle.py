@@ -162,6 +162,7 @@ def _id(index: int) -> str:
 @pytest.mark.filterwarnings("ignore:decay is the old inverse time decay:DeprecationWarning")
 @pytest.mark.parametrize("layout", ["plain", broad("mixed")])
 @pytest.mark.parametrize("index", COMPARED, ids=_id)
+@pytest.mark.quick(15)
 def test_same_as_torch(index: int, layout: str, request: pytest.FixtureRequest) -> None:
     entry = ABOUT["configurations"][index]
     kind, config = entry["optimizer"], entry["all"]

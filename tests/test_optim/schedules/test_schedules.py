@@ -80,9 +80,9 @@ LONGER = [
 ]  # fmt: skip
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("module", KERAS, ids=["keras3", "tf_keras"])
-@pytest.mark.quick(1)
 def test_the_same_bits_as_keras_once_restored(module: Any, in_function: bool) -> None:
     """Also where TensorFlow optimizes a function: it divides by what is no constant, and multiplies else."""
     for name, arguments in [*CASES, *LONGER]:

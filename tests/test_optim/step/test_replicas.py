@@ -270,9 +270,9 @@ def test_a_variable_on_a_parameter_server_is_refused(monkeypatch: pytest.MonkeyP
     assert not optimizer.built
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("module", [keras, tf_keras], ids=["keras3", "tf_keras"])
 @pytest.mark.parametrize("lazy", [broad(False), True], ids=["built", "lazy"])
-@pytest.mark.quick(1)
 def test_a_fit_is_that_of_keras(module: Any, lazy: bool) -> None:
     x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
     y = np.random.default_rng(1).normal(size=(32, 2)).astype(np.float32)

@@ -222,7 +222,7 @@ def test_state_is_keyed_by_variable(case: Case, request: Any) -> None:
         lambda case, mode: mode == "portable" and _is_of_its_kind(case),
     ),
 )
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_zero1_equals_unsharded(case: Case, mode: str, mesh_2x2: Any) -> None:
     place = Place(mesh_2x2, {"table": ["model", "unsharded"]})
     variables = place.variables(start_values())

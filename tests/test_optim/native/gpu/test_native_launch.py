@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from optim.native import cuda
+from tests.helpers.breadth import broad
 from tests.helpers.emulated_gpu import (
     PROGRAMS,
     SUMS,
@@ -183,7 +184,7 @@ def test_a_failure_is_named_and_changes_nothing(module: str, fails_at: int, prob
 
 
 @pytest.mark.parametrize("dtype", cuda.TYPES)
-@pytest.mark.parametrize("has_lanes", [False, True])
+@pytest.mark.parametrize("has_lanes", [False, broad(True)])
 @pytest.mark.quick(1)
 def test_squares_are_added_up_as_on_the_cpu(has_lanes: bool, dtype: str) -> None:
     """More tensors than one launch takes, runs of all lengths, and none."""

@@ -150,6 +150,7 @@ def test_the_order_of_threads_does_not_matter(name: str) -> None:
         goes_backwards.value = False
 
 
+@pytest.mark.breadth
 @pytest.mark.parametrize("program", [LAMB, NOVOGRAD, BATCHED], ids=lambda program: program.name)
 def test_lanes_of_a_warp_exchange_numbers_as_they_should(program: Program) -> None:
     """Elsewhere one thread does what the lanes of its warp do."""

@@ -131,7 +131,7 @@ MESHES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("options", MESHES)
 @pytest.mark.parametrize("count", SIZES)
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_devices_of_a_mesh_launch_steps(
     launching: Callable[[], None], options: str, count: int, in_function: bool
 ) -> None:
