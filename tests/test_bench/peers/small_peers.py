@@ -1,8 +1,5 @@
 """A tiny workload for real peers; run as a program it checks those of torch and JAX, which cannot share a process
-with TensorFlow, and prints a JSON list of [peer, optimizer, options, error or reason].
-
-Its arguments: the backend of Keras, and n to check every nth.
-"""
+with TensorFlow, and prints a JSON list of [peer, optimizer, options, error or reason]."""
 
 from __future__ import annotations
 
@@ -88,8 +85,7 @@ def main() -> None:
 
     bench.cases.case.workload = lambda name: SMALL  # type: ignore[assignment]
     found = []
-    keras, step = sys.argv[1:]
-    for name, case in elsewhere(keras)[:: int(step)]:
+    for name, case in elsewhere(sys.argv[1]):
         (peer,) = peers.find((name,))
         reason = peer.unavailable(case)
         checked_ = None if reason else checked(name, case)
