@@ -415,6 +415,7 @@ class TorchSteps:
         return True
 
     def _update_for(self, rule: Rule, dtype: str) -> maths.Update | None:
+        """Return the update of a rule; `maths` is asked once in a step, as it reads the environment each time."""
         key = (id(rule), dtype)
         if key not in self._updates:
             self._updates[key] = rule, maths.update_for(rule, dtype)

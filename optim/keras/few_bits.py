@@ -53,8 +53,6 @@ class FewBits:
         return is_rounded or self.rounds_variable(target, value)
 
     def rounds_variable(self, target: str, value: Any) -> bool:
-        if not self._storage.rounds_variables:
-            return False
         is_variable = target.startswith(f"{VARIABLE}.")
         return is_variable and self._storage.rounds(dtype_of(value), is_slot=False)
 

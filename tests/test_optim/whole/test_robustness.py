@@ -280,7 +280,7 @@ def test_a_build_that_was_cut_short_is_completed(place: str, mesh_2: Any, monkey
 
 
 @pytest.mark.breadth
-@pytest.mark.parametrize(("name", "options"), [("SOAP", {"first_iterations": 4}), broad("Shampoo", {})])
+@pytest.mark.parametrize(("name", "options"), [("SOAP", {"first_iterations": 4}), ("Shampoo", {})])
 def test_several_variables_on_a_mesh_step(name: str, options: dict[str, Any], mesh_2: Any) -> None:
     """DTensor names functions of loops so that those of several variables collided."""
     variables = []
