@@ -221,7 +221,7 @@ print(json.dumps({name: c.run(name, lambda: device)["status"] for name in sys.ar
 """
 """Runs checks where something is wrong."""
 OF_RUNS = ("rules eagerly", "rules in functions", "options", "dtypes")
-OF_STEPS = ("buffers", "loss scale", "meshes", "devices", "own rule", "fit of keras", "fit of tf_keras")
+OF_STEPS = ("few bits", "buffers", "loss scale", "meshes", "devices", "own rule", "fit of keras", "fit of tf_keras")
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ CHECKS = {
     "kernel": 150.0,
     "rules eagerly": 120.0,
     "dtypes": 120.0,
+    "few bits": 120.0,
     "memory": 60.0,
     "rules in functions": 120.0,
     "options": 120.0,
@@ -72,7 +73,7 @@ FIRST = "kernel"
 GROUPS = (
     ("rules eagerly", "dtypes", "memory"),
     ("rules in functions",),
-    ("options", "buffers", "loss scale", "rows", "replicas", "devices"),
+    ("options", "few bits", "buffers", "loss scale", "rows", "replicas", "devices"),
     ("fit of keras", "fit of tf_keras", "own rule", "waiting"),
     ("meshes",),
     ("full memory",),

@@ -29,6 +29,7 @@ os.environ["DTOPT_GPU"] = "on"
 import tensorflow as tf  # noqa: E402 - the environment is read when it is imported
 
 from tools.gpu import (  # noqa: E402
+    few_bits,
     fit,
     full_memory,
     kernel,
@@ -48,6 +49,7 @@ CHECKS: dict[str, Callable[[Device], tuple[bool, str]]] = {
     "rules in functions": runs.check_rules_in_functions,
     "options": runs.check_options,
     "dtypes": runs.check_dtypes,
+    "few bits": few_bits.check_few_bits,
     "buffers": memory.check_buffers,
     "loss scale": steps.check_loss_scale,
     "rows": steps.check_rows,

@@ -81,7 +81,7 @@ def why_not(rule: Rule | None, tracked: Tracked, slots: SlotTable, is_sum: bool 
     if packing is None and any(slot.dtype != dtype for slot in slots.of(tracked, program.slots).values()):
         return f"a slot of {tracked} has another dtype"
     if on_gpu(tracked):
-        return _why_not_on_gpu(program, tracked, slots)
+        return _why_not_on_gpu(program, tracked, slots, is_packed=packing is not None)
     return why_not_here(tracked) or library.why_no_program(program)
 
 
@@ -89,9 +89,7 @@ def _why_not_packed(rule: Rule | None, tracked: Tracked) -> str:
     """Why the kernel cannot update a variable that has state in few bits; empty if it can."""
     if rule is None or not rule.elementwise:
         return f"its rule looks at whole tensors, and {tracked} has state in few bits"
-    if tracked.mesh is not None:
-        return f"{tracked} is on a mesh, and has state in few bits"
-    return f"{tracked} is on a GPU, and has state in few bits" if on_gpu(tracked) else ""
+    return "" if tracked.mesh is None else f"{tracked} is on a mesh, and has state in few bits"
 
 
 def slot_variables(slots: SlotTable, tracked: Sequence[Tracked], program: Program) -> list[Any]:
@@ -132,7 +130,7 @@ def device_of(tracked: Tracked) -> str:
     return variable.device or ""
 
 
-def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str:
+def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable, *, is_packed: bool) -> str:
     """Explain why no launch of dtopt's updates a variable on a GPU; empty if one does."""
     if not gpu.is_on():
         return gpu.why_not(program, tracked.variable.dtype.name)
@@ -142,7 +140,9 @@ def _why_not_on_gpu(program: Program, tracked: Tracked, slots: SlotTable) -> str
         return status().reason
     if not direct.reads_gpus():
         return f"TensorFlow {tf.version.VERSION} has no function that shares the buffer of a tensor on a GPU"
-    return library.why_no_program(program) or gpu.why_not(program, target(slots, tracked).dtype.name)
+    if why := library.why_no_program(program):
+        return why
+    return gpu.why_not_packed(program) if is_packed else gpu.why_not(program, target(slots, tracked).dtype.name)
 
 
 def why_not_here(tracked: Tracked) -> str:

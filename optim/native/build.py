@@ -23,15 +23,15 @@ from optim.native.compiling import Recipe, is_intact
 HERE = Path(__file__).parent
 PREBUILT = HERE / "prebuilt"
 SOURCES = HERE / "cpp"
-MATHS_SOURCES = ("abi.h", "arithmetic.h", "math.h", "basics.cc")
-GPU_SOURCES = ("arithmetic.h", "gpu.h", "squares.h", "table.h", "table_gpu.h", "squares_gpu.h", "sums.h", "sums_gpu.h")
+MATHS_SOURCES = ("abi.h", "packed.h", "arithmetic.h", "math.h", "basics.cc")
+OF_KERNELS = ("gpu.h", "packed_gpu.h", "squares_gpu.h", "sums_gpu.h", "table_gpu.h")
+GPU_SOURCES = ("arithmetic.h", "packed.h", "squares.h", "table.h", "sums.h", *OF_KERNELS)
 """Sources of the GPU kernels, which `cuda` compiles."""
 OPS_SOURCES = tuple(
     sorted(
         f.name
         for f in SOURCES.iterdir()
-        if f.suffix in (".h", ".cc")
-        and f.name not in (*MATHS_SOURCES[1:], "gpu.h", "squares_gpu.h", "sums_gpu.h", "table_gpu.h")
+        if f.suffix in (".h", ".cc") and f.name not in ("arithmetic.h", "math.h", "basics.cc", *OF_KERNELS)
     )
 )
 COMMON = ("-std=c++17", "-fPIC", "-w", "-fvisibility=hidden")

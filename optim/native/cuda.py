@@ -1,7 +1,8 @@
 """CUDA from traces: the kernel of a rule. One launch updates all variables of a device with one dtype.
 
 Its statements are those of `generate`; `cpp/gpu.h` gives them another meaning. A kernel's argument is the struct
-`Launch` of that file; `argument` repeats its layout. A rule that adds up, or that has slots of fewer dims than its
+`Launch` of that file; `argument` repeats its layout. For state in few bits an elementwise rule has one more kernel
+(`cpp/packed_gpu.h`). A rule that adds up, or that has slots of fewer dims than its
 variable, has several kernels (`cpp/sums_gpu.h`): `launches` lists them in the order in which a step launches them.
 """
 
@@ -102,15 +103,39 @@ def names(program: Program, dtype: str) -> set[str]:
     return every or {*(name(program, dtype, of_gradient) for of_gradient in dense), row_name(program, dtype)}
 
 
-def most_tensors(program: Program) -> int:
-    """Return how many variables one launch takes, by the size of its argument."""
-    one, two = argument(program, 0), argument(program, 2)  # two, because every other begins at a multiple of 8
+def packed_name(program: Program) -> str:
+    """Return the kernel of a rule for slots or variables in few bits, of any dtype that is computed in float32."""
+    return f"dtopt_{program.name}_packed"
+
+
+def takes_packed(program: Program) -> bool:
+    """Whether a rule has that kernel."""
+    return is_elementwise(program) and takes_dense(program)
+
+
+def most_tensors(program: Program, is_packed: bool = False) -> int:
+    """Return how many variables one launch takes, by the size of its argument. `is_packed`: that of `packed_name`."""
+    layout = packed_argument if is_packed else argument
+    one, two = layout(program, 0), layout(program, 2)  # two, because every other begins at a multiple of 8
     return 2 * (MOST_BYTES - one.itemsize) // (two.itemsize - one.itemsize)
 
 
 def argument(program: Program, tensors: int | None = None) -> np.dtype:
     """Return the layout of `Launch` in gpu.h, for `tensors` variables, or as many as fit."""
-    count = most_tensors(program) if tensors is None else tensors
+    return np.dtype(_fields(program, most_tensors(program) if tensors is None else tensors), align=True)
+
+
+def packed_argument(program: Program, tensors: int | None = None) -> np.dtype:
+    """Return the layout of `PackedLaunch` in packed_gpu.h, as `argument` does that of `Launch`."""
+    count, slots = most_tensors(program, is_packed=True) if tensors is None else tensors, len(program.slots)
+    more: list[tuple[str, str, int | tuple[int, ...]]] = [
+        *(("storage", "i4", (slots + 1,)), ("given", "i4", (count,)), ("book", "u8", (max(slots, 1),))),
+        *(("scales", "u8", (max(slots, 1), count)), ("key", "u4", (slots + 1, count))),
+    ]
+    return np.dtype([*_fields(program, count), *more], align=True)
+
+
+def _fields(program: Program, count: int) -> list[tuple[str, str, int | tuple[int, ...]]]:
     scalars, full, small = len(program.scalars), len(program.slots), 0
     if not is_elementwise(program):
         full, small = program.shapes[0], sum(program.shapes[1:])
@@ -128,7 +153,7 @@ def argument(program: Program, tensors: int | None = None) -> np.dtype:
     if not is_elementwise(program):
         fields += ((field, "i8", (count,)) for field in ("matrices", "rows", "columns"))
         fields += [("work", "u8", (count,)), ("small", "u8", (max(small, 1), count))]
-    return np.dtype(fields, align=True)
+    return fields
 
 
 def source(program: Program, dtype: str) -> str:
@@ -136,8 +161,16 @@ def source(program: Program, dtype: str) -> str:
     return "\n".join((HEADER, "", functions(program), *kernels(program, dtype))) + "\n"
 
 
+def packed_source(program: Program) -> str:
+    """Return the text of the module of a rule for slots or variables in few bits."""
+    return "\n".join((PACKED_HEADER, "", program.code, packed_kernel(program))) + "\n"
+
+
 HEADER = '#include "sums_gpu.h"'
+PACKED_HEADER = '#include "packed_gpu.h"'
 """Files that the text of a module includes."""
+PACKED_THREADS = 256
+"""Threads of a block: `kPackedThreads` of packed_gpu.h."""
 
 
 SQUARES = '#include "squares_gpu.h"\n#include "table_gpu.h"\n'
@@ -237,6 +270,12 @@ def kernels(program: Program, dtype: str) -> Iterator[str]:
     return _one_each(program, dtype) if is_elementwise(program) else _several(program, dtype)
 
 
+def packed_kernel(program: Program) -> str:
+    """Return the line that makes the kernel of `packed_name`; the functions come before it."""
+    counts = (len(program.slots), len(program.scalars), most_tensors(program, is_packed=True))
+    return f"DTOPT_PACKED_KERNEL({', '.join(map(str, (packed_name(program), program.name, *counts)))})"
+
+
 def _several(program: Program, dtype: str) -> Iterator[str]:
     every = {one.name: one for of_gradient in given(dtype) for one in launches(program, dtype, of_gradient)}
     for one in every.values():
@@ -260,7 +299,9 @@ def _one_each(program: Program, dtype: str) -> Iterator[str]:
 
 
 def sources(programs: Iterable[Program]) -> Iterator[str]:
-    """Yield the texts of all modules: of every rule, in every dtype, and of the squares."""
+    """Yield the texts of all modules: of every rule, in every dtype and in few bits, and of the squares."""
     for program in programs:
         yield from (source(program, dtype) for dtype in TYPES)
+        if takes_packed(program):
+            yield packed_source(program)
     yield SQUARES

@@ -60,21 +60,27 @@ class Gpus:
     def add(self, program: Program, dtype: str, image: bytes | str) -> None:
         """Add the module of a rule for variables of a dtype: PTX, or machine code of the GPU."""
         threads = cuda.shape(program, dtype).threads
-        numbers = (program.shapes[0], len(program.scalars), cuda.most_tensors(program), threads)
+        numbers = (program.shapes[0], len(program.scalars), cuda.most_tensors(program), threads, 0)
         for given in cuda.given(dtype) if cuda.takes_dense(program) else ():
             self._add(program.name, dtype, given, cuda.name(program, dtype, given), image, numbers)
             if not cuda.is_elementwise(program):
                 self._add_launches(program, dtype, given)
         if cuda.is_elementwise(program):
-            of_one = (*numbers[:2], 1, threads)
+            of_one = (*numbers[:2], 1, threads, 0)
             name = cuda.row_name(program, dtype)
             self._add(f"{program.name} rows", dtype, cuda.summed(dtype), name, image, of_one)
+
+    def add_packed(self, program: Program, image: bytes | str) -> None:
+        """Add the module of a rule for state in few bits."""
+        most = cuda.most_tensors(program, is_packed=True)
+        numbers = (len(program.slots), len(program.scalars), most, cuda.PACKED_THREADS, 1)
+        self._add(f"{program.name} packed", "float32", "float32", cuda.packed_name(program), image, numbers)
 
     def add_squares(self, image: bytes | str) -> None:
         """Add the module that adds up squares."""
         for dtype in cuda.TYPES:
-            self._add("squares", dtype, dtype, cuda.squares_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS))
-            self._add("table", dtype, dtype, cuda.table_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS))
+            self._add("squares", dtype, dtype, cuda.squares_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS, 0))
+            self._add("table", dtype, dtype, cuda.table_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS, 0))
 
     def _add_launches(self, program: Program, dtype: str, given: str) -> None:
         launches, passes = [*cuda.launches(program, dtype, given)], cuda.passes(program)
@@ -126,6 +132,13 @@ def why_not(program: Program, dtype: str) -> str:
     if not is_on():
         return f"dtopt's kernels for GPUs have not been run on a device yet; {VARIABLE}=on uses them"
     return _why_no_module(cuda.source(program, dtype), lambda gpus, image: gpus.add(program, dtype, image))
+
+
+def why_not_packed(program: Program) -> str:
+    """Explain why no kernel updates variables with state in few bits; empty if one does. A missing one is compiled."""
+    if not cuda.takes_packed(program):
+        return "no kernel adds up powers of gradients for state in few bits"
+    return _why_no_module(cuda.packed_source(program), lambda gpus, image: gpus.add_packed(program, image))
 
 
 def why_no_squares() -> str:

@@ -119,6 +119,8 @@ class Execution:
         program = native.program_of(rule, item, slots)
         if program is None or not native.adds_up_on(item):
             return gpu.why_no_squares() or f"no kernel adds up rows on a mesh, where {item} is"
+        if slots.packing(item, program.slots) is not None:
+            return f"a launch updates all of {item}, which has state in few bits"
         if settings.accumulation.is_used:
             return "sums over several calls are kept whole on a GPU"
         if settings.averages.is_used:

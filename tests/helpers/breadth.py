@@ -13,6 +13,7 @@ import pytest
 
 def broad(*values: Any) -> Any:
     """Parameters that only broaden what the test's others show."""
+    assert not any(getattr(value, "__name__", "").startswith("test_") for value in values), "it decorates no test"
     return pytest.param(*values, marks=pytest.mark.breadth)
 
 

@@ -50,6 +50,19 @@ def emulated_path(*programs: Program, has_lanes: bool = False) -> Path:
     chosen = programs or (*PROGRAMS.values(), *SQUARED.values())
     kernels = itertools.chain(*(cuda.kernels(program, dtype) for program in chosen for dtype in cuda.TYPES))
     text = "\n".join((cuda.SQUARES, cuda.HEADER, *(cuda.functions(program) for program in chosen), *kernels, ""))
+    return _compiled_text(text, has_lanes)
+
+
+@cache
+def packed_path(*programs: Program) -> Path:
+    """The library of the kernels for state in few bits, of these programs or all built-in ones. The threads of a block
+    wait for each other, as they do on a GPU."""
+    chosen = programs or tuple(filter(cuda.takes_packed, KERNELS.values()))
+    code = (program.code for program in chosen)
+    return _compiled_text("\n".join((cuda.PACKED_HEADER, *code, *map(cuda.packed_kernel, chosen), "")), has_lanes=True)
+
+
+def _compiled_text(text: str, has_lanes: bool) -> Path:
     flags = ("-std=c++17", "-fPIC", "-w", "-O0", "-ffp-contract=off", f"-I{build.SOURCES}")
     if has_lanes:
         flags = ("-DDTOPT_HAS_LANES", f"-I{SOURCES}", *flags)
@@ -63,6 +76,15 @@ def modules(rule: Any) -> dict[Program, str]:
     """The programs of a rule, whatever the rank of a variable, each with its library."""
     programs = {program_for(rule, rank, each=each) for rank in range(5) for each in (False, True)}
     return {program: _module(program) for program in programs if program is not None}
+
+
+def add(gpus: Gpus, rule: Any) -> None:
+    """Hand the ops all kernels of a rule. One with options of its own is compiled, as a user's own rule is."""
+    for program, module in modules(rule).items():
+        for dtype in cuda.TYPES:
+            gpus.add(program, dtype, module)
+        if cuda.takes_packed(program):
+            gpus.add_packed(program, str(packed_path() if program.name in KERNELS else packed_path(program)))
 
 
 def _module(program: Program) -> str:
@@ -102,7 +124,7 @@ def compiled(name: str) -> Path:
     flags = ("-std=c++17", "-fPIC", "-O1", "-Wall", "-Werror", f"-I{build.SOURCES}")
     texts = [
         (SOURCES / f"{name}.cc").read_text(),
-        *map(build.text, ("box.h", "driver.h", "exchange.h", "launch.h", "squares.h", "sums.h", "table.h")),
+        *map(build.text, ("box.h", "driver.h", "exchange.h", "launch.h", "packed.h", "squares.h", "sums.h", "table.h")),
     ]
     recipe = Recipe(name, build.digest(*texts, *flags[:-1]), ((texts[0], ()),), flags, ("-ldl",))
     return compiling.compile_into(recipe, build.cached(recipe))

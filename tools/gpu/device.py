@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from optim.native import cuda, library
+from optim.native import library
 from optim.native.compiling import BuildError
 from tests.helpers import emulated_gpu
 from tests.test_optim.cases import ROWS, Case
@@ -51,9 +51,7 @@ class Device:
             yield
             return
         for rule in (*rules, *(case.make()._algorithm.updating_rule for case in cases)):
-            for program, module in emulated_gpu.modules(rule).items():
-                for dtype in cuda.TYPES:
-                    self._gpus.add(program, dtype, module)
+            emulated_gpu.add(self._gpus, rule)
         emulated_gpu.library("fake_cuda").fake_reset(12010, -1)
         replaced = Replaced()
         try:

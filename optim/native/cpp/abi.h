@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "packed.h"
+
 // In all of these `size` counts elements, T is the storage type of variables and slots, and "wide" the type in which
 // they are computed: float64 for float64, float32 for all others.
 
@@ -18,7 +20,7 @@ typedef void (*DtoptUpdate)(void* variable, const void* gradient, void* const* s
 // What a rule adds up over the whole variable, its rows or its columns, for its update, of a run of at most kTerms
 // elements, rows or columns. Sums of all of them are added to `sums`, in float64, always in the same order; sums of
 // columns to arrays behind the slots. Nothing else is changed. What slots and scalars are: see whole.h.
-constexpr int64_t kTerms = 2048;
+constexpr int64_t kTerms = kCodedAtOnce;
 typedef void (*DtoptSums)(const void* variable, const void* gradient, void* const* slots, const double* scalars,
                           double scale, double limit, double decay, int64_t size, double* sums);
 
@@ -38,16 +40,6 @@ typedef void (*DtoptConvert)(const void* from, void* to, int64_t size);
 // an array's elements from number `first` on, see arithmetic.h.
 typedef void (*DtoptRound)(const void* from, void* to, uint32_t key, uint32_t first, int64_t size);
 
-// A code book of 8 bits: the numbers that codes represent, by their bytes; and what turns a number into its code, by the
-// upper half of its bits. At most one border between codes is in each of these steps. The code is the upper half of the sum
-// of a step's number and of the lower half of the bits: see `steps` of optim/bits/codes.py.
-constexpr int32_t kFirstStep = 0x3400, kSteps = 0x3f80 - kFirstStep + 1;  // from 2^-23, below which all are zero, to 1
-struct DtoptBook {
-  float values[256];
-  uint32_t steps[2 * kSteps];  // of numbers without a sign, then of negative ones, which give 255 less the code
-  uint8_t flip;                // turns a code into a byte
-};
-
 // Between a block of at most kTerms numbers, and their codes with the scale of the block.
 typedef void (*DtoptUnpack)(const DtoptBook* book, const void* codes, const float* scale, float* to, int64_t size);
 typedef void (*DtoptPack)(const DtoptBook* book, const float* from, void* codes, float* scale, int64_t size);
@@ -55,8 +47,7 @@ typedef void (*DtoptPack)(const DtoptBook* book, const float* from, void* codes,
 // sum (wide) += values (T), or their squares, or their absolute values.
 typedef void (*DtoptAdd)(const void* values, void* sum, int64_t size);
 
-// How an array of a step on plain buffers is stored: as the step computes, in 8-bit codes, or in another type.
-enum DtoptStorage : int64_t { kAsComputed, kCodes, kBFloat16, kRandomBFloat16, kHalf };
+// How an array of a step on plain buffers is stored.
 struct DtoptStored {
   int64_t storage, element;  // and the bytes of an element
   const DtoptBook* book;     // of codes

@@ -59,6 +59,7 @@ class Driver {
   CuResult (*launch)(CuFunction function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
                      unsigned threads_z, unsigned shared_bytes, CuStream stream, void** arguments, void** more) = nullptr;
   CuResult (*copy)(CuAddress to, CuAddress from, size_t bytes, CuStream stream) = nullptr;
+  CuResult (*copy_in)(CuAddress to, const void* from, size_t bytes, CuStream stream) = nullptr;  // from the host
   CuResult (*copy_between)(CuAddress to, CuContext of_to, CuAddress from, CuContext of_from, size_t bytes,
                            CuStream stream) = nullptr;
   CuResult (*copy_rows)(const CuCopy* copy, CuStream stream) = nullptr;
@@ -84,6 +85,7 @@ class Driver {
                           find("cuCtxPopCurrent_v2", &driver->pop) && find("cuModuleLoadDataEx", &driver->load) &&
                           find("cuModuleGetFunction", &driver->function) && find("cuLaunchKernel", &driver->launch) &&
                           find("cuMemcpyDtoDAsync_v2", &driver->copy) && find("cuMemsetD8Async", &driver->fill) &&
+                          find("cuMemcpyHtoDAsync_v2", &driver->copy_in) &&
                           find("cuMemcpyPeerAsync", &driver->copy_between) &&
                           find("cuMemcpy3DPeerAsync", &driver->copy_rows) &&
                           find("cuStreamWaitEvent", &driver->wait_on_gpu) &&

@@ -13,7 +13,9 @@
 #define DTOPT_FN __device__ __forceinline__
 #define DTOPT_ARGUMENT const __grid_constant__
 
+typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
+typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uintptr_t;
@@ -343,13 +345,15 @@ DTOPT_FN void UpdateRows(const RowLaunch<T, S, K, N>& all) {
 }  // namespace
 
 #ifdef DTOPT_GPU
-#define DTOPT_EMULATED_CALL(kernel, threads, argument, ...)
+#define DTOPT_EMULATED_BY(...)
 #else
-#define DTOPT_EMULATED_CALL(kernel, threads, argument, ...)                                           \
+#define DTOPT_EMULATED_BY(run, kernel, threads, argument, ...)                                        \
   extern "C" __attribute__((visibility("default"))) void kernel##_emulated(const void* launch, unsigned blocks) { \
-    RunThreads(blocks, threads, [=] { __VA_ARGS__(*static_cast<const argument*>(launch)); });         \
+    run(blocks, threads, [=] { __VA_ARGS__(*static_cast<const argument*>(launch)); });                \
   }
 #endif
+#define DTOPT_EMULATED_CALL(...) DTOPT_EMULATED_BY(RunThreads, __VA_ARGS__)
+#define DTOPT_EMULATED_TOGETHER(...) DTOPT_EMULATED_BY(RunBlocks, __VA_ARGS__)  // threads of a block wait for each other
 #define DTOPT_EMULATED(kernel, threads, argument) DTOPT_EMULATED_CALL(kernel, threads, argument, kernel)
 
 // The kernel of a rule for variables of type T with gradients of type G.

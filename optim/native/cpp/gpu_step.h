@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "books.h"
 #include "driver.h"
 #include "exchange.h"
 #include "launch.h"
@@ -141,6 +142,40 @@ inline absl::Status OwnGpuBuffer(const Gpu& gpu, tensorflow::Var* variable) {
   *tensor = copy;
   return absl::OkStatus();
 }
+
+// The code books in the memory of GPUs: brought there at the first use on a stream, in whose order kernels read them.
+class BooksOnGpus {
+ public:
+  static BooksOnGpus& Get() { static auto* it = new BooksOnGpus; return *it; }
+
+  // Returns the copy of one of `Books`; null for null.
+  absl::Status Find(const Gpu& gpu, const DtoptBook* book, const DtoptBook** found) {
+    *found = nullptr;
+    if (book == nullptr) return absl::OkStatus();
+    std::lock_guard<std::mutex> lock(mutex_);
+    tensorflow::Tensor& copies = all_[gpu.stream];
+    if (copies.NumElements() == 0) TF_RETURN_IF_ERROR(Bring(gpu, &copies));
+    *found = static_cast<const DtoptBook*>(copies.data()) + (book - Books::First());
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status Bring(const Gpu& gpu, tensorflow::Tensor* to) {
+    constexpr int64_t kBytes = Books::kCount * sizeof(DtoptBook);
+    tensorflow::Tensor made;
+    TF_RETURN_IF_ERROR(NewOn(gpu, tensorflow::DT_UINT8, {kBytes}, "the code books of slots", &made));
+    const Driver& driver = Gpus::Get().driver();
+    const Current current(driver, gpu.stream);
+    if (!current.problem().empty()) return absl::InternalError(current.problem());
+    const CuResult result = driver.copy_in(reinterpret_cast<CuAddress>(made.data()), Books::First(), kBytes, gpu.stream);
+    if (result != 0) return absl::InternalError(driver.Text("copying code books", result));
+    *to = made;
+    return absl::OkStatus();
+  }
+
+  std::mutex mutex_;
+  std::map<CuStream, tensorflow::Tensor> all_;
+};
 
 // Launches the step of variables on one GPU whose gradients have one dtype.
 inline absl::Status LaunchOn(const Gpu& gpu, const GpuKernel& kernel, const std::vector<GpuVariable>& variables,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "driver.h"
+#include "packed.h"
 #include "squares.h"
 #include "sums.h"
 #include "table.h"
@@ -37,6 +38,7 @@ struct GpuKernel {
   int64_t small_slots = 0;
   std::vector<PassCounts> passes;
   std::vector<GpuVisit> visits;
+  bool is_packed = false;  // whether arrays may be stored in few bits
 
   bool is_whole() const { return !visits.empty(); }
 };
@@ -55,6 +57,10 @@ struct GpuVariable {
   const int64_t* table = nullptr;
   int64_t given = kAllRows, columns = 0;
   std::vector<const void*> powers;  // the sums of powers that the rule needs of each
+  // Of a kernel with arrays in few bits, as `PackedLaunch` of packed_gpu.h has it.
+  DtoptStorage of_gradient = kAsComputed;
+  std::vector<float*> scales;
+  std::vector<uint32_t> keys;
 };
 
 // How much memory, in float64, the sums of a variable take.
@@ -73,10 +79,13 @@ struct GpuNumbers {
   bool overwrites = false;
   const double* control = nullptr;  // in device memory, see gpu.h; null: none
   bool are_places = false;          // whether the scales of variables are places in it
+  // Of a kernel with arrays in few bits: how each slot, then the variable, is stored, and the slots' code books on the GPU.
+  std::vector<DtoptStorage> storages;
+  std::vector<const DtoptBook*> books;
 };
 
-// The argument of a kernel, `Launch` of gpu.h or `WholeLaunch` of sums_gpu.h, of which only the numbers of slots, scalars
-// and tensors are known here.
+// The argument of a kernel, `Launch` of gpu.h, `WholeLaunch` of sums_gpu.h or `PackedLaunch` of packed_gpu.h, of which only the
+// numbers of slots, scalars and tensors are known here.
 class GpuArgument {
  public:
   explicit GpuArgument(const GpuKernel& kernel)
@@ -97,6 +106,14 @@ class GpuArgument {
     grid_ = std::exchange(at, at + (kernel.is_whole() ? 8 * tensors_ * kGridNumbers : 0));
     work_ = std::exchange(at, at + (kernel.is_whole() ? 8 * tensors_ : 0));
     small_ = std::exchange(at, at + (kernel.is_whole() ? 8 * tensors_ * std::max<int64_t>(kernel.small_slots, 1) : 0));
+    if (kernel.is_packed) {
+      const int64_t slots = std::max<int64_t>(kernel.slots, 1);
+      storage_ = std::exchange(at, at + 4 * (kernel.slots + 1));
+      given_ = std::exchange(at, (at + 4 * tensors_ + 7) / 8 * 8);
+      book_ = std::exchange(at, at + 8 * slots);
+      scales_ = std::exchange(at, at + 8 * tensors_ * slots);
+      key_ = std::exchange(at, (at + 4 * tensors_ * (kernel.slots + 1) + 7) / 8 * 8);
+    }
     bytes_.resize(at);
   }
 
@@ -111,6 +128,9 @@ class GpuArgument {
     Put(32, numbers.average_weight);
     Put(40, numbers.value_weight);
     for (int64_t k = 0; k < kernel_.scalars; ++k) Put(kScalars + 8 * k, numbers.scalars[k]);
+    if (!kernel_.is_packed) return;
+    for (int64_t k = 0; k <= kernel_.slots; ++k) Put<int32_t>(storage_ + 4 * k, numbers.storages[k]);
+    for (int64_t k = 0; k < kernel_.slots; ++k) Put(book_ + 8 * k, numbers.books[k]);
   }
 
   // Whether a variable still fits: as one more, and with its blocks, which an int counts.
@@ -137,6 +157,11 @@ class GpuArgument {
       for (int64_t k = 0; k < kernel_.small_slots; ++k) {
         Put(small_ + 8 * (k * tensors_ + count_), of.slots[kernel_.slots + k]);
       }
+    }
+    if (kernel_.is_packed) {
+      Put<int32_t>(given_ + 4 * count_, of.of_gradient);
+      for (int64_t k = 0; k < kernel_.slots; ++k) Put(scales_ + 8 * (k * tensors_ + count_), of.scales[k]);
+      for (int64_t k = 0; k <= kernel_.slots; ++k) Put(key_ + 4 * (k * tensors_ + count_), of.keys[k]);
     }
     for (size_t k = 0; k < visits_.size(); ++k) firsts_[k].push_back(firsts_[k].back() + Blocks(visits_[k], of));
     Put<int32_t>(0, ++count_);
@@ -171,8 +196,8 @@ class GpuArgument {
   static constexpr int64_t kScalars = 48;     // where they begin
   static constexpr int64_t kGridNumbers = 3;  // matrices, rows and columns
 
-  static int64_t Blocks(const GpuVisit& visit, const GpuVariable& of) {
-    if (visit.visit == kUpdateElements) return DividedUp(of.size, kGpuBlock);
+  int64_t Blocks(const GpuVisit& visit, const GpuVariable& of) const {
+    if (visit.visit == kUpdateElements) return DividedUp(of.size, kernel_.is_packed ? kCodedAtOnce : kGpuBlock);
     return DividedUp(ThreadsOf(visit.visit, visit.pass, of.grid), kSumsThreads);
   }
 
@@ -186,6 +211,7 @@ class GpuArgument {
   std::vector<GpuVisit> visits_;
   std::vector<std::vector<int32_t>> firsts_;  // by launch: the first block of each variable, and the number of all
   int64_t first_, size_, gradient_, variable_, average_, rounding_, slots_, scale_, decay_, grid_, work_, small_;
+  int64_t storage_, given_, book_, scales_, key_;
   int64_t count_ = 0;
   std::vector<char> bytes_;
 };

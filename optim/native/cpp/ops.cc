@@ -324,13 +324,14 @@ __attribute__((visibility("default"), used)) const char* DtoptOpenGpus(const cha
 __attribute__((visibility("default"), used)) void DtoptCloseGpus() { dtopt::Gpus::Get().Close(); }
 
 // Called through ctypes: takes the module of a rule's kernels, for a dtype of variables and one of gradients. image: PTX, or
-// machine code, of so many bytes. numbers: how many slots, scalars and variables of one launch there are, and threads of a
-// block.
+// machine code, of so many bytes. numbers: how many slots, scalars and variables of one launch there are, threads of a block,
+// and whether arrays may be stored in few bits.
 __attribute__((visibility("default"), used)) void DtoptAddGpuKernel(const char* rule, int64_t dtype, int64_t given,
                                                                      const char* name, const char* image, int64_t bytes,
                                                                      const int64_t* numbers) {
   dtopt::Gpus::Get().Add(rule, static_cast<tensorflow::DataType>(dtype), static_cast<tensorflow::DataType>(given),
-                         {name, nullptr, numbers[0], numbers[1], numbers[2], numbers[3]}, std::string(image, bytes));
+                         {name, nullptr, numbers[0], numbers[1], numbers[2], numbers[3], 0, {}, {}, numbers[4] != 0},
+                         std::string(image, bytes));
 }
 
 // Called through ctypes: takes what else there is to know of such a module, if its rule adds up. passes: how many there

@@ -1,45 +1,24 @@
-// State in few bits: the code books, which Python gives, and the numbers of stochastic rounding.
+// State in few bits: which slots are codes, and the numbers of stochastic rounding.
 
 #ifndef DTOPT_PACKING_H_
 #define DTOPT_PACKING_H_
 
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "books.h"
 #include "groups.h"
 #include "pieces.h"
 
 namespace dtopt {
-
-// By type of the codes: of any numbers, and of such that are not negative.
-class Books {
- public:
-  static const DtoptBook* Of(tensorflow::DataType dtype) {
-    return dtype == tensorflow::DT_INT8 ? &all()[0] : dtype == tensorflow::DT_UINT8 ? &all()[1] : nullptr;
-  }
-
-  // values: in ascending order.
-  static void Set(bool is_signed, const float* values, const uint32_t* steps) {
-    DtoptBook& book = all()[is_signed ? 0 : 1];
-    book.flip = is_signed ? 0x80 : 0;
-    for (int code = 0; code < 256; ++code) book.values[code ^ book.flip] = values[code];
-    std::memcpy(book.steps, steps, sizeof book.steps);
-  }
-
- private:
-  static DtoptBook* all() { static auto* it = new DtoptBook[2](); return it; }
-};
-
-inline const DtoptBook* BookOf(tensorflow::DataType dtype) { return Books::Of(dtype); }
 
 // How many of a variable's first slots are codes. Behind all slots are the scales of each of these.
 inline int64_t CodedSlots(const Group& group, int64_t slots) {
   const size_t count = group.variables.size();
   int64_t coded = 0;
   for (size_t k = 0; k < static_cast<size_t>(slots) && k * count < group.slots.size(); ++k) {
-    coded += BookOf(group.slots[k * count]->tensor()->dtype()) != nullptr;
+    coded += Books::Of(group.slots[k * count]->tensor()->dtype()) != nullptr;
   }
   return coded;
 }

@@ -75,6 +75,12 @@ struct Packing {
   int64_t element = 0;             // bytes
 
   bool IsStoredWide() const { return book == nullptr && basics == nullptr; }
+  DtoptStorage storage() const {
+    if (book != nullptr) return kCodes;
+    if (basics == nullptr) return kAsComputed;
+    const bool is_half = basics->round == nullptr;
+    return is_half ? kHalf : is_random ? kRandomBFloat16 : kBFloat16;
+  }
 };
 
 // What one step does with all shards.

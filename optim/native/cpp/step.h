@@ -10,6 +10,7 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -176,7 +177,7 @@ class Stepper {
     TF_RETURN_IF_ERROR(Check(gradients, group, packing.is_used));
     const auto is_active = [&](size_t i) { return numbers.active.empty() || numbers.active[i]; };
     const size_t count = group.variables.size();
-    const bool is_launched = IsLaunched(group, gradients);
+    const bool is_launched = IsLaunched(group, gradients, packing.is_used);
     if (!is_launched) TF_RETURN_IF_ERROR(CheckIsOnHost(group, numbers));
     for (const auto* list : {&group.variables, &group.slots, &group.averages, &group.roundings}) {
       for (size_t k = 0; k < list->size(); ++k) {
@@ -185,7 +186,7 @@ class Stepper {
         TF_RETURN_IF_ERROR(is_launched ? OwnGpuBuffer(*group.gpus[k % count], variable) : OwnBuffer(variable));
       }
     }
-    if (is_launched) return Launch(group, gradients, numbers);
+    if (is_launched) return Launch(group, gradients, numbers, packing);
     const auto& options = numbers.options;
     const DtoptUpdate update = packing.is_used ? wide_update_ : update_;
     const Step step{update, basics_[dtype_], options[0], options[1], options[2], numbers.overwrite, coding_};
@@ -193,7 +194,7 @@ class Stepper {
     std::vector<int64_t> sizes(count);
     for (size_t i = 0; i < count; ++i) {
       if (is_active(i)) Open(gradients[i], group, i, numbers, &pieces[i]);
-      if (packing.is_used && is_active(i)) OpenPackings(group, i, packing, &pieces[i]);
+      if (packing.is_used && is_active(i)) pieces[i].packings = PackingsOf(group, i, packing);
       sizes[i] = pieces[i].size;
     }
     std::vector<Whole> wholes;
@@ -224,12 +225,12 @@ class Stepper {
   }
 
   // Whether kernels are launched for a step, instead of functions called on the host's memory.
-  bool IsLaunched(const Group& group, const std::vector<Gradient>& gradients) const {
+  bool IsLaunched(const Group& group, const std::vector<Gradient>& gradients, bool is_packed) const {
     bool is_plain = group.others.empty();
     for (size_t i = 0; i < gradients.size() && is_plain; ++i) {
       const bool is_known = (gradients[i].IsDense() && powers_ == 0) || gradients[i].table != nullptr;
       is_plain = is_known && (group.IsWhole(i) || gradients[i].table == nullptr) && group.gpus[i] != nullptr &&
-                 KernelOf(gradients[i]) != nullptr;
+                 KernelOf(gradients[i], is_packed) != nullptr;
     }
     return is_plain && !gradients.empty();
   }
@@ -246,25 +247,30 @@ class Stepper {
     return absl::OkStatus();
   }
 
-  const GpuKernel* KernelOf(const Gradient& gradient) const {
+  // That of state in few bits is for all dtypes of variables and gradients.
+  const GpuKernel* KernelOf(const Gradient& gradient, bool is_packed) const {
     const std::string of_rows = gradient.table == nullptr ? "" : " rows";
+    if (is_packed) return Gpus::Get().Find(absl::StrCat(rule_, " packed", of_rows), tensorflow::DT_FLOAT, tensorflow::DT_FLOAT);
     return Gpus::Get().Find(rule_ + of_rows, dtype_, gradient.values->dtype());
   }
 
   // Launches a step, as often as there are GPUs and dtypes of gradients, and brings parts of shards to the other GPUs that
   // have these.
-  absl::Status Launch(const Group& group, const std::vector<Gradient>& gradients, const Numbers& numbers) const {
+  absl::Status Launch(const Group& group, const std::vector<Gradient>& gradients, const Numbers& numbers,
+                      const PackingNumbers& packing) const {
     const GpuNumbers shared = Shared(group, numbers);
-    std::map<std::pair<const Gpu*, const GpuKernel*>, std::pair<GpuNumbers, std::vector<GpuVariable>>> launches;
+    using Key = std::tuple<const Gpu*, const GpuKernel*, std::vector<DtoptStorage>>;
+    std::map<Key, std::pair<GpuNumbers, std::vector<GpuVariable>>> launches;
     for (size_t i = 0; i < group.variables.size(); ++i) {
       if (!numbers.active.empty() && !numbers.active[i]) continue;
       const Gpu& gpu = *group.gpus[i];
-      const GpuKernel& kernel = *KernelOf(gradients[i]);
+      const GpuKernel& kernel = *KernelOf(gradients[i], packing.is_used);
       GpuNumbers of_gpu = shared;
       if (!numbers.controls.empty()) of_gpu.control = static_cast<const double*>(numbers.controls[i]->data());
       GpuVariable of = OnGpu(group, gradients[i], numbers, i);
+      if (packing.is_used) TF_RETURN_IF_ERROR(PackOnGpu(group, gradients[i], packing, i, &of_gpu, &of));
       if (group.IsWhole(i) || group.boxes[i].levels.empty()) {
-        auto& launch = launches[{&gpu, &kernel}];
+        auto& launch = launches[{&gpu, &kernel, of_gpu.storages}];
         launch.first = of_gpu;
         launch.second.push_back(std::move(of));
       } else {
@@ -274,7 +280,7 @@ class Stepper {
       }
     }
     for (const auto& [where, launch] : launches) {
-      TF_RETURN_IF_ERROR(LaunchOn(*where.first, *where.second, launch.second, launch.first));
+      TF_RETURN_IF_ERROR(LaunchOn(*std::get<0>(where), *std::get<1>(where), launch.second, launch.first));
     }
     return BringToReplicas(group, numbers);
   }
@@ -319,6 +325,20 @@ class Stepper {
       for (size_t k = 0; k < powers_; ++k) of.powers.push_back(data(*gradient.powers, k * gradient.values->NumElements()));
     }
     return of;
+  }
+
+  // How the arrays of variable i are stored: what all variables of a launch share, and what is its own.
+  absl::Status PackOnGpu(const Group& group, const Gradient& gradient, const PackingNumbers& numbers, size_t i,
+                         GpuNumbers* shared, GpuVariable* of) const {
+    for (const Packing& packing : PackingsOf(group, i, numbers)) {
+      shared->storages.push_back(packing.storage());
+      shared->books.emplace_back();
+      TF_RETURN_IF_ERROR(BooksOnGpus::Get().Find(*group.gpus[i], packing.book, &shared->books.back()));
+      of->scales.push_back(packing.scales);
+      of->keys.push_back(packing.key);
+    }
+    of->of_gradient = PackingOf(*gradient.values, false, 0).storage();
+    return absl::OkStatus();
   }
 
   absl::Status BringToReplicas(const Group& group, const Numbers& numbers) const {
@@ -408,7 +428,7 @@ class Stepper {
         if (!slot->is_initialized || !tensor.IsInitialized()) {
           return absl::FailedPreconditionError(absl::StrCat("a slot of variable ", i, " is uninitialized"));
         }
-        const bool is_scale = k >= slots_, is_coded = !is_scale && BookOf(tensor.dtype()) != nullptr;
+        const bool is_scale = k >= slots_, is_coded = !is_scale && Books::Of(tensor.dtype()) != nullptr;
         const Basics* stored = basics_[tensor.dtype()];
         const bool is_known = is_scale ? tensor.dtype() == tensorflow::DT_FLOAT
                                        : is_coded || (stored != nullptr && stored->wide == sizeof(float));
@@ -422,25 +442,28 @@ class Stepper {
     return absl::OkStatus();
   }
 
-  void OpenPackings(const Group& group, size_t i, const PackingNumbers& numbers, Piece* piece) const {
+  Packing PackingOf(const Tensor& tensor, bool is_random, uint32_t key) const {
+    Packing packing;
+    packing.book = Books::Of(tensor.dtype());
+    packing.element = tensorflow::DataTypeSize(tensor.dtype());
+    if (packing.book == nullptr && tensor.dtype() != tensorflow::DT_FLOAT) packing.basics = basics_[tensor.dtype()];
+    packing.is_random = is_random && tensor.dtype() == tensorflow::DT_BFLOAT16;
+    packing.key = key;
+    return packing;
+  }
+
+  // Of the slots of variable i, then of the variable.
+  std::vector<Packing> PackingsOf(const Group& group, size_t i, const PackingNumbers& numbers) const {
     const size_t count = group.variables.size();
-    const auto packing_of = [&](const Tensor& tensor, bool is_random, uint32_t key) {
-      Packing packing;
-      packing.book = BookOf(tensor.dtype());
-      packing.element = tensorflow::DataTypeSize(tensor.dtype());
-      if (packing.book == nullptr && tensor.dtype() != tensorflow::DT_FLOAT) packing.basics = basics_[tensor.dtype()];
-      packing.is_random = is_random && tensor.dtype() == tensorflow::DT_BFLOAT16;
-      packing.key = key;
-      return packing;
-    };
+    std::vector<Packing> packings;
     int64_t next = slots_;
     for (int64_t k = 0; k < slots_; ++k) {
-      piece->packings.push_back(packing_of(*group.slots[k * count + i]->tensor(), numbers.is_random, numbers.Key(i, k)));
-      if (piece->packings.back().book == nullptr) continue;
-      piece->packings.back().scales = group.slots[next++ * count + i]->tensor()->flat<float>().data();
+      packings.push_back(PackingOf(*group.slots[k * count + i]->tensor(), numbers.is_random, numbers.Key(i, k)));
+      if (packings.back().book == nullptr) continue;
+      packings.back().scales = group.slots[next++ * count + i]->tensor()->flat<float>().data();
     }
-    const Tensor& variable = *group.variables[i]->tensor();
-    piece->packings.push_back(packing_of(variable, numbers.rounds_variables, numbers.Key(i, slots_)));
+    packings.push_back(PackingOf(*group.variables[i]->tensor(), numbers.rounds_variables, numbers.Key(i, slots_)));
+    return packings;
   }
 
   absl::Status CheckType(Var* variable, const char* what, int64_t i) const {

@@ -236,6 +236,14 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
   return 0;
 }
 
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void*) {
+  Record("copy from the host");
+  Check(!contexts.empty(), "a copy without a context");
+  Works(0.5);
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return 0;
+}
+
 int cuMemcpyPeerAsync(uint64_t to, void* of_to, uint64_t from, void* of_from, size_t bytes, void* stream) {
   Check(of_to == ContextOf(stream), "memory is fetched on a stream of another context");
   Fetches(stream, StreamOf(of_from));

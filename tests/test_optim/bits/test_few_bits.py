@@ -10,50 +10,12 @@ import tensorflow as tf
 
 import optim
 from optim.bits import codes, noise
-from tests.helpers.breadth import broad
 from tests.helpers.dtensor_asserts import value_of
 from tests.test_optim.bits import few_bits_reference as reference
-from tests.test_optim.support import put, stepper, variable
+from tests.test_optim.bits.few_bits_cases import OPTIONS, RULES, assert_same, bits_of, executor_of, gradients_of, train
 
 MODES = ("portable", "function", "native", "native_function")
-SHAPES = {"kernel": (70, 100), "bias": (7,), "table": (3, 13, 1100)}
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, 1e-45, 1.0, -1.5], np.float32)
-
-
-def gradients_of(seed: int) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
-    return {name: random.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
-
-
-def _executor(mode: str) -> str:
-    return "portable" if mode in ("portable", "function") else "auto"
-
-
-def train(optimizer: Any, mode: str, dtype: Any = tf.float32, steps: int = 4, places: Any = None) -> dict[str, Any]:
-    """Variables after some steps with the gradients of `_values`, on no mesh or in `places`."""
-    places = places or {}
-    variables = {name: variable(v, places.get(name), name, dtype) for name, v in gradients_of(0).items()}
-    optimizer.build(list(variables.values()))
-    step = stepper(optimizer, mode)
-    for call in range(steps):
-        gradients = gradients_of(1 + call)
-        step([(put(gradients[name], places.get(name), dtype), var) for name, var in variables.items()])
-    return variables
-
-
-def bits_of(optimizer: Any, variables: dict[str, Any]) -> dict[str, np.ndarray]:
-    """All that a step leaves: variables, and slots by name and variable."""
-    found = {name: value_of(var) for name, var in variables.items()}
-    for slot, index, var in optimizer._state.slots.items():
-        found[f"{slot}/{list(variables)[index]}"] = value_of(var)
-    return {name: np.asarray(value) for name, value in found.items()}
-
-
-def assert_same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
-    assert found.keys() == wanted.keys()
-    for name, value in found.items():
-        assert value.dtype == wanted[name].dtype
-        np.testing.assert_array_equal(value, wanted[name], err_msg=name)
 
 
 # Codes.
@@ -183,36 +145,10 @@ def test_steps_follow_the_reference(name: str, slot_dtype: str) -> None:
             np.testing.assert_allclose(optimizer.get_slot(var, f"{slot}_scale"), stored.scales, rtol=1e-6)
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "bfloat16": {"slot_dtype": "bfloat16", "rounding_seed": 11},
-    "int8": {"slot_dtype": "int8"},
-    "low bfloat16": {"slot_dtype": "bfloat16", "dtype": tf.bfloat16},
-    "low int8": {"slot_dtype": "int8", "dtype": tf.bfloat16},
-    "half int8": {"slot_dtype": "int8", "dtype": tf.float16},
-    "half bfloat16": {"slot_dtype": "bfloat16", "dtype": tf.float16, "weight_decay": 0.01},
-    "rounds": {"stochastic_rounding": True, "dtype": tf.bfloat16},
-    "rounds int8": {"stochastic_rounding": True, "slot_dtype": "int8", "dtype": tf.bfloat16},
-    "copies int8": {"master_copies": True, "slot_dtype": "int8", "dtype": tf.bfloat16},
-    "copies bfloat16": {"master_copies": True, "slot_dtype": "bfloat16", "dtype": tf.float16},
-    "all int8": {"slot_dtype": "int8", "use_ema": True, "weight_decay": 0.1, "clipvalue": 0.25, "amsgrad": True},
-    "all bfloat16": {
-        "slot_dtype": "bfloat16",
-        "stochastic_rounding": True,
-        "dtype": tf.bfloat16,
-        "use_ema": True,
-        "weight_decay": 0.1,
-        "clipvalue": 0.25,
-        "gradient_accumulation_steps": 2,
-        "loss_scale": 4.0,
-    },
-    "accumulated int8": {"slot_dtype": "int8", "gradient_accumulation_steps": 2, "loss_scale": "dynamic"},
-}
-
-
 def _run(options: dict[str, Any], mode: str) -> dict[str, np.ndarray]:
     options = dict(options)
     dtype = options.pop("dtype", tf.float32)
-    optimizer = optim.Adam(0.01, executor=_executor(mode), **options)
+    optimizer = optim.Adam(0.01, executor=executor_of(mode), **options)
     variables = train(optimizer, mode, dtype)
     if mode in ("native", "native_function"):
         assert set(optimizer.executor_report().kernels.values()) == {"native"}
@@ -251,20 +187,17 @@ def test_the_kernel_encodes_all_decades_and_borders(is_signed: bool, mode: str) 
     np.testing.assert_array_equal(optimizer.get_slot(weights, f"{slot}_scale"), wanted[1])
 
 
-@broad
+@pytest.mark.breadth
 @pytest.mark.parametrize("mode", ["native", "native_function"])
 @pytest.mark.parametrize("slot_dtype", ["bfloat16", "int8"])
 @pytest.mark.parametrize(
     "make",
-    [
-        *(optim.AdamW, optim.Adamax, optim.Nadam, optim.Lion, optim.Adadelta, optim.Adan, optim.AdaBelief, optim.Yogi),
-        *(optim.RectifiedAdam, optim.ProximalAdagrad, optim.ScheduleFreeAdamW, optim.Adagrad),
-    ],
+    RULES,
     ids=lambda made: made.__name__,
 )
 def test_other_rules_give_the_same_bits(make: Any, slot_dtype: str, mode: str) -> None:
     found = []
-    for executor, how in ((_executor(mode), mode), ("portable", "portable")):
+    for executor, how in ((executor_of(mode), mode), ("portable", "portable")):
         optimizer = make(0.01, slot_dtype=slot_dtype, executor=executor)
         found.append(bits_of(optimizer, train(optimizer, how)))
     assert_same(*found)

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 import optim
 from optim.errors import HyperparameterError, MismatchError, UnsupportedError
-from tests.helpers.breadth import broad
 from tests.helpers.dtensor_asserts import value_of
 from tests.test_optim.bits.test_few_bits import assert_same, bits_of, gradients_of, train
 from tests.test_optim.cases import marked
@@ -285,7 +284,7 @@ def test_the_loss_is_that_of_float32(slot_dtype: str, mode: str) -> None:
     assert abs(np.log(found / whole)) < max(abs(np.log(near / whole)), 0.2)
 
 
-@broad
+@pytest.mark.breadth
 @pytest.mark.parametrize("mode", ["native"])
 def test_bfloat16_variables_learn_like_their_copies(mode: str) -> None:
     losses = {}

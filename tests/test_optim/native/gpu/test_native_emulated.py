@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from optim.native import cuda
 from optim.native.gpu import Gpus
 from tests.helpers import emulated_gpu
 from tests.test_optim.cases import ROWS, WHOLE, Case, is_one_of_few, marked
@@ -17,15 +16,6 @@ from tests.test_optim.support import dense_gradients, start_values, trained
 
 CASES = [case for case in ROWS if case.optimizer not in WHOLE or case.has_sums or case.optimizer == "Muon"]
 STEPS = 3
-
-
-def _add(gpus: Gpus, case: Case) -> None:
-    """The rule of a case; one whose options are part of it is compiled, as a user's own rule is."""
-    found = emulated_gpu.modules(case.make()._algorithm.updating_rule)
-    assert found
-    for program, module in found.items():
-        for dtype in cuda.TYPES:
-            gpus.add(program, dtype, module)
 
 
 def _trained(case: Case, dtype: str, in_function: bool, **more: Any) -> list[np.ndarray]:
@@ -38,7 +28,7 @@ def _assert_same(
 ) -> None:
     expected = _trained(case, dtype, in_function, **more)
     assert "launch" not in emulated_gpu.driver_calls()
-    _add(gpus, case)
+    emulated_gpu.add(gpus, case.make()._algorithm.updating_rule)
     launching()
     launched = _trained(case, dtype, in_function, **more)
     calls = case.arguments.get("gradient_accumulation_steps", 1)

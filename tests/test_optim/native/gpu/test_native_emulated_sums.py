@@ -90,9 +90,7 @@ def _trained(rule: Any, shapes: Sequence[Sequence[int]], dtype: str, steps: int 
 
 
 def _open(gpus: Gpus, rule: Any) -> None:
-    for program, module in emulated_gpu.modules(rule).items():
-        for dtype in cuda.TYPES:
-            gpus.add(program, dtype, module)
+    emulated_gpu.add(gpus, rule)
     gpus.open(str(emulated_gpu.compiled("fake_cuda")), is_test=True)
 
 

@@ -152,8 +152,7 @@ def test_rules_that_add_up_launch_in_functions(
     launching: Callable[[], None], gpus: Gpus, kind: Any, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of variables that each device has all of, as on CPUs."""
-    for program, module in emulated_gpu.modules(kind(0.05)._algorithm.updating_rule).items():
-        gpus.add(program, "float32", module)
+    emulated_gpu.add(gpus, kind(0.05)._algorithm.updating_rule)
     options = {"use_ema": True, "global_clipnorm": 0.5}
     expected, _ = _on_mesh(_mesh(count), True, kind, WHOLE, **options)
     launching()
