@@ -39,8 +39,8 @@ LATE = 0.1
 LEAST_LATE = 1e-2
 """Seconds below which a late element is noise of the read, on a busy machine."""
 
-FEWEST_LATE = 3
-"""Samples that must be late: one or two are so by chance, if other programs run."""
+FEWEST_SAMPLES = 3
+"""Samples that must show it: one or two are slow by chance, if other programs run."""
 
 
 def of_agreement(agreement: Agreement) -> str:
@@ -65,9 +65,13 @@ def of_samples(samples: Sequence[Sample], threads: int, took: str | None = None)
         return f"its samples used {median(used):.1f} CPUs, but it may use {threads}: its times are not comparable"
     known = [(sample.late or 0.0, sample.seconds * sample.steps) for sample in samples]
     late = [seconds / whole for seconds, whole in known if seconds > LEAST_LATE]
-    if len(late) >= FEWEST_LATE and 2 * len(late) > len(samples) and median(late) > LATE:
+    if _are_enough(late, samples) and median(late) > LATE:
         return f"its last element arrives after wait(), later by {median(late):.0%} of the time that was measured"
     return None
+
+
+def _are_enough(suspicious: Sequence[object], samples: Sequence[object]) -> bool:
+    return len(suspicious) >= FEWEST_SAMPLES and 2 * len(suspicious) > len(samples)
 
 
 def of_clock(spent: Sequence[tuple[float, float]], threads: int) -> str | None:
@@ -77,7 +81,7 @@ def of_clock(spent: Sequence[tuple[float, float]], threads: int) -> str | None:
       spent: for each sample the CPU time of the peer's processes and the time of its steps that it reports, in seconds.
     """
     excesses = [(cpu, reported) for cpu, reported in spent if cpu > MORE_THAN_SAID * threads * reported + UNTIMED]
-    if 2 * len(excesses) <= len(spent):
+    if not _are_enough(excesses, spent):
         return None
     cpu, reported = (median(column) for column in zip(*excesses, strict=True))
     return (
@@ -93,7 +97,7 @@ def of_wall(clocks: Sequence[tuple[float, float]]) -> str | None:
       clocks: seconds of each sample by the clock of another process, and by the peer's own.
     """
     excesses = [(seen, reported) for seen, reported in clocks if seen > MORE_THAN_TOLD * reported + ANSWERED]
-    if 2 * len(excesses) <= len(clocks):
+    if not _are_enough(excesses, clocks):
         return None
     seen, reported = (median(column) for column in zip(*excesses, strict=True))
     return (
