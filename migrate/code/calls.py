@@ -42,7 +42,7 @@ class Place:
 
 @dataclass
 class Outcome:
-    """The result for a call under one release: `made`, or the `error` that explains why it was not made."""
+    """The result for a call under one release: its `target`, or the `error` that prevents it."""
 
     name: str
     release: Release
@@ -81,7 +81,7 @@ def signature(name: str, old: Old | None, release: Release) -> Signature | None:
     return signatures.of(module, old.name, version, generation)
 
 
-def bind(arguments: Sequence[cst.Arg], known: Signature) -> Bound:
+def bind(arguments: Sequence[cst.Arg], constructor: Signature) -> Bound:
     """The arguments by name. Raises DoesNotFitError."""
     bound: Bound = {}
     for index, argument in enumerate(arguments):
@@ -91,30 +91,30 @@ def bind(arguments: Sequence[cst.Arg], known: Signature) -> Bound:
             )
         if argument.keyword is not None:
             name = argument.keyword.value
-        elif index < known.positional:
-            name = known.names[index]
+        elif index < constructor.positional:
+            name = constructor.names[index]
         else:
-            raise DoesNotFitError(f"it takes {known.positional} positional arguments, and {index + 1} are given")
-        if not known.takes(name):
+            raise DoesNotFitError(f"it takes {constructor.positional} positional arguments, and {index + 1} are given")
+        if not constructor.takes(name):
             raise DoesNotFitError(f"it had no argument {name}")
         bound[name] = index
     return bound
 
 
 def outcome(
-    name: str, call: cst.Call, release: Release, known: Signature | None, place: Place, module: cst.Module
+    name: str, call: cst.Call, release: Release, constructor: Signature | None, place: Place, module: cst.Module
 ) -> Outcome:
-    """The result for a call if the program is for this release. `known`: its class's constructor there."""
+    """The result for a call if the program is for this release. `constructor`: of its class there."""
     old = names.old_class(name)
-    result = Outcome(name, replace(release, addons=known.since) if known is not None else release)
+    result = Outcome(name, replace(release, addons=constructor.since) if constructor is not None else release)
     try:
-        if known is None:
+        if constructor is None:
             raise DoesNotFitError(f"{release} has no {name}")
-        result.bound = bind(call.args, known)
-        given = {key: facts.literal(call.args[index].value, module) for key, index in result.bound.items()}
-        _required(known, given)
-        given = {**_old_defaults(name, known), **given}
-        result.target = target_call(name, old, given, release, place)
+        result.bound = bind(call.args, constructor)
+        arguments = {key: facts.literal(call.args[index].value, module) for key, index in result.bound.items()}
+        _required(constructor, arguments)
+        arguments = {**_old_defaults(name, constructor), **arguments}
+        result.target = target_call(name, old, arguments, release, place)
     except DtoptError as error:
         result.error = error
     return result
@@ -127,11 +127,13 @@ def outcomes(
     fitting = releases_of(name, by_package)
     if name.startswith(f"{signatures.ADDONS}."):
         fitting = [r for r in fitting if signatures.has_addons(r.version)] or fitting
-    every = [outcome(name, call, r, known, place, module) for r in fitting for known in _constructors(name, r)]
+    every = [
+        outcome(name, call, r, constructor, place, module) for r in fitting for constructor in _constructors(name, r)
+    ]
     if all(isinstance(o.error, DoesNotFitError) for o in every) and name.startswith(f"{signatures.ADDONS}."):
         # Addons only warns of a TensorFlow that it does not know
-        more = signatures.of_addons(name.rpartition(".")[2], None)
-        every += [outcome(name, call, fitting[-1], known, place, module) for known in more]
+        constructors = signatures.of_addons(name.rpartition(".")[2], None)
+        every += [outcome(name, call, fitting[-1], constructor, place, module) for constructor in constructors]
     return [o for o in every if not isinstance(o.error, DoesNotFitError)] or every
 
 
@@ -142,42 +144,42 @@ def _constructors(name: str, release: Release) -> Sequence[Signature | None]:
     return [signature(name, names.old_class(name), release)]
 
 
-def _old_defaults(name: str, known: Signature) -> dict[str, Value]:
+def _old_defaults(name: str, constructor: Signature) -> dict[str, Value]:
     module, _, cls = name.rpartition(".")
     if module != signatures.ADDONS:
         return {}
     last = signatures.of_addons(cls, None)[0]
-    changed = {k: v for k, v in known.parameters if k in last.names and v != last.default(k)}
+    changed = {k: v for k, v in constructor.parameters if k in last.names and v != last.default(k)}
     return {key: Value.of(value) for key, value in changed.items() if value is not signatures.NOTHING}
 
 
-def _required(known: Signature, given: Mapping[str, Value]) -> None:
-    missing = [n for n, default in known.parameters if default is signatures.NOTHING and n not in given]
+def _required(constructor: Signature, arguments: Mapping[str, Value]) -> None:
+    missing = [n for n, default in constructor.parameters if default is signatures.NOTHING and n not in arguments]
     if missing:
         raise DoesNotFitError(f"it needs {', '.join(missing)}")
 
 
-def target_call(name: str, old: Old | None, given: Mapping[str, Value], release: Release, place: Place) -> Target:
+def target_call(name: str, old: Old | None, arguments: Mapping[str, Value], release: Release, place: Place) -> Target:
     """The target's call. Raises DtoptError if the target cannot have one."""
-    placed = {key: given[key] for key in MESH_ARGUMENTS if key in given}
-    given = {key: value for key, value in given.items() if key not in placed}
-    meaning = meanings.of(old, given, release) if old is not None else addons.meaning(name, given, release)
+    mesh_arguments = {key: arguments[key] for key in MESH_ARGUMENTS if key in arguments}
+    arguments = {key: value for key, value in arguments.items() if key not in mesh_arguments}
+    meaning = meanings.of(old, arguments, release) if old is not None else addons.meaning(name, arguments, release)
     generation = (old.generation if old else modules.ALONE[addons.ADDONS]) or release.generation
     rendered = targets.render(
         meaning, place.target, rate_is_set=place.rate_is_set, generation=generation, by_name=place.by_name
     )
     source = Source(meaning, generation, release.versions, place.schedule, place.has_embeddings)
-    for each in rendered:
-        each.reasons += differences.reasons(source, each.module)
-        if each.module == targets.OPTIM:
-            each.arguments.update(differences.keywords(source))
-    target = min(rendered, key=lambda each: len(each.reasons))
-    if placed and place.target != targets.OPTIM:
+    for candidate in rendered:
+        candidate.reasons += differences.reasons(source, candidate.module)
+        if candidate.module == targets.OPTIM:
+            candidate.arguments.update(differences.keywords(source))
+    target = min(rendered, key=lambda candidate: len(candidate.reasons))
+    if mesh_arguments and place.target != targets.OPTIM:
         raise UnsupportedError(
-            f"{', '.join(placed)} is of DTensor's optimizers, which optim has and Keras has no longer"
+            f"{', '.join(mesh_arguments)} is of DTensor's optimizers, which optim has and Keras has no longer"
         )
-    target.arguments.update(placed)
-    target.origin = {**target.origin, **{key: key for key in placed}}
+    target.arguments.update(mesh_arguments)
+    target.origin = {**target.origin, **{key: key for key in mesh_arguments}}
     return target
 
 
@@ -190,25 +192,25 @@ def package_of(name: str) -> str:
 
 
 def _takes(name: str, old: Old, node: cst.Call, release: Release) -> bool:
-    known = signature(name, old, release)
+    constructor = signature(name, old, release)
     try:
-        if known is not None:
-            bind(node.args, known)
+        if constructor is not None:
+            bind(node.args, constructor)
     except DoesNotFitError:
         return False
     except UnsupportedError:
         return True
-    return known is not None
+    return constructor is not None
 
 
 def narrowed(
-    every: Sequence[cst.Call], known: names.Names, releases: Mapping[str, Sequence[Release]]
+    calls: Sequence[cst.Call], module_names: names.Names, releases: Mapping[str, Sequence[Release]]
 ) -> dict[str, list[Release]]:
     """The releases that accept all calls in a program. One unknown argument excludes a release for the whole file."""
     left = {package: list(fitting) for package, fitting in releases.items()}
-    for node in every:
-        found = known.of(node.func)
-        name = next(iter(found)) if len(found) == 1 else ""
+    for node in calls:
+        canonical_names = module_names.of(node.func)
+        name = next(iter(canonical_names)) if len(canonical_names) == 1 else ""
         old = names.old_class(name)
         if old is None or old.generation is not None or old.package not in left:
             continue
@@ -254,8 +256,10 @@ def replacement(
         result = updated.with_changes(func=expression(callee), args=_closed(kept, updated.args))
         if wrapped is None:
             return result
-        more = [cst.Arg(cst.parse_expression(text)) for text in wrapped]
-        return cst.Call(expression(FOR_KERAS.get(callee.split(".")[0], "optim.for_keras")), [cst.Arg(result), *more])
+        keras_arguments = [cst.Arg(cst.parse_expression(text)) for text in wrapped]
+        return cst.Call(
+            expression(FOR_KERAS.get(callee.split(".")[0], "optim.for_keras")), [cst.Arg(result), *keras_arguments]
+        )
 
     return edit
 

@@ -89,11 +89,11 @@ class _Config:
     ignored: list[str] = field(default_factory=list)
 
 
-def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
+def of(old: Old, arguments: Mapping[str, Value], release: Release) -> Meaning:
     """Return the meaning of a call.
 
     Args:
-      given: the arguments by their old names.
+      arguments: by their old names.
 
     Raises:
       DtoptError: the target lacks it; the message explains why in the program's terms.
@@ -102,7 +102,7 @@ def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
     algorithm = algorithms.find(old.algorithm)
     if generation not in algorithm.generations:
         raise UnsupportedError(f"{release} has no {old.algorithm}")
-    config = _config(old, given, generation)
+    config = _config(old, arguments, generation)
     for key in [k for k, v in config.values.items() if k in FLAGS and not v.known]:
         _same_both_ways(config, key, (True, False), algorithm, generation, old, release)
     momentum = config.values.get("momentum")
@@ -111,13 +111,13 @@ def of(old: Old, given: Mapping[str, Value], release: Release) -> Meaning:
         _same_both_ways(config, "momentum", (0.0, FIRST_STAND_IN), algorithm, generation, old, release)
     values, reasons, notes, lazy = _evaluated(config, algorithm, generation, old, release)
     origin = {key: config.names[_source_key(key, config.names)] for key in values if _source_key(key, config.names)}
-    notes += [f"{name}={given[name].text} had no effect there and is removed" for name in config.ignored]
+    notes += [f"{name}={arguments[name].text} had no effect there and is removed" for name in config.ignored]
     return Meaning(algorithm.name, values, origin, tuple(reasons), tuple(notes), lazy)
 
 
-def _config(old: Old, given: Mapping[str, Value], generation: str) -> _Config:
+def _config(old: Old, arguments: Mapping[str, Value], generation: str) -> _Config:
     config = _Config()
-    for name, value in given.items():
+    for name, value in arguments.items():
         key = name
         if _is_ignored(name, old.algorithm, generation):
             config.ignored.append(name)
@@ -161,17 +161,17 @@ def _evaluated(
     if problem:
         raise UnsupportedError(problem)
     accumulated = _accumulated(full, config, versions)
-    found = keras_config.arguments(full, {}, algorithm, generation, versions, ())
+    translation = keras_config.arguments(full, {}, algorithm, generation, versions, ())
     values = {}
-    for key, number in found.values.items():
+    for key, number in translation.values.items():
         if key == "name" and "name" not in plain:
             continue
         source = _source_key(key, config.names)
-        given = config.values.get(source)
+        argument = config.values.get(source)
         if isinstance(number, float) and number in stand_ins:
             values[key] = config.values[stand_ins[number]]
-        elif given is not None and _is_given_as_text(given, key, number):
-            values[key] = given
+        elif argument is not None and _is_given_as_text(argument, key, number):
+            values[key] = argument
         else:
             values[key] = Value.of(number)
     doubts = []
@@ -179,9 +179,9 @@ def _evaluated(
         values[ACCUMULATED] = accumulated
         doubts = [] if versions.keras else [f"if it ran with Keras before 3.5, that {EARLY_ACCUMULATION}"]
     lazy = algorithm.lazy(full, generation) is not None
-    shown = (o for o in found.origins.values() if o.subject not in (keras_config.EXCLUDED, *LIMITS))
-    idle = [o.doubt for o in found.origins.values() if o.subject in LIMITS and o.doubt]
-    return values, [*claims.reasons(shown), *doubts], [*found.warnings, *idle], lazy
+    shown = (o for o in translation.origins.values() if o.subject not in (keras_config.EXCLUDED, *LIMITS))
+    idle = [o.doubt for o in translation.origins.values() if o.subject in LIMITS and o.doubt]
+    return values, [*claims.reasons(shown), *doubts], [*translation.warnings, *idle], lazy
 
 
 def _has(release: Release, generation: str) -> bool:
@@ -192,19 +192,19 @@ def _has(release: Release, generation: str) -> bool:
 
 def _accumulated(full: dict[str, Any], config: _Config, versions: Versions) -> Value | None:
     """Take the number of calls per step out of the config: unlike a checkpoint, a new start can do it."""
-    given = config.values.get(ACCUMULATED)
-    if given is None or (given.known and (given.literal or 1) <= 1):
+    steps = config.values.get(ACCUMULATED)
+    if steps is None or (steps.known and (steps.literal or 1) <= 1):
         return None
     if (versions.keras_number or (3, 5)) < (3, 5):
         raise UnsupportedError(f"with {ACCUMULATED} Keras before 3.5 {EARLY_ACCUMULATION}, and optim counts real steps")
     full.pop(ACCUMULATED)
-    return given
+    return steps
 
 
-def _is_given_as_text(given: Value, key: str, result: Any) -> bool:
-    if not given.known:
+def _is_given_as_text(argument: Value, key: str, result: Any) -> bool:
+    if not argument.known:
         return key in FLAGS
-    return given.literal is not None and bool(given.literal == result)
+    return argument.literal is not None and bool(argument.literal == result)
 
 
 def _plain(config: _Config) -> tuple[dict[str, Any], dict[float, str]]:
@@ -243,8 +243,8 @@ def _same_both_ways(
     results = []
     for case in cases:
         values = {**config.values, key: Value(config.values[key].text, case)}
-        found, *_ = _evaluated(_Config(values, config.names), algorithm, generation, old, release)
-        results.append({k: v.text for k, v in found.items() if k != key})
+        new_values, *_ = _evaluated(_Config(values, config.names), algorithm, generation, old, release)
+        results.append({k: v.text for k, v in new_values.items() if k != key})
     if results[0] != results[1]:
         changed = sorted(k for k in {*results[0], *results[1]} if results[0].get(k) != results[1].get(k))
         raise UnsupportedError(
@@ -253,14 +253,14 @@ def _same_both_ways(
         )
 
 
-def old_config(old: Old, given: Mapping[str, Value], release: Release) -> dict[str, Any]:
+def old_config(old: Old, arguments: Mapping[str, Value], release: Release) -> dict[str, Any]:
     """Return the optimizer's config as its release would have stored it, with defaults written out.
 
     Raises UnsupportedError if an argument is not a literal.
     """
     generation = old.generation or release.generation
     algorithm = algorithms.find(old.algorithm)
-    config = _config(old, given, generation)
+    config = _config(old, arguments, generation)
     open_ends = [f"{config.names[k]}={v.text}" for k, v in config.values.items() if not v.known and k != "name"]
     if open_ends:
         raise UnsupportedError(
@@ -271,10 +271,15 @@ def old_config(old: Old, given: Mapping[str, Value], release: Release) -> dict[s
     return keras_config.completed(plain, algorithm, generation)[0]
 
 
-def combined(meaning: Meaning, algorithm: str, more: Mapping[str, Value], origin: Mapping[str, str]) -> Meaning:
+def combined(
+    meaning: Meaning, algorithm: str, extra_arguments: Mapping[str, Value], origin: Mapping[str, str]
+) -> Meaning:
     """Return the meaning with another class and further arguments."""
     return replace(
-        meaning, algorithm=algorithm, arguments={**meaning.arguments, **more}, origin={**meaning.origin, **origin}
+        meaning,
+        algorithm=algorithm,
+        arguments={**meaning.arguments, **extra_arguments},
+        origin={**meaning.origin, **origin},
     )
 
 
