@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,17 +85,19 @@ def compiler() -> list[str]:
 def _compile(command: list[str], recipe: Recipe, path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
-        made = []
+        calls, objects = [], []
         for i, (source, flags) in enumerate(recipe.objects):
             file = Path(source)
             if "\n" in source:
                 file = folder / f"{i}.cc"
                 file.write_text(source, encoding="utf-8")
-            made.append(str(folder / f"{i}.o"))
-            own = [*recipe.flags, *flags]
-            _call([*command, *own, *_without_paths(own, folder), "-c", str(file), "-o", made[-1]])
+            objects.append(str(folder / f"{i}.o"))
+            flags = (*recipe.flags, *flags)
+            calls.append([*command, *flags, *_without_paths(flags, folder), "-c", str(file), "-o", objects[-1]])
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(_call, calls))
         library = folder / path.name
-        _call([*command, "-shared", *made, *recipe.link, "-o", str(library)])
+        _call([*command, "-shared", *objects, *recipe.link, "-o", str(library)])
         os.chmod(library, 0o755)  # whatever the umask: a file that others may write to is not loaded
         data = library.read_bytes()
         record = {"key": recipe.key, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
