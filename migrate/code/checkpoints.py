@@ -36,31 +36,31 @@ class Owner:
 
 def survey(paths: Sequence[str | os.PathLike[str]], folder: str, source: str | None = None) -> list[str]:
     """Return lines for the user: every checkpoint under a folder, its optimizer in the programs, and its command."""
-    release_hint = releases.given(source) if source else None
-    known: list[CodeHint] = []
+    release_hint = releases.parse_hint(source) if source else None
+    code_hints: list[CodeHint] = []
     for path in files.find(paths):
         try:
-            found_in = nesting.on_large_stack(partial(hints.hints_in, path, release_hint))
+            file_hints = nesting.on_large_stack(partial(hints.hints_in, path, release_hint))
         except DamagedFileError:
             continue
-        known += [hint for hint in found_in if isinstance(hint, CodeHint)]
-    found = [_owner(path, known) for path in _checkpoints(Path(folder))]
-    if not found:
+        code_hints += [hint for hint in file_hints if isinstance(hint, CodeHint)]
+    owners = [_owner(path, code_hints) for path in _checkpoints(Path(folder))]
+    if not owners:
         return [f"{folder}: no checkpoint under it"]
-    return [line for owner in found for line in owner.lines()]
+    return [line for owner in owners for line in owner.lines()]
 
 
 def writers(folder: str) -> list[str]:
     """Return the releases or generations that wrote the checkpoints under a folder, as `--from` takes them."""
-    found: dict[str, None] = {}
+    sources: dict[str, None] = {}
     for path in _checkpoints(Path(folder)):
         try:
             contents = convert.contents(str(path))
         except DtoptError:
             continue
         if contents is not None and (name := _writer(contents.versions, contents.generation)):
-            found[name] = None
-    return list(found)
+            sources[name] = None
+    return list(sources)
 
 
 def _writer(versions: Mapping[str, str], generation: str | None) -> str:
@@ -74,29 +74,29 @@ def _writer(versions: Mapping[str, str], generation: str | None) -> str:
 def _checkpoints(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise files.NoFilesError(f"{folder}: the folder does not exist")
-    found = []
+    paths = []
     for path in sorted(folder.rglob("*")):
         if path.name == "variables.index" and path.parent.name == "variables":
-            found.append(path.parent.parent)
+            paths.append(path.parent.parent)
         elif path.suffix in SUFFIXES:
-            found.append(path.with_suffix("") if path.suffix == ".index" else path)
+            paths.append(path.with_suffix("") if path.suffix == ".index" else path)
         elif path.name == "saved_model.pb" and not (path.parent / "variables" / "variables.index").exists():
             continue
-    return found
+    return paths
 
 
-def _owner(path: Path, known: Sequence[CodeHint]) -> Owner:
+def _owner(path: Path, code_hints: Sequence[CodeHint]) -> Owner:
     dest = f"{path.with_suffix('') if path.suffix else path}.slots"
     command = ["dtopt", "migrate", "checkpoint", str(path), dest]
     try:
         stored = convert.inspect(str(path)).stored_config
     except MissingHintError as error:
-        return _hinted(path, command, known, error)
+        return _hinted(path, command, code_hints, error)
     except DtoptError as error:
         return Owner(path, f"cannot be read: {error}")
     if not stored:
         return Owner(path, "contains no optimizer config", shlex.join(command))
-    same_class = [hint for hint in known if hint.optimizer_config["class_name"] == _class(stored)]
+    same_class = [hint for hint in code_hints if hint.optimizer_config["class_name"] == _class(stored)]
     if not same_class:
         return Owner(path, f"written by {_class(stored)}, which the programs do not make", shlex.join(command))
     nearest = min(same_class, key=lambda hint: len(_differences(stored["config"], hint.optimizer_config["config"])))
@@ -105,9 +105,9 @@ def _owner(path: Path, known: Sequence[CodeHint]) -> Owner:
     return Owner(path, f"written by the {_class(stored)} of {nearest.where}, {agrees}", shlex.join(command))
 
 
-def _hinted(path: Path, command: list[str], known: Sequence[CodeHint], error: MissingHintError) -> Owner:
+def _hinted(path: Path, command: list[str], code_hints: Sequence[CodeHint], error: MissingHintError) -> Owner:
     """Describe a checkpoint without config by the programs' only optimizer, if there is just one."""
-    different = {str(h.optimizer_config) + h.generation: h for h in known}
+    different = {str(h.optimizer_config) + h.generation: h for h in code_hints}
     if len(different) != 1:
         return Owner(path, f"does not name its optimizer, and the programs make {len(different)}: {error}")
     hint = next(iter(different.values()))

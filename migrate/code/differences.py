@@ -62,7 +62,7 @@ def keywords(source: Source) -> dict[str, Value]:
     if source.has_embeddings and algorithm is not None and repeated_rows.REPEATED not in arguments:
         before = _repeated(source, algorithm, source.generation)
         current = _repeated(source, algorithm, modules.GENERATION[modules.KERAS_3])
-        if (before or current) and _can_be_said(before, values):
+        if (before or current) and _can_be_reproduced(before, values):
             needed[repeated_rows.REPEATED] = list(before)
     return {key: Value.of(value) for key, value in needed.items()}
 
@@ -72,14 +72,16 @@ def _values(source: Source) -> dict[str, Any]:
     return {key: value.literal if value.known else 2.0 for key, value in source.meaning.arguments.items()}
 
 
-def _can_be_said(rows: Collection[str], values: Mapping[str, Any]) -> bool:
+def _can_be_reproduced(rows: Collection[str], values: Mapping[str, Any]) -> bool:
     """Whether `repeated_rows` can do it: Keras may compute the root of a negative number there."""
     return repeated_rows.SQUARE not in rows or not (values.get("centered") or values.get("epsilon") == 0)
 
 
 def _averages(source: Source, module: str) -> Iterator[str]:
     """Averages begin with the first step's result in Keras 3, and with the initial values elsewhere."""
-    before, now = (traits(each).averages_start for each in (source.generation, modules.BY_MODULE.get(module)))
+    before, now = (
+        traits(generation).averages_start for generation in (source.generation, modules.BY_MODULE.get(module))
+    )
     if _values(source).get("use_ema") and before != now and module != "optim":
         starts = {"first_step": "the first step's result", "initial": "the first values"}
         first, then = starts[before], starts[now]
@@ -103,12 +105,12 @@ def _passes_floats(generation: str | None) -> bool:
 
 
 def _row_differences(source: Source, module: str) -> Iterator[str]:
-    meaning, generation = source.meaning, modules.BY_MODULE.get(module)
+    meaning, target_generation = source.meaning, modules.BY_MODULE.get(module)
     algorithm = _algorithm(meaning)
     if algorithm is None:
         return
     values = _values(source)
-    keeps = generation is not None and algorithm.lazy(values, generation) is not None
+    keeps = target_generation is not None and algorithm.lazy(values, target_generation) is not None
     if meaning.lazy and not keeps:
         yield (
             "rows of embeddings without a gradient did not change there, and change now: exact with optim's"
@@ -116,11 +118,11 @@ def _row_differences(source: Source, module: str) -> Iterator[str]:
         )
     elif keeps and not meaning.lazy:
         yield "rows of embeddings without a gradient changed there, and do not change now: exact with optim"
-    before, now = (_repeated(source, algorithm, each) for each in (source.generation, generation))
-    is_written = module == "optim" and _can_be_said(before, values)
+    before, now = (_repeated(source, algorithm, generation) for generation in (source.generation, target_generation))
+    is_written = module == "optim" and _can_be_reproduced(before, values)
     if set(before) != set(now) and not is_written:
         then, there = (
-            f"{repeated_rows.words(each)} each of its gradients" if each else "adds them up" for each in (before, now)
+            f"{repeated_rows.words(rows)} each of its gradients" if rows else "adds them up" for rows in (before, now)
         )
         where = "if a batch has a row of an embedding several times"
         yield f"{where}, the old release {then}, and {module} {there}"
@@ -132,4 +134,4 @@ def _repeated(source: Source, algorithm: Algorithm, generation: str | None) -> t
 
 
 def _algorithm(meaning: Meaning) -> Algorithm | None:
-    return next((each for each in algorithms.ALGORITHMS if each.name == meaning.algorithm), None)
+    return next((algorithm for algorithm in algorithms.ALGORITHMS if algorithm.name == meaning.algorithm), None)

@@ -94,15 +94,15 @@ class Facts:
         return None
 
     def _kind_of_call(self, node: cst.Call) -> str | None:
-        found = self.names.of(node.func)
-        if found and all(map(makes_optimizer, found)):
+        canonical_names = self.names.of(node.func)
+        if canonical_names and all(map(makes_optimizer, canonical_names)):
             return OPTIMIZER
-        return MODEL if found and all(map(names.MODELS.match, found)) else None
+        return MODEL if canonical_names and all(map(names.MODELS.match, canonical_names)) else None
 
     def _kind_of_name(self, node: cst.Name | cst.Attribute, scope: Scope, depth: int) -> str | None:
-        found = self.names.of(node)
-        if found:
-            return CLASS if all(names.old_class(n) or names.is_foreign(n) for n in found) else None
+        canonical_names = self.names.of(node)
+        if canonical_names:
+            return CLASS if all(names.old_class(n) or names.is_foreign(n) for n in canonical_names) else None
         text = names.dotted(node)
         bound = self.bound(text, scope) if text else None
         if bound is not None:
@@ -163,9 +163,9 @@ def _levels(scope: Scope) -> Iterable[Scope]:
         yield scope[:length]
 
 
-def collect(tree: Tree, found: Scopes, known: names.Names) -> Facts:
+def collect(tree: Tree, scopes: Scopes, module_names: names.Names) -> Facts:
     """Collect the bindings of a program."""
-    facts = Facts(known, tree.module, {node: scope.path for node, scope in found.of.items()})
+    facts = Facts(module_names, tree.module, {node: scope.path for node, scope in scopes.of.items()})
     for node in tree.all(cst.Param):
         facts.parameters.add((facts.scopes[node], node.name.value))
     for assign in tree.all(cst.Assign):
@@ -184,7 +184,7 @@ def collect(tree: Tree, found: Scopes, known: names.Names) -> Facts:
         if as_name in facts.scopes and isinstance(as_name.name, cst.Name):
             _bind(facts, as_name, as_name.name, None)
     for cls in tree.all(cst.ClassDef):
-        bases = [known.of(argument.value) for argument in cls.bases]
+        bases = [module_names.of(argument.value) for argument in cls.bases]
         scope = (*facts.scopes[cls], cls.name.value)
         if any(base and all(map(names.CALLBACK.match, base)) for base in bases):
             facts.callbacks.add(scope)
@@ -193,7 +193,7 @@ def collect(tree: Tree, found: Scopes, known: names.Names) -> Facts:
     for call in tree.all(cst.Call):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile" and is_keras_compile(call):
             text = names.dotted(call.func.value)
-            if text and not known.of(call.func.value):
+            if text and not module_names.of(call.func.value):
                 facts.compiled.add((_home(facts.scopes[call], text), text))
     return facts
 

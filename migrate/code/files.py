@@ -65,18 +65,18 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
     Raises NoFilesError: a path is missing or has no program.
     """
-    found: dict[Path, None] = {}
-    for given in map(Path, paths):
-        if given.is_file():
-            found[given] = None
+    programs: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if path.is_file():
+            programs[path] = None
             continue
-        if not given.is_dir():
-            raise NoFilesError(f"{given}: the file or folder does not exist")
-        under = list(_walk(given))
+        if not path.is_dir():
+            raise NoFilesError(f"{path}: the file or folder does not exist")
+        under = list(_walk(path))
         if not under:
-            raise NoFilesError(f"{given}: no .py or .ipynb file under it")
-        found.update(dict.fromkeys(under))
-    return list(found)
+            raise NoFilesError(f"{path}: no .py or .ipynb file under it")
+        programs.update(dict.fromkeys(under))
+    return list(programs)
 
 
 def _walk(root: Path) -> Iterator[Path]:

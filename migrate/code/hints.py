@@ -16,7 +16,7 @@ from migrate.bytes import hint_files
 from migrate.code import calls, facts, files, meanings, names, nesting, program, releases
 from migrate.code.changes import changed, others
 from migrate.code.changes.flow import Flow
-from migrate.code.releases import Given
+from migrate.code.releases import ReleaseHint
 from migrate.errors import AmbiguousError, MissingHintError
 from migrate.generations import traits
 from optim.errors import DtoptError, HyperparameterError, UnsupportedError
@@ -48,10 +48,10 @@ class CodeHint:
         if not doubts:
             return self
         more = f", and {len(doubts) - 1} more places" if len(doubts) > 1 else ""
-        given = shlex.quote(json.dumps(self.optimizer_config))
+        config = shlex.quote(json.dumps(self.optimizer_config))
         raise UnsupportedError(
             f"the call at {self.where} does not show the whole optimizer: {doubts[0]}{more}, which is not read."
-            f" Instead of --optimizer-from give --generation {self.generation} --optimizer-config {given} with the"
+            f" Instead of --optimizer-from give --generation {self.generation} --optimizer-config {config} with the"
             " values that were used at the save"
         )
 
@@ -76,13 +76,13 @@ def from_code(source: str, release_hint: str | None = None) -> CodeHint:
       MissingHintError: no optimizer, or not one with that name. AmbiguousError: several. UnsupportedError: an argument
         that is not a literal.
     """
-    path, wanted = (source, "") if Path(source).exists() else _CHOSEN.match(source).groups("")  # type: ignore[union-attr]
+    path, selector = (source, "") if Path(source).exists() else _CHOSEN.match(source).groups("")  # type: ignore[union-attr]
     _check_size(path)
-    given = releases.given(release_hint) if release_hint else None
-    found = nesting.on_large_stack(lambda: hints_in(Path(path), given))
-    if wanted:
-        found = [hint for hint in found if hint.name == wanted or hint.where == f"{Path(path)}:{wanted}"]
-    good = [hint for hint in found if isinstance(hint, CodeHint)]
+    parsed_hint = releases.parse_hint(release_hint) if release_hint else None
+    hints = nesting.on_large_stack(lambda: hints_in(Path(path), parsed_hint))
+    if selector:
+        hints = [hint for hint in hints if hint.name == selector or hint.where == f"{Path(path)}:{selector}"]
+    good = [hint for hint in hints if isinstance(hint, CodeHint)]
     good.sort(key=lambda hint: bool(hint.unread))
     different = {json.dumps((h.optimizer_config, h.generation), sort_keys=True): h for h in good}
     if len(different) > 1:
@@ -91,12 +91,12 @@ def from_code(source: str, release_hint: str | None = None) -> CodeHint:
             f"{path} makes several optimizers, or fits several releases: choose one as {path}:NAME or :LINE, or the"
             f" release with --generation:\n  {listed}"
         )
-    problems = [hint for hint in found if isinstance(hint, Unread)]
-    if different and not (wanted and problems):
-        return next(iter(different.values())).certain(bool(wanted))
+    problems = [hint for hint in hints if isinstance(hint, Unread)]
+    if different and not (selector and problems):
+        return next(iter(different.values())).certain(bool(selector))
     for problem in problems:
         raise problem.error
-    raise MissingHintError(f"{path} makes no optimizer{f' at {wanted}' if wanted else ''} that is known here")
+    raise MissingHintError(f"{path} makes no optimizer{f' at {selector}' if selector else ''} that is known here")
 
 
 def _check_size(path: str) -> None:
@@ -112,24 +112,24 @@ _CHOSEN = re.compile(r"(.*?)(?::((?:cell \d+:)?\d+|[A-Za-z_][\w.]*))?$", re.DOTA
 """FILE, and NAME or the last part of `where`, if there is one."""
 
 
-def hints_in(path: Path, release_hint: Given | None) -> list[CodeHint | Unread]:
+def hints_in(path: Path, release_hint: ReleaseHint | None) -> list[CodeHint | Unread]:
     """Return a hint, or the reason why it cannot be made, for each optimizer call and each release that fits."""
     reading = program.read(files.read(path), "optim", release_hint)
-    found: list[tuple[cst.Call, CodeHint | Unread]] = []
+    hints_by_call: list[tuple[cst.Call, CodeHint | Unread]] = []
     for node in reading.tree.all(cst.Call):
         for name in filter(names.old_class, reading.names.of(node.func)):
-            found += [(node, hint) for hint in _of_call(reading, name, node, node.args)]
+            hints_by_call += [(node, hint) for hint in _of_call(reading, name, node, node.args)]
         if by_string := reading.class_of_string(node):
-            found += [(node, hint) for hint in _of_call(reading, by_string, node, ())]
-    if not any(isinstance(hint, CodeHint) for _, hint in found):
-        return [hint for _, hint in found]
+            hints_by_call += [(node, hint) for hint in _of_call(reading, by_string, node, ())]
+    if not any(isinstance(hint, CodeHint) for _, hint in hints_by_call):
+        return [hint for _, hint in hints_by_call]
     where = Flow(reading)
-    done = tuple(changed.places(reading, where, release_hint))
-    unread = [node for node, hint in found if isinstance(hint, Unread)]
+    changes = tuple(changed.places(reading, where, release_hint))
+    unread = [node for node, hint in hints_by_call if isinstance(hint, Unread)]
     elsewhere = tuple(changed.shown(reading, node) for node in (*others.others(reading, where), *unread))
     return [
-        _without_later_changes(reading, node, hint, where, done, elsewhere) if isinstance(hint, CodeHint) else hint
-        for node, hint in found
+        _without_later_changes(reading, node, hint, where, changes, elsewhere) if isinstance(hint, CodeHint) else hint
+        for node, hint in hints_by_call
     ]
 
 
@@ -138,22 +138,22 @@ def _without_later_changes(
     node: cst.Call,
     hint: CodeHint,
     where: Flow,
-    done: Sequence[changed.Place],
+    changes: Sequence[changed.Place],
     elsewhere: tuple[str, ...],
 ) -> CodeHint:
-    given = hint.optimizer_config["config"]
-    config = dict(given)
+    call_config = hint.optimizer_config["config"]
+    config = dict(call_config)
     left_out: dict[str, str] = {}
-    unread = [changed.shown(reading, each) for each in others.instead(reading, node, where)]
-    for change in done:
+    unread = [changed.shown(reading, replacement) for replacement in others.instead(reading, node, where)]
+    for change in changes:
         key = change.key
         if key == changed.DEFAULT_EPSILON:
-            if given.get("epsilon", 0.0) is not None:
+            if call_config.get("epsilon", 0.0) is not None:
                 continue  # given in the call, or without one
             key = "epsilon"
         if key == changed.GRADIENTS and traits(hint.generation).counts_in_program:
             continue  # always asked for if no graph shows it
-        if key in given:
+        if key in call_config:
             config.pop(key, None)
             left_out.setdefault(key, change.where)
         else:
@@ -172,21 +172,21 @@ def _of_call(
     if old is None:
         return []
     where, bound_to = reading.where(node), reading.assigned_name(node)
-    found: list[CodeHint] = []
+    hints: list[CodeHint] = []
     problems: list[Unread] = []
     for release in calls.releases_of(name, reading.releases):
         try:
-            known = calls.signature(name, old, release)
-            if known is None:
+            constructor = calls.signature(name, old, release)
+            if constructor is None:
                 continue
-            bound = calls.bind(arguments, known)
-            given = {k: facts.literal(arguments[i].value, reading.module) for k, i in bound.items()}
-            config = meanings.old_config(old, given, release)
+            bound = calls.bind(arguments, constructor)
+            values = {k: facts.literal(arguments[i].value, reading.module) for k, i in bound.items()}
+            config = meanings.old_config(old, values, release)
         except DtoptError as error:
             problems.append(Unread(UnsupportedError(f"{where}: {error}"), where, bound_to))
             continue
         document = {"class_name": old.algorithm, "config": config}
         hint = CodeHint(document, old.generation or release.generation, where, bound_to)
-        if hint not in found:
-            found.append(hint)
-    return found or problems[:1]
+        if hint not in hints:
+            hints.append(hint)
+    return hints or problems[:1]

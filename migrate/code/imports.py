@@ -97,7 +97,7 @@ def _lines(tree: Tree) -> list[Line]:
 def _gone(tree: Tree) -> Iterator[tuple[Line, cst.ImportAlias, str]]:
     """Line, alias and full name of each import that fails now, outside of `try`."""
     for line in _lines(tree):
-        if isinstance(line.names, cst.ImportStar) or tree.around(line, cst.Try, cst.TryStar):
+        if isinstance(line.names, cst.ImportStar) or tree.enclosing(line, cst.Try, cst.TryStar):
             continue
         for alias in line.names:
             full = names.dotted(alias.name)
@@ -117,14 +117,14 @@ def _without(idle: list[cst.ImportAlias], updated: cst.CSTNode) -> cst.CSTNode |
 
 def used_names(tree: Tree) -> set[str]:
     """Names that a program uses outside of its imports."""
-    found: set[str] = set()
+    identifiers: set[str] = set()
     for node in tree.all(cst.Name):
         parent = tree.parent(node)
         is_attribute = isinstance(parent, cst.Attribute) and parent.attr is node
         is_keyword = isinstance(parent, cst.Arg) and parent.keyword is node
         if not (is_attribute or is_keyword or _in_import(tree, node)):
-            found.add(node.value)
-    return found
+            identifiers.add(node.value)
+    return identifiers
 
 
 def _in_import(tree: Tree, node: cst.CSTNode) -> bool:

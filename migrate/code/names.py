@@ -94,8 +94,8 @@ def old_class(name: str) -> Old | None:
     generation = ALONE.get(module)
     package = KERAS if module == "keras.optimizers" else TF_KERAS if module.startswith("tf_keras.") else TENSORFLOW
     if traits(generation).has_tf_train_names:
-        known = tf_train.CLASSES.get(cls)
-        return Old(module, cls, known, package, generation) if known else None
+        algorithm_name = tf_train.CLASSES.get(cls)
+        return Old(module, cls, algorithm_name, package, generation) if algorithm_name else None
     for algorithm in algorithms.ALGORITHMS:
         if cls in (algorithm.name, algorithm.name.lower()) or (cls == "Ftrl" and algorithm.name == "Ftrl"):
             return Old(module, algorithm.name, algorithm.name, package, generation)
@@ -116,8 +116,8 @@ def is_foreign(name: str) -> bool:
 class Names:
     """Names in one module, resolved through its imports and aliases."""
 
-    def __init__(self, found: Scopes, kerases: Sequence[str] = (KERAS, TENSORFLOW)):
-        self._scopes = found
+    def __init__(self, scopes: Scopes, kerases: Sequence[str] = (KERAS, TENSORFLOW)):
+        self._scopes = scopes
         self._kerases = tuple("tensorflow.keras" if package == TENSORFLOW else "keras" for package in kerases)
         self._known: dict[cst.CSTNode, frozenset[str]] = {}
 
@@ -152,11 +152,11 @@ class Names:
 
     def _homes(self, name: str) -> tuple[str, ...]:
         """What an import binds. `from bert4keras.backend import keras` binds the Keras that this package chose."""
-        if FRAMEWORK.match(name) or not (own := HANDED_ON.search(name)):
+        if FRAMEWORK.match(name) or not (match := HANDED_ON.search(name)):
             return (name,)
-        if own[1] in ("tf", "tensorflow"):
+        if match[1] in ("tf", "tensorflow"):
             return ("tensorflow",)
-        return tuple(f"{keras}.backend" if own[1] == "K" else keras for keras in self._kerases)
+        return tuple(f"{keras}.backend" if match[1] == "K" else keras for keras in self._kerases)
 
     def _bound(self, node: cst.CSTNode, first: str) -> Sequence[str | None]:
         scope = self._scopes.of.get(node)

@@ -44,7 +44,7 @@ class Aside:
 
 @dataclass(frozen=True)
 class Notebook:
-    """`text`: the JSON. `held`: the lines that are not Python. `code`: the module. `aside`: the excluded cells.
+    """`text`: the JSON. `magic_lines`: the lines that are not Python. `code`: the module. `aside`: the excluded cells.
 
     `sources`: for each cell in the module, the places of its source strings in `text`.
     """
@@ -62,8 +62,8 @@ class Notebook:
 
     @cached_property
     def _cell_starts(self) -> list[Span]:
-        found = ((number, _MARKED.match(line)) for number, line in enumerate(self.code.split("\n"), 1))
-        return [(number, int(mark[1])) for number, mark in found if mark]
+        marks = ((number, _MARKED.match(line)) for number, line in enumerate(self.code.split("\n"), 1))
+        return [(number, int(mark[1])) for number, mark in marks if mark]
 
     def place(self, line: int) -> tuple[int | None, int]:
         """Cell and line in it, both from 1, of a line of `code`."""
@@ -114,12 +114,12 @@ class Notebook:
     @cached_property
     def _escaped(self) -> dict[str, str]:
         r"""Characters that this notebook escapes without need, as \u003c, and their escapes."""
-        found = {}
+        escapes = {}
         for match in _ESCAPE.finditer(self.text):
             char = chr(int(match[1], 16)) if match[1] else '"'
             if char > " " and not char.isalnum() and char not in '"\\':
-                found[char] = match[0]
-        return found
+                escapes[char] = match[0]
+        return escapes
 
     def to_text(self) -> str:
         return self.text
@@ -143,12 +143,12 @@ def read(text: str, path: str) -> Notebook:
         if magic and magic[1] not in PYTHON:
             aside.append(Aside(number, code, f"a cell of %%{magic[1]} is not read"))
             continue
-        own = _as_python(code, len(magic_lines))
-        if isinstance(own, SyntaxError):
-            aside.append(Aside(number, code, own.msg, own.lineno or 1))
+        cell_lines = _as_python(code, len(magic_lines))
+        if isinstance(cell_lines, SyntaxError):
+            aside.append(Aside(number, code, cell_lines.msg, cell_lines.lineno or 1))
             continue
-        magic_lines += own[1]
-        lines += [MARK.format(number), *own[0]]
+        magic_lines += cell_lines[1]
+        lines += [MARK.format(number), *cell_lines[0]]
         if spans:
             sources[number] = spans
     return Notebook(text, tuple(magic_lines), "\n".join(lines) + "\n", tuple(aside), sources)
@@ -179,9 +179,9 @@ def _as_python(code: str, count: int) -> tuple[list[str], list[str]] | SyntaxErr
 def _split(code: str, magic_lines: tuple[str, ...]) -> list[tuple[int, str]]:
     cells: list[tuple[int, list[str]]] = []
     for line in code.removesuffix("\n").split("\n"):
-        found = _MARKED.match(line)
-        if found:
-            cells.append((int(found[1]), []))
+        mark = _MARKED.match(line)
+        if mark:
+            cells.append((int(mark[1]), []))
         elif cells:
             back = _HELD.match(line)
             cells[-1][1].append(magic_lines[int(back["index"])] if back else line)
@@ -200,8 +200,8 @@ def _cells(text: str) -> Iterator[tuple[dict[str, Any], Sequence[Span]]]:
 
 
 def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
 
 
 def _keys_with_places(text: str, at: int) -> Iterator[tuple[str, int, int]]:

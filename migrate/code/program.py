@@ -16,7 +16,7 @@ from migrate.code.calls import Outcome, Place
 from migrate.code.facts import Facts, Scope
 from migrate.code.files import Program
 from migrate.code.findings import UNREADABLE, UNSURE, Finding
-from migrate.code.releases import KERAS, TENSORFLOW, Given, Release
+from migrate.code.releases import KERAS, TENSORFLOW, Release, ReleaseHint
 from migrate.code.tree import Edit, Tree
 from migrate.code.usage import Usage
 from migrate.errors import DamagedFileError
@@ -114,21 +114,21 @@ class Reading:
 
     def class_of_string(self, call: cst.Call) -> str:
         """The canonical class of the string in `compile("adam")` or `optimizers.get("adam")`; or empty."""
-        looked_up = any(map(names.LOOKUPS.match, self.names.of(call.func)))
-        own = looked_up or not self.names.of(call.func)
-        value = call.args[0].value if looked_up and call.args else facts.compiled(call) if own else None
+        is_lookup = any(map(names.LOOKUPS.match, self.names.of(call.func)))
+        can_have_optimizer = is_lookup or not self.names.of(call.func)
+        value = call.args[0].value if is_lookup and call.args else facts.compiled(call) if can_have_optimizer else None
         text = value.evaluated_value if isinstance(value, cst.SimpleString) else None
-        if not isinstance(text, str) or not (looked_up or self.has_framework):
+        if not isinstance(text, str) or not (is_lookup or self.has_framework):
             return ""
         return names.of_string(text, self.program.code)
 
     def callee(self, node: cst.BaseExpression) -> frozenset[str]:
         """All framework functions that a called name may be, canonical, also through `SWA = tfa.optimizers.SWA`."""
-        found = self.names.of(node)
-        if not found and isinstance(node, cst.Name):
+        canonical_names = self.names.of(node)
+        if not canonical_names and isinstance(node, cst.Name):
             value = self.facts.only_value(node, self.scope(node))
-            found = self.names.of(value) if isinstance(value, (cst.Name, cst.Attribute)) else found
-        return found if any(map(names.FRAMEWORK.match, found)) else frozenset()
+            canonical_names = self.names.of(value) if isinstance(value, (cst.Name, cst.Attribute)) else canonical_names
+        return canonical_names if any(map(names.FRAMEWORK.match, canonical_names)) else frozenset()
 
     def add(self, node: cst.CSTNode, verdict: str, message: str = "", new: str = "", old: str | None = None) -> None:
         """Add a finding for a node."""
@@ -158,8 +158,8 @@ class Reading:
 
     def findings(self) -> list[Finding]:
         """All findings, from top to bottom."""
-        found = [replace(finding, **self._place(node)) for node, finding in self.entries]
-        return sorted(found, key=lambda f: (f.cell or 0, f.line, f.column))
+        findings = [replace(finding, **self._place(node)) for node, finding in self.entries]
+        return sorted(findings, key=lambda f: (f.cell or 0, f.line, f.column))
 
     def where(self, node: cst.CSTNode) -> str:
         """FILE:LINE of a node."""
@@ -193,7 +193,7 @@ def one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-def read(program: Program, target: str, release_hint: Given | None) -> Reading:
+def read(program: Program, target: str, release_hint: ReleaseHint | None) -> Reading:
     """Read a program. Raises DamagedFileError unless it is Python 3."""
     code = program.code
     error = nesting.syntax_error(code)
@@ -201,25 +201,25 @@ def read(program: Program, target: str, release_hint: Given | None) -> Reading:
         raise DamagedFileError(_why(str(program.path), code, error))
     tree = cst.parse_module(code)
     whole = Tree(tree)
-    found = scopes.read(tree)
-    old = next(_of_python_2(whole, found), None)
+    module_scopes = scopes.read(tree)
+    old = next(_of_python_2(whole, module_scopes), None)
     if old is not None:
         cell, line = program.place(whole.places({old})[old][0])
         where = f"{program.path}:cell {cell}" if cell else str(program.path)
         raise DamagedFileError(_why(where, code, SyntaxError("except X, name", (None, line, 1, None))))
     magics = program.notebook.magics if program.notebook else ""
     pins = releases.pins_of(program.path, magics)
-    known = names.Names(found, releases.kerases(pins, release_hint))
+    module_names = names.Names(module_scopes, releases.kerases(pins, release_hint))
     fitting = {p: releases.candidates(p, code + magics, pins, release_hint) for p in (KERAS, TENSORFLOW)}
-    by_package = calls.narrowed(whole.all(cst.Call), known, fitting)
+    by_package = calls.narrowed(whole.all(cst.Call), module_names, fitting)
     place = Place(target, bool(SETS_RATE.search(code)), bool(EMBEDDINGS.search(code)))
     texts = (releases.contradiction(package, pins, release_hint) for package in fitting)
-    found_facts = facts.collect(whole, found, known)
+    module_facts = facts.collect(whole, module_scopes, module_names)
     contradictions = tuple(filter(None, texts))
-    return Reading(program, whole, known, found_facts, target, by_package, place, contradictions=contradictions)
+    return Reading(program, whole, module_names, module_facts, target, by_package, place, contradictions=contradictions)
 
 
-def _of_python_2(tree: Tree, found: scopes.Scopes) -> Iterator[cst.CSTNode]:
+def _of_python_2(tree: Tree, module_scopes: scopes.Scopes) -> Iterator[cst.CSTNode]:
     """Find what is only Python 2 but accepted by LibCST: `except X, name:`, unless the name is a class.
 
     Python 3.14 has `except X, Y:` again, of two classes.
@@ -228,7 +228,7 @@ def _of_python_2(tree: Tree, found: scopes.Scopes) -> Iterator[cst.CSTNode]:
         caught = handler.type
         if isinstance(caught, cst.Tuple) and not caught.lpar and len(caught.elements) == 2:
             name = names.dotted(caught.elements[1].value).split(".")[0]
-            if not found.of[handler].find(name) and not hasattr(builtins, name):
+            if not module_scopes.of[handler].find(name) and not hasattr(builtins, name):
                 yield handler
 
 
@@ -241,20 +241,20 @@ def _why(where: str, code: str, error: SyntaxError) -> str:
 
 def unreadable(program_path: object, error: Exception) -> Finding:
     """The finding for a whole file; the line comes from a message that begins with FILE:LINE."""
-    found = re.match(rf"{re.escape(str(program_path))}:(\d+) ", str(error))
-    return Finding(str(program_path), int(found[1]) if found else 1, 1, UNREADABLE, "", "", str(error))
+    match = re.match(rf"{re.escape(str(program_path))}:(\d+) ", str(error))
+    return Finding(str(program_path), int(match[1]) if match else 1, 1, UNREADABLE, "", "", str(error))
 
 
 def beside_cells(program: Program) -> list[Finding]:
     """Findings for cells that are not read, except those that never were Python and do not concern optimizers."""
-    found = []
+    findings = []
     for cell in program.notebook.aside if program.notebook else ():
         if cell.line:
             where = f"{program.path}:cell {cell.cell}"
             message = _why(where, cell.text, SyntaxError(cell.reason, (None, cell.line, 1, None)))
-            found.append(Finding(str(program.path), cell.line, 1, UNREADABLE, "", "", message, cell.cell))
+            findings.append(Finding(str(program.path), cell.line, 1, UNREADABLE, "", "", message, cell.cell))
         elif files.may_have_places(cell.text):
             message = f"{cell.reason}: move it to a file, and migrate that"
             first = cell.text.strip().partition("\n")[0]
-            found.append(Finding(str(program.path), 1, 1, UNSURE, first, "", message, cell.cell))
-    return found
+            findings.append(Finding(str(program.path), 1, 1, UNSURE, first, "", message, cell.cell))
+    return findings

@@ -67,12 +67,12 @@ WITH_TENSORFLOW = _known(
 
 
 def _releases_of_generation(name: str) -> tuple[Release, ...]:
-    found = tuple(release for release in (*WITH_TENSORFLOW, *STANDALONE) if release.generation == name)
-    if not found and traits(name).has_configs:  # no release has it under plain names
+    releases = tuple(release for release in (*WITH_TENSORFLOW, *STANDALONE) if release.generation == name)
+    if not releases and traits(name).has_configs:  # no release has it under plain names
         tensorflows = {r.tensorflow for r in table.RELEASES if r.generation == name and not r.mode}
-        had = [r for r in WITH_TENSORFLOW if (r.versions.tensorflow_number or ())[:2] in tensorflows]
-        return (replace(had[-1], generation=name),)
-    return found[-1:] if traits(name).has_one_signature else found
+        fitting = [r for r in WITH_TENSORFLOW if (r.versions.tensorflow_number or ())[:2] in tensorflows]
+        return (replace(fitting[-1], generation=name),)
+    return releases[-1:] if traits(name).has_one_signature else releases
 
 
 MARK = "# dtopt: the optimizers of this file are those of Keras 3"
@@ -101,7 +101,7 @@ KERAS1_WORDS = re.compile(
 
 
 @dataclass(frozen=True)
-class Given:
+class ReleaseHint:
     """The releases of `--from`; and the `generation`, if that was named."""
 
     releases: tuple[Release, ...]
@@ -111,20 +111,20 @@ class Given:
         return tuple(r for r in self.releases if r.name == package)
 
 
-def given(text: str) -> Given:
+def parse_hint(text: str) -> ReleaseHint:
     """Parse the value of `--from`: a generation, or PACKAGE==VERSION.
 
     Raises HyperparameterError for other values.
     """
     if text in GENERATIONS:
-        return Given(_releases_of_generation(text), text)
-    found = re.fullmatch(r"(keras|tensorflow|tf[-_]keras)==(\d+(?:\.\d+)*)", text.strip())
-    if not found:
+        return ReleaseHint(_releases_of_generation(text), text)
+    match = re.fullmatch(r"(keras|tensorflow|tf[-_]keras)==(\d+(?:\.\d+)*)", text.strip())
+    if not match:
         raise HyperparameterError(
             f"--from takes a generation ({', '.join(GENERATIONS)}) or a release, such as keras==2.2.4 or"
             f" tensorflow==1.15; not {text!r}"
         )
-    return Given((_exact(found[1].replace("-", "_"), found[2]),))
+    return ReleaseHint((_exact(match[1].replace("-", "_"), match[2]),))
 
 
 def _exact(package: str, version: str) -> Release:
@@ -137,15 +137,15 @@ class Pins:
 
     def __init__(self, text: str = ""):
         self._specifiers: dict[str, list[SpecifierSet]] = {}
-        for found in _PIN.finditer(_without_comments(text)):
-            name = re.sub(r"[-_](gpu|cpu|macos)$", "", found["name"].lower()).replace("-", "_")
-            spec = re.sub(r"(?<![<>=!~])=(?!=)", "==", found["spec"]).replace("v", "").strip(" ,")
+        for match in _PIN.finditer(_without_comments(text)):
+            name = re.sub(r"[-_](gpu|cpu|macos)$", "", match["name"].lower()).replace("-", "_")
+            spec = re.sub(r"(?<![<>=!~])=(?!=)", "==", match["spec"]).replace("v", "").strip(" ,")
             try:
                 self._specifiers.setdefault(name, []).append(SpecifierSet(spec))
             except InvalidSpecifier:
                 continue
-        for found in _MAGIC.finditer(text):
-            self._specifiers.setdefault(TENSORFLOW, []).append(SpecifierSet(f"=={found['major']}.*"))
+        for match in _MAGIC.finditer(text):
+            self._specifiers.setdefault(TENSORFLOW, []).append(SpecifierSet(f"=={match['major']}.*"))
 
     def __bool__(self) -> bool:
         return bool(self._specifiers)
@@ -162,14 +162,14 @@ class Pins:
         except InvalidVersion:
             return None
 
-    def filter(self, package: str, known: Iterable[Release]) -> tuple[Release, ...]:
+    def filter(self, package: str, releases: Iterable[Release]) -> tuple[Release, ...]:
         """The releases that fit, and any exactly pinned version; all if the package is not pinned."""
         exact = self.exact(package)
         if exact is not None:
             return (exact,)
         specifiers = self._specifiers.get(package, [])
-        fitting = tuple(r for r in known if all(s.contains(r.version, prereleases=True) for s in specifiers))
-        return fitting or tuple(known)
+        fitting = tuple(r for r in releases if all(s.contains(r.version, prereleases=True) for s in specifiers))
+        return fitting or tuple(releases)
 
 
 def marked(code: str) -> str:
@@ -196,9 +196,9 @@ def pins_in(folder: Path) -> str:
     return "\n".join(texts)
 
 
-def pins_of(path: Path, own: str = "") -> Pins:
+def pins_of(path: Path, magics: str = "") -> Pins:
     """Pins of a program: in its own lines (a notebook's), else in the nearest parent folder that has some."""
-    pins = Pins(own)
+    pins = Pins(magics)
     folder = path.resolve().parent
     while not pins:
         pins = Pins(pins_in(folder))
@@ -208,15 +208,15 @@ def pins_of(path: Path, own: str = "") -> Pins:
     return pins
 
 
-def kerases(pins: Pins, said: Given | None) -> tuple[str, ...]:
+def kerases(pins: Pins, release_hint: ReleaseHint | None) -> tuple[str, ...]:
     """The packages that a module which a program calls just `keras` may be of."""
-    packages = {release.name for release in (said.releases if said else ())} or {
+    packages = {release.name for release in (release_hint.releases if release_hint else ())} or {
         p for p in (KERAS, TENSORFLOW) if pins.says(p)
     }
     return tuple(packages) if len(packages) == 1 else (KERAS, TENSORFLOW)
 
 
-def candidates(package: str, code: str, pins: Pins, release_hint: Given | None) -> tuple[Release, ...]:
+def candidates(package: str, code: str, pins: Pins, release_hint: ReleaseHint | None) -> tuple[Release, ...]:
     """Return the releases that a program's `keras` or `tensorflow` may be.
 
     Args:
@@ -224,43 +224,47 @@ def candidates(package: str, code: str, pins: Pins, release_hint: Given | None) 
         this package. A TensorFlow release does not determine standalone Keras before 3, and vice versa. An exact pin is
         more specific than a generation.
     """
-    known = STANDALONE if package == KERAS else WITH_TENSORFLOW
+    known_releases = STANDALONE if package == KERAS else WITH_TENSORFLOW
     if MARK in code:
-        return (known[-1],)
+        return (known_releases[-1],)
     if release_hint:
-        own, exact = release_hint.of(package), pins.exact(package)
-        if own:
-            return (exact,) if exact is not None and release_hint.generation and not _is_beside(exact, own) else own
+        hint_releases, exact = release_hint.of(package), pins.exact(package)
+        if hint_releases:
+            return (
+                (exact,)
+                if exact is not None and release_hint.generation and not _is_beside(exact, hint_releases)
+                else hint_releases
+            )
         if package == KERAS and release_hint.releases and not release_hint.of(KERAS) and not pins.says(KERAS):
             return release_hint.releases  # `import keras` of Keras 2.4 to 2.15 is tf.keras
     if pins.says(package):
-        return _by_words(package, code, pins.filter(package, known))
-    return _by_words(package, code, known)
+        return _by_words(package, code, pins.filter(package, known_releases))
+    return _by_words(package, code, known_releases)
 
 
-def _is_beside(pinned: Release, own: Iterable[Release]) -> bool:
+def _is_beside(pinned: Release, hint_releases: Iterable[Release]) -> bool:
     """Whether a named generation is an additional one in the pinned release, as `experimental` is in 2.10."""
     minor = Version(pinned.version).release[:2]
-    return any(r.generation != pinned.generation and Version(r.version).release[:2] == minor for r in own)
+    return any(r.generation != pinned.generation and Version(r.version).release[:2] == minor for r in hint_releases)
 
 
-def contradiction(package: str, pins: Pins, release_hint: Given | None) -> str:
+def contradiction(package: str, pins: Pins, release_hint: ReleaseHint | None) -> str:
     """Describe a contradiction between `--from` and an exact pin, else empty."""
     exact = pins.exact(package)
-    own = release_hint.of(package) if release_hint else ()
-    if release_hint is None or exact is None or not own:
+    hint_releases = release_hint.of(package) if release_hint else ()
+    if release_hint is None or exact is None or not hint_releases:
         return ""
     if release_hint.generation:
-        if exact.generation == release_hint.generation or _is_beside(exact, own):
+        if exact.generation == release_hint.generation or _is_beside(exact, hint_releases):
             return ""
         return (
             f"{exact} is pinned, and --from {release_hint.generation} names another generation: dtopt reads the program"
-            f" as {exact}. If that is wrong, name a release instead, such as\n  --from {own[-1]}"
+            f" as {exact}. If that is wrong, name a release instead, such as\n  --from {hint_releases[-1]}"
         )
-    short, long = sorted((Version(exact.version).release, Version(own[0].version).release), key=len)
+    short, long = sorted((Version(exact.version).release, Version(hint_releases[0].version).release), key=len)
     if long[: len(short)] == short:
         return ""
-    return f"{exact} is pinned, and --from names {own[0]}: dtopt reads the program as {own[0]}"
+    return f"{exact} is pinned, and --from names {hint_releases[0]}: dtopt reads the program as {hint_releases[0]}"
 
 
 def _by_words(package: str, code: str, releases: tuple[Release, ...]) -> tuple[Release, ...]:

@@ -81,17 +81,19 @@ def migrate_code(
       HyperparameterError: an unknown target or source. NoFilesError: nothing to read.
     """
     targets.check(to)
-    release_hint = releases.given(source) if source else None
-    found = files.find(paths)
-    return nesting.on_large_stack(lambda: _migrated(found, to, release_hint, write))
+    release_hint = releases.parse_hint(source) if source else None
+    program_paths = files.find(paths)
+    return nesting.on_large_stack(lambda: _migrated(program_paths, to, release_hint, write))
 
 
-def _migrated(found: Sequence[Path], to: str, release_hint: releases.Given | None, write: bool) -> CodeReport:
+def _migrated(
+    program_paths: Sequence[Path], to: str, release_hint: releases.ReleaseHint | None, write: bool
+) -> CodeReport:
     everything: list[Finding] = []
     asked: list[str] = []
     contradictions: dict[str, None] = {}
     new: list[tuple[files.Program, str]] = []
-    for path in found:
+    for path in program_paths:
         try:
             one = files.read(path)
             aside = program.beside_cells(one)
@@ -100,7 +102,7 @@ def _migrated(found: Sequence[Path], to: str, release_hint: releases.Given | Non
                 everything += [finding for finding in aside if finding.verdict != findings.UNREADABLE]
                 continue
             reading = read_places(one, to, release_hint)
-            code = _settled(one, rewriting.rewritten(reading), to, release_hint)
+            code = _repeatable(one, rewriting.rewritten(reading), to, release_hint)
         except DamagedFileError as error:
             everything.append(program.unreadable(path, error))
             continue
@@ -118,10 +120,10 @@ def _migrated(found: Sequence[Path], to: str, release_hint: releases.Given | Non
         if writes:
             files.write(one, code)
         changes.append(Change(one.path, _diff(one, code), writes))
-    return CodeReport(to, tuple(everything), tuple(changes), len(found), tuple(asked), tuple(contradictions))
+    return CodeReport(to, tuple(everything), tuple(changes), len(program_paths), tuple(asked), tuple(contradictions))
 
 
-def _settled(one: files.Program, code: str, to: str, release_hint: releases.Given | None) -> str:
+def _repeatable(one: files.Program, code: str, to: str, release_hint: releases.ReleaseHint | None) -> str:
     """The new program, unchanged by a second run: Keras 3 has its classes at the place of old releases."""
     if to != targets.KERAS or code == one.code:
         return code
@@ -129,7 +131,7 @@ def _settled(one: files.Program, code: str, to: str, release_hint: releases.Give
     return code if again == code else releases.marked(code)
 
 
-def read_places(one: files.Program, target: str, release_hint: releases.Given | None) -> program.Reading:
+def read_places(one: files.Program, target: str, release_hint: releases.ReleaseHint | None) -> program.Reading:
     """Look at all places of a program. Raises DamagedFileError unless it is Python 3."""
     reading = program.read(one, target, release_hint)
     rewriting.look(reading)
@@ -166,7 +168,7 @@ class _Lines(difflib.SequenceMatcher[str]):
         self._before, self._after = before, after
 
     def get_matching_blocks(self) -> list[difflib.Match]:
-        found: list[difflib.Match] = []
+        matches: list[difflib.Match] = []
         start, new_start, width = 0, 0, WINDOW
         while start < len(self._before) and new_start < len(self._after):
             a, b = self._before[start : start + width], self._after[new_start : new_start + width]
@@ -176,14 +178,14 @@ class _Lines(difflib.SequenceMatcher[str]):
                 width *= 2
                 continue
             for x, y, size in blocks:
-                last = found[-1] if found else difflib.Match(0, 0, 0)
-                is_next = found and (last.a + last.size, last.b + last.size) == (x + start, y + new_start)
+                last = matches[-1] if matches else difflib.Match(0, 0, 0)
+                is_next = matches and (last.a + last.size, last.b + last.size) == (x + start, y + new_start)
                 whole = difflib.Match(last.a, last.b, last.size + size)
-                found[-1:] = [whole] if is_next else [*found[-1:], difflib.Match(x + start, y + new_start, size)]
+                matches[-1:] = [whole] if is_next else [*matches[-1:], difflib.Match(x + start, y + new_start, size)]
             if at_end:
                 break
-            start, new_start, width = found[-1].a + found[-1].size, found[-1].b + found[-1].size, WINDOW
-        return [*found, difflib.Match(len(self._before), len(self._after), 0)]
+            start, new_start, width = matches[-1].a + matches[-1].size, matches[-1].b + matches[-1].size, WINDOW
+        return [*matches, difflib.Match(len(self._before), len(self._after), 0)]
 
 
 __all__ = ["Change", "CodeReport", "DtoptError", "migrate_code", "read_places"]

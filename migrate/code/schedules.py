@@ -35,11 +35,11 @@ def of(call: cst.Call, tree: Tree, facts: Facts) -> Schedule | None:
     if not isinstance(rate, cst.Call):
         return None
     for name in facts.names.of(rate.func):
-        found = SCHEDULES.match(name)
-        if found:
-            return Schedule(found[1])
-    own = _custom_class(names.dotted(rate.func), facts.scopes.get(rate, ()), tree, facts)
-    return Schedule(own.name.value, _float_parameter(own)) if own is not None else None
+        match = SCHEDULES.match(name)
+        if match:
+            return Schedule(match[1])
+    custom_class = _custom_class(names.dotted(rate.func), facts.scopes.get(rate, ()), tree, facts)
+    return Schedule(custom_class.name.value, _float_parameter(custom_class)) if custom_class is not None else None
 
 
 def _custom_class(name: str, scope: Scope, tree: Tree, facts: Facts) -> cst.ClassDef | None:

@@ -55,18 +55,18 @@ class Scopes:
 
 
 def read(module: cst.Module) -> Scopes:
-    found = Scopes()
+    scopes = Scopes()
     stack: list[tuple[cst.CSTNode, Scope]] = [(module, Scope(MODULE))]
     while stack:
         node, scope = stack.pop()
-        found.of[node] = scope
-        for name, value in _bindings(node, found):
+        scopes.of[node] = scope
+        for name, value in _bindings(node, scopes):
             scope.bind(name, value)
         if isinstance(node, (cst.Global, cst.Nonlocal)):
             scope.elsewhere.update(item.name.value for item in node.names)
         if not isinstance(node, (cst.Import, cst.ImportFrom)):
             stack += reversed(list(_parts_with_scopes(node, scope)))
-    return found
+    return scopes
 
 
 def _parts_with_scopes(node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CSTNode, Scope]]:
@@ -86,9 +86,9 @@ def _parts_with_scopes(node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CS
         yield from ((part, scope) for part in tree.children(node))
 
 
-def _bindings(node: cst.CSTNode, found: Scopes) -> Iterator[tuple[str, Bound]]:
+def _bindings(node: cst.CSTNode, scopes: Scopes) -> Iterator[tuple[str, Bound]]:
     if isinstance(node, (cst.Import, cst.ImportFrom)):
-        yield from _imported(node, found)
+        yield from _imported(node, scopes)
         return
     names: Iterator[str] = iter(())
     if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
@@ -100,7 +100,7 @@ def _bindings(node: cst.CSTNode, found: Scopes) -> Iterator[tuple[str, Bound]]:
     elif isinstance(node, (cst.MatchAs, cst.MatchStar)) and node.name is not None:
         names = iter([node.name.value])
     for name in names:
-        found.names.add(name)
+        scopes.names.add(name)
         yield name, None
 
 
@@ -117,16 +117,16 @@ def targets(target: cst.CSTNode | None) -> Iterator[str]:
         yield dotted(target)
 
 
-def _imported(node: cst.Import | cst.ImportFrom, found: Scopes) -> Iterator[tuple[str, Bound]]:
+def _imported(node: cst.Import | cst.ImportFrom, scopes: Scopes) -> Iterator[tuple[str, Bound]]:
     module = module_of(node) if isinstance(node, cst.ImportFrom) else ""
     if isinstance(node.names, cst.ImportStar):
-        found.stars.append(module)
+        scopes.stars.append(module)
         return
     for alias in node.names:
         full = dotted(alias.name)
         short = dotted(alias.asname.name) if alias.asname else full.split(".")[0]
         if short != full.split(".")[0] or module:
-            found.names.add(short)
+            scopes.names.add(short)
         yield short, within(module, full) if alias.asname or module else short
 
 

@@ -107,12 +107,12 @@ def of_addons(name: str, tensorflow: str | None) -> tuple[Signature, ...]:
     rows: Sequence[tuple[str, list[list[Any]]]] = table().get(ADDONS, {}).get(name, ())
     starts = [Version(first) for first, _ in rows]
     fitting = [Version(first) for first, low, high in ADDONS_NEXT_TO if _is_between(tensorflow, low, high)]
-    found = []
+    constructors = []
     for index, (first, row) in enumerate(rows):
         end = starts[index + 1] if index + 1 < len(starts) else None
         if not fitting or any(starts[index] <= version and (end is None or version < end) for version in fitting):
-            found.append(replace(_signature(row, modules.ALONE[ADDONS]), since=first if len(rows) > 1 else ""))
-    return tuple(reversed(found))
+            constructors.append(replace(_signature(row, modules.ALONE[ADDONS]), since=first if len(rows) > 1 else ""))
+    return tuple(reversed(constructors))
 
 
 def has_addons(tensorflow: str) -> bool:

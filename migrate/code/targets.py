@@ -125,16 +125,16 @@ def _optim(meaning: Meaning) -> Target:
 def _keras(meaning: Meaning, family: str, rate_is_set: bool) -> Target:
     module, generation = modules.MODULE[family], modules.GENERATION[family]
     if meaning.algorithm in OWN_RULES or generation not in algorithms.find(meaning.algorithm).generations:
-        own = _optim(meaning)
-        call = f"optim.{own.name}({', '.join(f'{k}={v.text}' for k, v in own.arguments.items())})"
+        optim_target = _optim(meaning)
+        call = f"optim.{optim_target.name}({', '.join(f'{k}={v.text}' for k, v in optim_target.arguments.items())})"
         raise UnsupportedError(f"{module} has no {meaning.algorithm}; optim has: {call}")
     defaults = algorithms.find(meaning.algorithm).defaults(generation)
     target = Target(module, meaning.algorithm, {}, meaning.origin, list(meaning.reasons), list(meaning.notes))
-    known = {*defaults, "epsilon", *KERAS_OPTIONS, *(ONLY_KERAS_3 if traits(generation).has_backends else ())}
+    keywords = {*defaults, "epsilon", *KERAS_OPTIONS, *(ONLY_KERAS_3 if traits(generation).has_backends else ())}
     for key, value in meaning.arguments.items():
-        if key in known and _is_written(key, value, meaning, defaults):
+        if key in keywords and _is_written(key, value, meaning, defaults):
             target.arguments[key] = value
-    target.reasons += [f"{key}={value.text} is not available there" for key, value in _inexpressible(meaning, known)]
+    target.reasons += [f"{key}={value.text} is not available there" for key, value in _inexpressible(meaning, keywords)]
     _divide_decay_by_rate(target, meaning)
     limits = [key for key in LIMITS if key in target.arguments]
     for key in limits[1:]:
@@ -187,27 +187,29 @@ def _divide_decay_by_rate(target: Target, meaning: Meaning) -> None:
     target.arguments["weight_decay"] = Value(f"{decay.text if is_plain else f'({decay.text})'} / {rate.text}", literal)
 
 
-def _inexpressible(meaning: Meaning, known: Collection[str]) -> list[tuple[str, Value]]:
+def _inexpressible(meaning: Meaning, keywords: Collection[str]) -> list[tuple[str, Value]]:
     others = {
-        k: v for k, v in meaning.arguments.items() if k not in known and (k not in OPTIM_ONLY or k == "lazy_rows")
+        k: v for k, v in meaning.arguments.items() if k not in keywords and (k not in OPTIM_ONLY or k == "lazy_rows")
     }
     return [(k, v) for k, v in others.items() if not v.known or v.literal not in (None, False, 0, [], ())]
 
 
 def _unknown_to_keras(meaning: Meaning) -> list[str]:
     values, reasons = meaning.arguments, []
-    own = {k: v for k, v in values.items() if k in OPTIM_ONLY and v.literal != OPTIM_ONLY[k] and _has_effect(k, values)}
-    exact = f"optim.{meaning.algorithm}({', '.join(f'{k}={v.text}' for k, v in own.items() if k != 'decay')})"
-    if "epsilon_inside" in own:
+    optim_only = {
+        k: v for k, v in values.items() if k in OPTIM_ONLY and v.literal != OPTIM_ONLY[k] and _has_effect(k, values)
+    }
+    exact = f"optim.{meaning.algorithm}({', '.join(f'{k}={v.text}' for k, v in optim_only.items() if k != 'decay')})"
+    if "epsilon_inside" in optim_only:
         near = f"epsilon={_moved_epsilon(values).text} keeps the least denominator"
         reasons.append(f"epsilon was outside of the root there and is inside now; {near}")
-    if "learning_rate_in_momentum" in own and not _is_constant(values.get("learning_rate")):
+    if "learning_rate_in_momentum" in optim_only and not _is_constant(values.get("learning_rate")):
         reasons.append("momentum there did not include the learning rate, which is the same while the rate is constant")
-    if "schedule_decay" in own:
+    if "schedule_decay" in optim_only:
         reasons.append(f"its momentum followed schedule_decay={values['schedule_decay'].text}, and follows 1 now")
-    if "initial_velocity" in own:
+    if "initial_velocity" in optim_only:
         reasons.append("its mean of squares started at 1 and starts at 0 now")
-    if "new_delta_in_step" in own:
+    if "new_delta_in_step" in optim_only:
         reasons.append("its step already had the new mean of squared steps in it")
     return [*reasons[:-1], f"{reasons[-1]}; exact: {exact}"] if reasons else []
 
@@ -226,11 +228,11 @@ def _legacy_class(meaning: Meaning) -> Target | None:
         modules.MODULE[modules.TF_KERAS_LEGACY], meaning.algorithm, {}, meaning.origin, list(meaning.reasons)
     )
     target.notes += meaning.notes
-    known = {*defaults, "epsilon", "clipnorm", "clipvalue", "global_clipnorm", "name"}
+    keywords = {*defaults, "epsilon", "clipnorm", "clipvalue", "global_clipnorm", "name"}
     for key, value in values.items():
-        if key in known and _is_written(key, value, meaning, defaults):
+        if key in keywords and _is_written(key, value, meaning, defaults):
             target.arguments[key] = value
-    target.reasons += [f"{key}={value.text} is not available there" for key, value in _inexpressible(meaning, known)]
+    target.reasons += [f"{key}={value.text} is not available there" for key, value in _inexpressible(meaning, keywords)]
     target.reasons += _beyond_legacy(meaning)
     if _has_moved_epsilon(values, inside=_legacy_epsilon_inside(meaning)):
         target.arguments["epsilon"] = _moved_epsilon(values)
@@ -256,10 +258,10 @@ def _beyond_legacy(meaning: Meaning) -> list[str]:
     acts = _has_effect("learning_rate_in_momentum", values) and not _is_constant(values.get("learning_rate"))
     if not rate_inside and acts:
         reasons.append("momentum did not include the learning rate: the same while the rate is constant")
-    unsaid = [
+    missing = [
         k for k in ("initial_velocity", "new_delta_in_step") if k in values and values[k].literal != OPTIM_ONLY[k]
     ]
-    return [*reasons, *(f"{key}={values[key].text} is not available there" for key in unsaid)]
+    return [*reasons, *(f"{key}={values[key].text} is not available there" for key in missing)]
 
 
 def _is_written(key: str, value: Value, meaning: Meaning, defaults: Mapping[str, Any]) -> bool:

@@ -68,7 +68,7 @@ class Tree:
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         return self._parents.get(node)
 
-    def around(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
+    def enclosing(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
         """The innermost node of these types that a node is in."""
         at = self.parent(node)
         while at is not None and not isinstance(at, kinds):
@@ -82,17 +82,17 @@ class Tree:
     def text(self, node: cst.CSTNode) -> str:
         return self.module.code_for_node(node)
 
-    def places(self, wanted: set[cst.CSTNode]) -> dict[cst.CSTNode, tuple[int, int]]:
+    def places(self, nodes: set[cst.CSTNode]) -> dict[cst.CSTNode, tuple[int, int]]:
         """Line and column, both from 1, where these nodes start."""
-        state = _Recorder(self.module.default_indent, self.module.default_newline, wanted)
+        state = _Recorder(self.module.default_indent, self.module.default_newline, nodes)
         self.module._codegen(state)
         starts = [0, *accumulate(map(len, state.tokens))]
         lines = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", "".join(state.tokens)))]
-        found = {}
+        positions = {}
         for node, index in state.first.items():
             line = bisect_right(lines, starts[index])
-            found[node] = line, starts[index] - lines[line - 1] + 1
-        return found
+            positions[node] = line, starts[index] - lines[line - 1] + 1
+        return positions
 
     def edited(self, edits: Mapping[cst.CSTNode, Edit]) -> cst.Module:
         """Replace each node in `edits` by the result of its function, inner nodes first."""
@@ -106,18 +106,18 @@ class Tree:
 
 
 class _Recorder(CodegenState):
-    def __init__(self, indent: str, newline: str, wanted: set[cst.CSTNode]):
+    def __init__(self, indent: str, newline: str, nodes: set[cst.CSTNode]):
         super().__init__(indent, newline)
-        self._wanted = wanted
+        self._recorded_nodes = nodes
         self.first: dict[cst.CSTNode, int] = {}
 
     def before_codegen(self, node: cst.CSTNode) -> None:
-        if node in self._wanted:
+        if node in self._recorded_nodes:
             self.first[node] = len(self.tokens)
 
     @contextmanager
     def record_syntactic_position(self, node: cst.CSTNode, **ends: Any) -> Iterator[None]:
-        if node in self._wanted:
+        if node in self._recorded_nodes:
             self.first[node] = len(self.tokens)  # after its opening brackets
         yield
 

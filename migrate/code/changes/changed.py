@@ -13,7 +13,7 @@ from migrate.code.changes import gradients, schedulers, variables
 from migrate.code.changes.flow import ASSIGNS, ASSIGNS_FIRST, Flow, called, last, text_of
 from migrate.code.changes.imported_files import ImportedFiles
 from migrate.code.program import Reading
-from migrate.code.releases import Given
+from migrate.code.releases import ReleaseHint
 
 RATE, GRADIENTS, FED, DEFAULT_EPSILON = "learning_rate", "gradients", "fed gradients", "epsilon of the backend"
 OWN_KEYS = {"lr", "learning_rate", "clipnorm", "clipvalue", "global_clipnorm"}
@@ -46,7 +46,7 @@ class Place:
     shown: str
 
 
-def places(reading: Reading, where: Flow, release_hint: Given | None) -> Iterator[Place]:
+def places(reading: Reading, where: Flow, release_hint: ReleaseHint | None) -> Iterator[Place]:
     """Yield all changes by a program, and by its own imported files, after its optimizers are made."""
     others = ImportedFiles(reading, release_hint)
     for flow in (where, *others.flows.values()):

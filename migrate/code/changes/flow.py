@@ -158,7 +158,7 @@ class Flow:
                 yield around, value
 
     def _function(self, node: cst.CSTNode) -> str:
-        at = self.reading.tree.around(node, cst.FunctionDef, cst.Lambda)
+        at = self.reading.tree.enclosing(node, cst.FunctionDef, cst.Lambda)
         return at.name.value if isinstance(at, cst.FunctionDef) else ""
 
     def _is_method(self, function: Function) -> bool:

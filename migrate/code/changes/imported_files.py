@@ -10,14 +10,14 @@ import libcst as cst
 from migrate.code import files, names, program
 from migrate.code.changes.flow import Flow, last
 from migrate.code.program import Reading
-from migrate.code.releases import Given
+from migrate.code.releases import ReleaseHint
 from migrate.code.scopes import dotted, module_of, within
 
 
 class ImportedFiles:
     """`flows`: of each imported file, also of indirectly imported ones. `unread`: those that are not Python 3."""
 
-    def __init__(self, reading: Reading, release_hint: Given | None):
+    def __init__(self, reading: Reading, release_hint: ReleaseHint | None):
         self.flows: dict[Path, Flow] = {}
         self.unread: list[str] = []
         self._done = {reading.program.path.resolve()}
@@ -26,7 +26,7 @@ class ImportedFiles:
         while waiting:
             waiting += self._read(waiting.pop(), release_hint)
 
-    def _read(self, reading: Reading, release_hint: Given | None) -> Iterator[Reading]:
+    def _read(self, reading: Reading, release_hint: ReleaseHint | None) -> Iterator[Reading]:
         for path in filter(None, (self._file(reading, name) for name in _imports(reading))):
             if path.resolve() in self._done:
                 continue

@@ -272,7 +272,7 @@ def _model_changes_in_loop(reading: Reading, call: cst.Call) -> bool:
 
 
 def _loop(reading: Reading, node: cst.CSTNode) -> cst.CSTNode | None:
-    return reading.tree.around(node, cst.For, cst.While)
+    return reading.tree.enclosing(node, cst.For, cst.While)
 
 
 def _looks_like_a_class(reading: Reading, node: cst.CSTNode) -> bool:
