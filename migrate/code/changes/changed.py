@@ -52,7 +52,7 @@ def places(reading: Reading, where: Flow, release_hint: ReleaseHint | None) -> I
     for flow in (where, *others.flows.values()):
         for change in changes(flow.reading, flow, others):
             yield Place(change.key, flow.reading.where(change.node), shown(flow.reading, change.node))
-    yield from (Place("", "", each) for each in others.unread)
+    yield from (Place("", "", reason) for reason in others.unread)
 
 
 def shown(reading: Reading, node: cst.CSTNode) -> str:
@@ -83,10 +83,10 @@ def changes(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterator[
 def _assignment_targets(reading: Reading) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
     tree = reading.tree
     for assign in tree.all(cst.Assign):
-        for each in assign.targets:
-            yield from ((assign, part) for part in _parts(each.target))
-    stated: list[cst.AugAssign | cst.AnnAssign | cst.Del] = [*tree.all(cst.AugAssign), *tree.all(cst.AnnAssign)]
-    for statement in (*stated, *tree.all(cst.Del)):
+        for assign_target in assign.targets:
+            yield from ((assign, part) for part in _parts(assign_target.target))
+    statements: list[cst.AugAssign | cst.AnnAssign | cst.Del] = [*tree.all(cst.AugAssign), *tree.all(cst.AnnAssign)]
+    for statement in (*statements, *tree.all(cst.Del)):
         yield from ((statement, part) for part in _parts(statement.target))
     loops: list[cst.For | cst.CompFor] = [*tree.all(cst.For), *tree.all(cst.CompFor)]
     for loop in loops:
@@ -104,26 +104,26 @@ def _parts(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _called(reading: Reading, call: cst.Call, where: Flow) -> Iterator[Change]:
-    name, given = called(reading, call), [argument.value for argument in call.args]
+    name, values = called(reading, call), [argument.value for argument in call.args]
     on = call.func.value if isinstance(call.func, cst.Attribute) else None
-    named = len(given) > 1 and text_of(given[1]) in OWN_KEYS
+    named = len(values) > 1 and text_of(values[1]) in OWN_KEYS
     if name == "set_epsilon":
         yield Change(call, DEFAULT_EPSILON)
     elif on is not None and (
         (ASSIGNS.match(name) and _is_of_optimizer(on, where)) or (name == "update" and _is_dict_of_state(on, where))
     ):
         yield Change(call, _key(on))
-    elif ASSIGNS_FIRST.match(name) and given and _has_optimizer(given[0], where):
-        yield Change(call, _key(given[0]))
+    elif ASSIGNS_FIRST.match(name) and values and _has_optimizer(values[0], where):
+        yield Change(call, _key(values[0]))
     elif (
         name == "__init__" and on is not None and (where.carries(on) or any(map(names.old_class, reading.names.of(on))))
     ):
         yield Change(call)
     elif name in SETS or (named and name not in ASKS):
-        owners = [*given[:1], *([on] if on is not None and name in SETS else [])]
-        if any(map(where.carries, owners)) or (named and not where.is_known(given[0])):
+        owners = [*values[:1], *([on] if on is not None and name in SETS else [])]
+        if any(map(where.carries, owners)) or (named and not where.is_known(values[0])):
             yield Change(call)
-    elif _wraps(reading, call, name) and ("ccumulat" in name or any(_has_optimizer(each, where) for each in given)):
+    elif _wraps(reading, call, name) and ("ccumulat" in name or any(_has_optimizer(value, where) for value in values)):
         yield Change(call)
 
 

@@ -35,10 +35,10 @@ class Flow:
 
     def __init__(self, reading: Reading):
         self.reading = reading
-        self.own: dict[str, list[Function]] = {}
+        self.functions: dict[str, list[Function]] = {}
         functions: list[Function] = [*reading.tree.all(cst.FunctionDef), *reading.tree.all(cst.ClassDef)]
-        for each in functions:
-            self.own.setdefault(each.name.value, []).append(each)
+        for function in functions:
+            self.functions.setdefault(function.name.value, []).append(function)
         self.names: set[str] = set()
         self._returned = list(self._returns())
         self.bindings = [*self._assigned(), *self._bindings_by_calls()]
@@ -74,8 +74,8 @@ class Flow:
     def holds_slots(self, node: cst.CSTNode) -> bool:
         """Whether an expression refers to an optimizer's variables."""
         return any(
-            isinstance(each, cst.Attribute) and last(each) in ("variables", "weights") and self.carries(each.value)
-            for each in walk(node)
+            isinstance(part, cst.Attribute) and last(part) in ("variables", "weights") and self.carries(part.value)
+            for part in walk(node)
         )
 
     def values(self, name: str) -> list[cst.BaseExpression]:
@@ -90,8 +90,8 @@ class Flow:
         """Whether a thing with a learning rate is no optimizer: settings by name, or a result of a known function."""
         if SETTINGS.search(last(node)) or not last(node):
             return True
-        makers = [last(each.func) if isinstance(each, cst.Call) else "" for each in self.values(last(node))]
-        return bool(makers) and all(maker and maker not in self.own for maker in makers)
+        makers = [last(value.func) if isinstance(value, cst.Call) else "" for value in self.values(last(node))]
+        return bool(makers) and all(maker and maker not in self.functions for maker in makers)
 
     def _named(self, node: cst.Name | cst.Attribute) -> bool:
         if self.reading.names.of(node):
@@ -105,8 +105,8 @@ class Flow:
         return unknown and name.lower().startswith("opt")
 
     def _called(self, node: cst.Call) -> bool:
-        found, name = self.reading.names.of(node.func), last(node.func)
-        if any(map(facts.makes_optimizer, found)) or (not found and name in self.names):
+        canonical_names, name = self.reading.names.of(node.func), last(node.func)
+        if any(map(facts.makes_optimizer, canonical_names)) or (not canonical_names and name in self.names):
             return True
         if name == "getattr" and any(text_of(argument.value) == "optimizer" for argument in node.args):
             return True
@@ -135,13 +135,13 @@ class Flow:
 
     def _bindings_by_calls(self) -> Iterator[Binding]:
         tree = self.reading.tree
-        yield from ((each.name.value, each.default) for each in tree.all(cst.Param) if each.default is not None)
+        yield from ((param.name.value, param.default) for param in tree.all(cst.Param) if param.default is not None)
         for call in tree.all(cst.Call):
             name, values = last(call.func), [argument.value for argument in call.args]
-            if name in self.own:
-                for function in self.own[name]:
+            if name in self.functions:
+                for function in self.functions[name]:
                     yield from _arguments(function, call.args, self._is_method(function))
-            for function in (f for value in values for f in self.own.get(last(value), ())):
+            for function in (f for value in values for f in self.functions.get(last(value), ())):
                 yield from ((parameter, value) for parameter in parameters(function) for value in values)
             if name in ADDS and isinstance(call.func, cst.Attribute):
                 yield from ((last(call.func.value), value) for value in values)
@@ -150,12 +150,12 @@ class Flow:
 
     def _returns(self) -> Iterator[Binding]:
         tree = self.reading.tree
-        given: list[cst.Return | cst.Yield] = [*tree.all(cst.Return), *tree.all(cst.Yield)]
-        for each in given:
-            around = self._function(each)
-            value = each.value.item if isinstance(each.value, cst.From) else each.value
-            if around and value is not None:
-                yield around, value
+        statements: list[cst.Return | cst.Yield] = [*tree.all(cst.Return), *tree.all(cst.Yield)]
+        for statement in statements:
+            function_name = self._function(statement)
+            value = statement.value.item if isinstance(statement.value, cst.From) else statement.value
+            if function_name and value is not None:
+                yield function_name, value
 
     def _function(self, node: cst.CSTNode) -> str:
         at = self.reading.tree.enclosing(node, cst.FunctionDef, cst.Lambda)
@@ -169,31 +169,31 @@ class Flow:
 def parameters(function: Function) -> list[str]:
     """All argument names; for a class without a constructor, its annotated fields."""
     if isinstance(function, cst.FunctionDef):
-        given = function.params
-        stars = [each for each in (given.star_arg, given.star_kwarg) if isinstance(each, cst.Param)]
-        return [each.name.value for each in (*given.posonly_params, *given.params, *given.kwonly_params, *stars)]
+        params = function.params
+        stars = [star for star in (params.star_arg, params.star_kwarg) if isinstance(star, cst.Param)]
+        return [param.name.value for param in (*params.posonly_params, *params.params, *params.kwonly_params, *stars)]
     for node in walk(function.body):
         if isinstance(node, cst.FunctionDef) and node.name.value == "__init__":
             return parameters(node)[1:]
-    return [last(each.target) for each in walk(function.body) if isinstance(each, cst.AnnAssign)]
+    return [last(field.target) for field in walk(function.body) if isinstance(field, cst.AnnAssign)]
 
 
 def _arguments(function: Function, args: Sequence[cst.Arg], method: bool) -> Iterator[Binding]:
-    known = parameters(function)[1 if method and isinstance(function, cst.FunctionDef) else 0 :]
+    parameter_names = parameters(function)[1 if method and isinstance(function, cst.FunctionDef) else 0 :]
     for index, argument in enumerate(args):
         if argument.keyword is not None:
             yield argument.keyword.value, argument.value
         elif argument.star:
-            yield from ((name, argument.value) for name in known)
-        elif known:
-            yield known[min(index, len(known) - 1)], argument.value
+            yield from ((name, argument.value) for name in parameter_names)
+        elif parameter_names:
+            yield parameter_names[min(index, len(parameter_names) - 1)], argument.value
 
 
 def _bindings_of_assignment(target: cst.CSTNode, value: cst.BaseExpression) -> Iterator[Binding]:
     if isinstance(target, (cst.Tuple, cst.List)):
-        alike = isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == len(target.elements)
+        is_parallel = isinstance(value, (cst.Tuple, cst.List)) and len(value.elements) == len(target.elements)
         for index, element in enumerate(target.elements):
-            part = value.elements[index].value if alike and isinstance(value, (cst.Tuple, cst.List)) else value
+            part = value.elements[index].value if is_parallel and isinstance(value, (cst.Tuple, cst.List)) else value
             yield from _bindings_of_assignment(element.value, part)
     else:
         yield from ((name, value) for name in _all_names(target))
@@ -202,9 +202,9 @@ def _bindings_of_assignment(target: cst.CSTNode, value: cst.BaseExpression) -> I
 def _bindings_of_loop(target: cst.CSTNode, over: cst.BaseExpression) -> Iterator[Binding]:
     pairs: list[tuple[cst.CSTNode, cst.BaseExpression]] = [(target, over)]
     parts = target.elements if isinstance(target, cst.Tuple) else ()
-    given = over.args if isinstance(over, cst.Call) and last(over.func) == "zip" else ()
-    if parts and len(parts) == len(given) and not any(argument.star for argument in given):
-        pairs = [(part.value, argument.value) for part, argument in zip(parts, given, strict=True)]
+    arguments = over.args if isinstance(over, cst.Call) and last(over.func) == "zip" else ()
+    if parts and len(parts) == len(arguments) and not any(argument.star for argument in arguments):
+        pairs = [(part.value, argument.value) for part, argument in zip(parts, arguments, strict=True)]
     yield from ((name, value) for part, value in pairs for name in _all_names(part))
 
 
@@ -230,8 +230,8 @@ def text_of(node: cst.CSTNode) -> str:
 
 def called(reading: Reading, call: cst.Call) -> str:
     """The last part of the called name, in the module that it is imported from."""
-    found = reading.names.of(call.func)
-    return next(iter(found)).rpartition(".")[2] if len(found) == 1 else last(call.func)
+    canonical_names = reading.names.of(call.func)
+    return next(iter(canonical_names)).rpartition(".")[2] if len(canonical_names) == 1 else last(call.func)
 
 
 def is_foreign(reading: Reading, node: cst.CSTNode) -> bool:

@@ -32,12 +32,12 @@ class ImportedFiles:
                 continue
             self._done.add(path.resolve())
             try:
-                each = program.read(files.read(path), "optim", release_hint)
+                imported = program.read(files.read(path), "optim", release_hint)
             except files.DamagedFileError as error:
                 self.unread.append(str(error))
                 continue
-            self.flows[path] = Flow(each)
-            yield each
+            self.flows[path] = Flow(imported)
+            yield imported
 
     def _file(self, reading: Reading, name: str) -> Path | None:
         parts = name.lstrip(".").split(".")
@@ -53,13 +53,13 @@ class ImportedFiles:
                         return path
         return None
 
-    def found(self, reading: Reading, node: cst.CSTNode) -> tuple[Flow, str] | None:
+    def find(self, reading: Reading, node: cst.CSTNode) -> tuple[Flow, str] | None:
         """The file of a name and its name there; None unless it is from a file that was read."""
         for source in reading.names.sources(node):
             path = self._file(reading, source)
             flow = self.flows.get(path) if path else None
             name = source.rpartition(".")[2] or last(node)
-            if flow is not None and (name in flow.own or flow.values(name)):
+            if flow is not None and (name in flow.functions or flow.values(name)):
                 return flow, name
         return None
 
@@ -67,9 +67,9 @@ class ImportedFiles:
 def _imports(reading: Reading) -> Iterator[str]:
     for line in reading.tree.all(cst.Import):
         yield from (dotted(alias.name) for alias in line.names)
-    for each in reading.tree.all(cst.ImportFrom):
-        module = module_of(each)
-        if isinstance(each.names, cst.ImportStar):
+    for statement in reading.tree.all(cst.ImportFrom):
+        module = module_of(statement)
+        if isinstance(statement.names, cst.ImportStar):
             yield module
         else:
-            yield from (within(module, dotted(alias.name)) for alias in each.names)
+            yield from (within(module, dotted(alias.name)) for alias in statement.names)

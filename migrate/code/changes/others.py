@@ -26,25 +26,25 @@ NAMESPACES = ("globals", "locals")
 def others(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
     """Yield places that may create an optimizer in an unknown way."""
     for call in reading.tree.all(cst.Call):
-        found = reading.names.of(call.func)
+        canonical_names = reading.names.of(call.func)
         if reading.class_of_string(call):
             continue
-        if any(names.LOOKUPS.match(name) or names.is_foreign(name) for name in found):
+        if any(names.LOOKUPS.match(name) or names.is_foreign(name) for name in canonical_names):
             yield call
-        elif last(call.func) == "from_config" and isinstance(call.func, cst.Attribute) and not found:
+        elif last(call.func) == "from_config" and isinstance(call.func, cst.Attribute) and not canonical_names:
             if where.carries(call.func.value) or not last(call.func.value):
                 yield call
-        elif last(call.func) in RUNS or _is_told(reading, call) or _is_loaded_and_trained(reading, call):
+        elif last(call.func) in RUNS or _is_from_config(reading, call) or _is_loaded_and_trained(reading, call):
             yield call
         elif changed.WRAPS.search(last(call.func)) and is_elsewhere(reading, call):
             yield call  # named twice if it gets one
-    for taken in _optimizers_of_models(reading):
-        yield from _unknown_sources(reading, taken, where, set())
+    for optimizer in _optimizers_of_models(reading):
+        yield from _unknown_sources(reading, optimizer, where, set())
     yield from _optimizer_names(reading)
     for kind in (cst.Name, cst.Attribute):
         for node in reading.tree.all(kind):
-            found = reading.names.of(node)
-            is_class, is_module = any(map(names.old_class, found)), any(map(names.is_module, found))
+            canonical_names = reading.names.of(node)
+            is_class, is_module = any(map(names.old_class, canonical_names)), any(map(names.is_module, canonical_names))
             if (is_class and not _is_recognised(reading, node)) or (is_module and _is_passed_on(reading, node)):
                 yield node
     for store in reading.tree.all(cst.Subscript):
@@ -58,28 +58,32 @@ def _optimizers_of_models(reading: Reading) -> Iterator[cst.BaseExpression]:
         if value is not None:
             yield value
     for assign in reading.tree.all(cst.Assign):
-        if any(isinstance(each.target, cst.Attribute) and last(each.target) == "optimizer" for each in assign.targets):
+        if any(
+            isinstance(target.target, cst.Attribute) and last(target.target) == "optimizer" for target in assign.targets
+        ):
             yield assign.value
 
 
 def _unknown_sources(reading: Reading, node: cst.CSTNode, where: Flow, seen: set[str]) -> Iterator[cst.CSTNode]:
-    name, more = last(node), list[cst.CSTNode]()
+    name, sources = last(node), list[cst.CSTNode]()
     if isinstance(node, cst.Call):
-        known = reading.names.of(node.func)
-        if is_foreign(reading, node.func) or (not known and last(node.func) not in (*where.own, *where.names, *PASSES)):
+        canonical_names = reading.names.of(node.func)
+        if is_foreign(reading, node.func) or (
+            not canonical_names and last(node.func) not in (*where.functions, *where.names, *PASSES)
+        ):
             yield node
         name = f"{last(node.func)}()"
-        more = list(where.returned(last(node.func))) if name not in seen else []
+        sources = list(where.returned(last(node.func))) if name not in seen else []
         seen.add(name)
     elif is_foreign(reading, node) or _is_part_of_config(node):
         yield node
     elif name and name not in seen:
         seen.add(name)
-        more = list(where.values(name))
+        sources = list(where.values(name))
     elif not name:
-        more = list(children(node))
-    for each in more:
-        yield from _unknown_sources(reading, each, where, seen)
+        sources = list(children(node))
+    for source in sources:
+        yield from _unknown_sources(reading, source, where, seen)
 
 
 def _is_part_of_config(node: cst.CSTNode) -> bool:
@@ -89,9 +93,9 @@ def _is_part_of_config(node: cst.CSTNode) -> bool:
 
 def instead(reading: Reading, node: cst.Call, where: Flow) -> Iterator[cst.CSTNode]:
     """Yield what may replace the optimizer of one call: other classes of the name, other values of its name."""
-    found, sources = reading.names.of(node.func), reading.names.sources(node.func)
+    canonical_names, sources = reading.names.of(node.func), reading.names.sources(node.func)
     of_string = reading.class_of_string(node)
-    if not of_string and not (all(map(names.old_class, found)) and all(map(names.FRAMEWORK.match, sources))):
+    if not of_string and not (all(map(names.old_class, canonical_names)) and all(map(names.FRAMEWORK.match, sources))):
         yield node
     at = reading.parent(node)
     while isinstance(at, (cst.IfExp, cst.BooleanOperation)):
@@ -150,8 +154,8 @@ def _is_for_optimizer(reading: Reading, text: cst.SimpleString) -> bool:
         return True
     if isinstance(parent, cst.Arg):
         call = reading.parent(parent)
-        read = isinstance(call, cst.Call) and reading.class_of_string(call)
-        return parent.keyword is not None and bool(HOLDS.match(parent.keyword.value)) and not read
+        is_read = isinstance(call, cst.Call) and reading.class_of_string(call)
+        return parent.keyword is not None and bool(HOLDS.match(parent.keyword.value)) and not is_read
     if isinstance(parent, cst.Assign):
         return any(HOLDS.match(last(target.target)) for target in parent.targets)
     if isinstance(parent, cst.AnnAssign):
@@ -162,7 +166,7 @@ def _is_for_optimizer(reading: Reading, text: cst.SimpleString) -> bool:
     return bool(HOLDS.match(key)) or key == "class_name"
 
 
-def _is_told(reading: Reading, call: cst.Call) -> bool:
+def _is_from_config(reading: Reading, call: cst.Call) -> bool:
     """Whether it runs text, or another program makes an optimizer from a config, as in `build(args.optimizer)`."""
     if isinstance(call.func, cst.Name) and call.func.value == "eval":
         return True
@@ -177,12 +181,12 @@ def _is_loaded_and_trained(reading: Reading, call: cst.Call) -> bool:
         return False
     parent = reading.parent(call)
     model = names.dotted(parent.targets[0].target) if isinstance(parent, cst.Assign) else ""
-    trained = [
+    trained_models = [
         c.func.value
         for c in reading.tree.all(cst.Call)
         if isinstance(c.func, cst.Attribute) and c.func.attr.value in TRAINS
     ]
-    return any(not model or names.dotted(each) == model for each in trained)
+    return any(not model or names.dotted(trained_model) == model for trained_model in trained_models)
 
 
 def _is_recognised(reading: Reading, node: cst.CSTNode) -> bool:
@@ -192,8 +196,8 @@ def _is_recognised(reading: Reading, node: cst.CSTNode) -> bool:
     if isinstance(parent, cst.Attribute):
         return parent.attr is node
     if isinstance(parent, cst.Arg):
-        around = reading.parent(parent)
-        return isinstance(around, cst.Call) and (parent.keyword is node or last(around.func) in ASKS)
+        call = reading.parent(parent)
+        return isinstance(call, cst.Call) and (parent.keyword is node or last(call.func) in ASKS)
     return isinstance(parent, cst.Call) and parent.func is node
 
 

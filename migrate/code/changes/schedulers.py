@@ -26,8 +26,10 @@ WATCHES = re.compile(
 def schedulers(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterator[cst.CSTNode]:
     """Yield what sets the rate, or may."""
     for node in (*reading.tree.all(cst.Name), *reading.tree.all(cst.Attribute)):
-        found = {name.rpartition(".")[2] for name in reading.names.of(node)} or {last(node)}
-        if any(map(SCHEDULERS.match, found)) and not isinstance(reading.parent(node), (cst.ImportAlias, cst.AsName)):
+        class_names = {name.rpartition(".")[2] for name in reading.names.of(node)} or {last(node)}
+        if any(map(SCHEDULERS.match, class_names)) and not isinstance(
+            reading.parent(node), (cst.ImportAlias, cst.AsName)
+        ):
             yield node
     yield from (text for text in reading.tree.all(cst.SimpleString) if SCHEDULERS.match(text_of(text)))
     for call in reading.tree.all(cst.Call):
@@ -35,15 +37,15 @@ def schedulers(reading: Reading, where: Flow, imported: ImportedFiles) -> Iterat
             SETS_RATE.search(called(reading, call))
             and is_elsewhere(reading, call)
             and not _is_of_standard_library(reading, call.func)
-            and not imported.found(reading, call.func)
+            and not imported.find(reading, call.func)
         ):
             yield call
         if last(call.func) in ("fit", "fit_generator"):
             yield from (
-                each
+                callback
                 for a in call.args[5:6]
                 if not a.keyword
-                for each in _foreign_callbacks(reading, a.value, where, imported, set())
+                for callback in _foreign_callbacks(reading, a.value, where, imported, set())
             )
     for argument in reading.tree.all(cst.Arg):
         if argument.keyword is not None and argument.keyword.value == "callbacks":
@@ -57,31 +59,33 @@ def _foreign_callbacks(
     reading: Reading, node: cst.CSTNode, where: Flow, imported: ImportedFiles, seen: set[str]
 ) -> Iterator[cst.CSTNode]:
     name = last(node)
-    found = imported.found(reading, node) if is_foreign(reading, node) else None
-    if found and found[1] not in seen:
-        seen.add(found[1])
+    definition = imported.find(reading, node) if is_foreign(reading, node) else None
+    if definition and definition[1] not in seen:
+        seen.add(definition[1])
         if any(
-            True for at in _origins(*found) for _ in _foreign_callbacks(found[0].reading, at, found[0], imported, seen)
+            True
+            for at in _origins(*definition)
+            for _ in _foreign_callbacks(definition[0].reading, at, definition[0], imported, seen)
         ):
             yield node
         return
-    more: list[cst.CSTNode] = []
+    sources: list[cst.CSTNode] = []
     if isinstance(node, cst.Call):
-        more = [node.func, *([a.value for a in node.args] if last(node.func) in PASSES else [])]
+        sources = [node.func, *([a.value for a in node.args] if last(node.func) in PASSES else [])]
     elif is_foreign(reading, node):
-        if not found and not _only_watches(reading, node):
+        if not definition and not _only_watches(reading, node):
             yield node
     elif name and name not in seen:
         seen.add(name)
-        more = _origins(where, name)
+        sources = _origins(where, name)
     elif not name:
-        more = list(children(node))
-    for each in more:
-        yield from _foreign_callbacks(reading, each, where, imported, seen)
+        sources = list(children(node))
+    for source in sources:
+        yield from _foreign_callbacks(reading, source, where, imported, seen)
 
 
 def _origins(where: Flow, name: str) -> list[cst.CSTNode]:
-    classes = [cls for cls in where.own.get(name, ()) if isinstance(cls, cst.ClassDef)]
+    classes = [cls for cls in where.functions.get(name, ()) if isinstance(cls, cst.ClassDef)]
     return [*where.values(name), *where.returned(name), *(base.value for cls in classes for base in cls.bases)]
 
 

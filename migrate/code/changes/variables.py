@@ -19,24 +19,24 @@ OTHER_MODEL = re.compile(r"target|teacher|ema\b|ema_|_ema|shadow|averag|slow|mom
 def moved(reading: Reading, where: Flow) -> Iterator[cst.CSTNode]:
     """Yield places that set weights to values computed from weights, or slots to anything."""
     for call in reading.tree.all(cst.Call):
-        name, given = called(reading, call), [argument.value for argument in call.args]
+        name, values = called(reading, call), [argument.value for argument in call.args]
         variable: cst.CSTNode | None = None
         if ASSIGNS.match(name) and isinstance(call.func, cst.Attribute) and not reading.names.of(call.func):
             variable = call.func.value
-        elif ASSIGNS_FIRST.match(name) and given:
-            variable, given = given[0], given[1:]
-        elif name == "set_weights" and isinstance(call.func, cst.Attribute) and given:
-            if not OTHER_MODEL.search(reading.text(call.func)) and _is_computed_from_weights(given[0], where):
+        elif ASSIGNS_FIRST.match(name) and values:
+            variable, values = values[0], values[1:]
+        elif name == "set_weights" and isinstance(call.func, cst.Attribute) and values:
+            if not OTHER_MODEL.search(reading.text(call.func)) and _is_computed_from_weights(values[0], where):
                 yield call
             continue
-        if variable is None or (not given and not name.endswith(("_add", "_sub"))):
+        if variable is None or (not values and not name.endswith(("_add", "_sub"))):
             continue
         origins = [variable, *where.values(_base(variable))]
         if any(map(where.holds_slots, origins)):
             yield call
-        elif any(map(_is_trained, origins)) and not any(OTHER_MODEL.search(reading.text(each)) for each in origins):
+        elif any(map(_is_trained, origins)) and not any(OTHER_MODEL.search(reading.text(origin)) for origin in origins):
             itself = reading.text(variable)
-            if name.endswith(("_add", "_sub")) or any(reading.text(n) == itself for v in given for n in walk(v)):
+            if name.endswith(("_add", "_sub")) or any(reading.text(n) == itself for v in values for n in walk(v)):
                 yield call
 
 
@@ -45,17 +45,20 @@ def _base(node: cst.CSTNode) -> str:
 
 
 def _is_trained(node: cst.CSTNode) -> bool:
-    return any(isinstance(each, cst.Attribute) and last(each) in TRAINED for each in walk(node))
+    return any(isinstance(part, cst.Attribute) and last(part) in TRAINED for part in walk(node))
 
 
 def _is_computed_from_weights(node: cst.CSTNode, where: Flow) -> bool:
     comprehensions = [
-        each for each in (node, *where.values(last(node))) if isinstance(each, (cst.ListComp, cst.GeneratorExp))
+        value for value in (node, *where.values(last(node))) if isinstance(value, (cst.ListComp, cst.GeneratorExp))
     ]
     sources = [
-        v for each in comprehensions if not isinstance(each.elt, cst.Name) for v in _followed(each.for_in.iter, where)
+        v
+        for comprehension in comprehensions
+        if not isinstance(comprehension.elt, cst.Name)
+        for v in _followed(comprehension.for_in.iter, where)
     ]
-    return any(isinstance(each, cst.Attribute) and last(each) == "get_weights" for v in sources for each in walk(v))
+    return any(isinstance(part, cst.Attribute) and last(part) == "get_weights" for v in sources for part in walk(v))
 
 
 def _followed(node: cst.BaseExpression, where: Flow) -> list[cst.BaseExpression]:
