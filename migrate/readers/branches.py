@@ -13,6 +13,6 @@ def on_condition(names: Iterable[str]) -> dict[str, str]:
 
     A LossScaleOptimizer does the same, but skips only steps with overflows.
     """
-    found = next((name for name in names if re.match(r"cond(_\d+)?/", name)), None)
-    text = f"{found!r} was created in a branch of tf.cond: perhaps not every batch makes a step"
-    return {} if found is None else {CHANGED: text}
+    branch_name = next((name for name in names if re.match(r"cond(_\d+)?/", name)), None)
+    text = f"{branch_name!r} was created in a branch of tf.cond: perhaps not every batch makes a step"
+    return {} if branch_name is None else {CHANGED: text}

@@ -77,15 +77,15 @@ def read(path: str, generation: str | None = None) -> Stored:
         weights = weights or ()
         version = hdf5.text_attribute(file, "keras_version")
         inner = innermost(optimizer)
-        found, shown = from_hdf5(
+        file_generation, shown = from_hdf5(
             version,
             "backend" in file.attrs,
             str(inner.get("class_name", "")),
             inner.get("config", {}),
             [n for n, _ in weights],
         )
-        generation = found or generation
-        around, weights = _wrapper_and_inner(weights) if traits(generation).lists_loss_scale else ((), weights)
+        generation = file_generation or generation
+        outer_weights, weights = _wrapper_and_inner(weights) if traits(generation).lists_loss_scale else ((), weights)
         stored_model = _json_attribute(file, "model_config", path)
         model = early.later(stored_model, hdf5.name_list(_group(file, path), "layer_names") or [])
         variables, groups = _variables(file, path, model, generation, version)
@@ -93,7 +93,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         doubts = claims.remembered(_json_attribute(file, claims.REMEMBERED, path))
         _check_backend(backend, model, path)
         if traits(generation).has_keras3_layers and isinstance(model, Mapping):
-            model = complete(model, [f"{layer}/{name}" for layer, own in groups.items() for name, _ in own])
+            model = complete(model, [f"{layer}/{name}" for layer, pairs in groups.items() for name, _ in pairs])
     in_graph = any(name.startswith("training") for name, _ in weights)
     release = _told_by_metrics(version, training) or _told_by_order(version, training)
     after, before = _bounds_by_layers(version, stored_model)
@@ -106,7 +106,7 @@ def read(path: str, generation: str | None = None) -> Stored:
         variables,
         weights=weights,
         versions=versions,
-        unmapped=dict(around),
+        unmapped=dict(outer_weights),
         model=StoredModel(model, training, groups) if isinstance(model, Mapping) else None,
         sparse=_embedding_weights(model, groups)
         if traits(generation).has_keras1_layers and isinstance(model, Mapping)
@@ -121,7 +121,7 @@ def read(path: str, generation: str | None = None) -> Stored:
 
 def _embedding_weights(model: Mapping[str, Any], groups: Groups) -> frozenset[str]:
     layers = {f"{name}_W" for name in names_of_class(model, "Embedding")}
-    return frozenset(v for own in groups.values() for weight, v in own if weight.removesuffix(":0") in layers)
+    return frozenset(v for pairs in groups.values() for weight, v in pairs if weight.removesuffix(":0") in layers)
 
 
 def _no_state(path: str, why: str) -> str:
@@ -147,11 +147,11 @@ def _check_backend(backend: str | None, model_config: Any, path: str) -> None:
     Theano convolves and TensorFlow and CNTK correlate (`keras/engine/saving.py::_need_convert_kernel` 2.2.4), so files
     of Theano have flipped kernels. Keras flips those of the model when it loads them, but not the slots.
     """
-    found = sorted({name for name in class_names(model_config) if re.search(r"Conv|Deconv", name)})
-    if backend == "theano" and found:
+    classes = sorted({name for name in class_names(model_config) if re.search(r"Conv|Deconv", name)})
+    if backend == "theano" and classes:
         raise UnsupportedError(
             f"{path} was written with the Theano backend, which keeps convolution kernels flipped, and the model has"
-            f" {', '.join(found)}: this dtopt does not turn them. Load it in Keras with the Theano backend, flip the"
+            f" {', '.join(classes)}: this dtopt does not turn them. Load it in Keras with the Theano backend, flip the"
             " kernels and their slots along their spatial dims, and migrate get_weights() as a list"
         )
     if backend == "theano" and model_config is None:
@@ -166,19 +166,19 @@ def _told_by_metrics(version: str | None, training: Any) -> str | None:
     2.4."""
     if version != "2.4.0" or not isinstance(training, Mapping):
         return None
-    found = set()
+    releases = set()
     rest = [training.get("metrics"), training.get("weighted_metrics")]
     while rest:
         item = rest.pop()
         if isinstance(item, Mapping) and "class_name" in item:
-            found |= {"2.4"} if item["class_name"] == "MeanMetricWrapper" else set()
+            releases |= {"2.4"} if item["class_name"] == "MeanMetricWrapper" else set()
         elif isinstance(item, Mapping):
             rest.extend(item.values())
         elif isinstance(item, list):
             rest.extend(item)
         elif isinstance(item, str):
-            found.add("2.3")
-    return found.pop() if len(found) == 1 else None
+            releases.add("2.3")
+    return releases.pop() if len(releases) == 1 else None
 
 
 def _told_by_order(version: str | None, training: Any) -> str | None:
@@ -218,10 +218,10 @@ def _json_attribute(file: h5py.File, name: str, path: str) -> Any:
 
 
 def _optimizer_config(training: Any) -> dict[str, Any] | None:
-    found = training.get("optimizer_config") if isinstance(training, Mapping) else None
-    if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
+    document = training.get("optimizer_config") if isinstance(training, Mapping) else None
+    if not isinstance(document, Mapping) or not isinstance(document.get("config"), Mapping):
         return None
-    return {**found, "class_name": str(found.get("class_name", "")), "config": dict(found["config"])}
+    return {**document, "class_name": str(document.get("class_name", "")), "config": dict(document["config"])}
 
 
 Weights = tuple[tuple[str, LazyArray], ...]
@@ -299,10 +299,10 @@ def _variables(
         _check_order(layers.get(layer), names, path)
         flags = trainable_flags(layers.get(layer), names, not traits(generation).has_keras3_layers)
         arrays = hdf5.lazy_datasets(node, names, path)
-        own = [(layer, *row) for row in zip(names, arrays, flags, strict=True)]
-        listed += own
+        layer_rows = [(layer, *row) for row in zip(names, arrays, flags, strict=True)]
+        listed += layer_rows
         # Saving puts a layer's frozen weights after its others, whatever their place in the layer.
-        trained += [own[i] for i in trained_order(layers.get(layer), names)]
+        trained += [layer_rows[i] for i in trained_order(layers.get(layer), names)]
     _check_groups([(layer, name) for layer, name, _, _ in listed], path)
     _check_listed(group, [f"{layer}/{name}" for layer, name, _, _ in listed], path)
     rows, twins = _shared_once(trained)
@@ -317,7 +317,7 @@ def _variables(
     members: dict[str, list[tuple[str, str]]] = {layer: [] for layer in order}
     for layer, name, array, _ in listed:
         members[layer].append((name, of_array[twins.get(id(array), id(array))]))
-    return variables, {layer: tuple(found) for layer, found in members.items()}
+    return variables, {layer: tuple(pairs) for layer, pairs in members.items()}
 
 
 def _check_layers(order: Sequence[str], config: Sequence[str], path: str) -> None:

@@ -89,7 +89,7 @@ def read(path: str) -> Stored | OptimizerState:
     if for_keras.is_config(optimizer):
         assert optimizer is not None
         return for_keras.read(root, path, config, optimizer, Versions(version))
-    found = stored(
+    content = stored(
         NAME,
         root,
         path,
@@ -102,21 +102,21 @@ def read(path: str) -> Stored | OptimizerState:
     )
     compiled = config.get("compile_config")
     training = compiled if isinstance(compiled, Mapping) else None
-    model = complete(config, [v.name for v in found.variables]) if found.traits.has_keras3_layers else config
+    model = complete(config, [v.name for v in content.variables]) if content.traits.has_keras3_layers else config
     doubts = claims.remembered(metadata.get(claims.REMEMBERED))
-    return replace(found, model=StoredModel(model, training, None, _assets(path, members)), doubts=doubts)
+    return replace(content, model=StoredModel(model, training, None, _assets(path, members)), doubts=doubts)
 
 
 def _assets(path: str, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Callable[[], Iterator[bytes]]]:
     """Files of a `.keras` other than config and weights, see `StoredModel.assets`."""
-    found = {}
+    assets = {}
     for name, info in members.items():
         if name.startswith(ASSETS) and not info.is_dir():
             if ".." in name.split("/"):
                 raise DamagedFileError(f"{path}: the member {name!r} leads out of its folder; refused")
             _check_size(path, info)
-            found[name] = _Member(path, info).chunks
-    return found
+            assets[name] = _Member(path, info).chunks
+    return assets
 
 
 def _members(path: str) -> dict[str, zipfile.ZipInfo]:
@@ -148,24 +148,24 @@ def _json(path: str, members: Mapping[str, zipfile.ZipInfo], name: str) -> dict[
         raise DamagedFileError(f"{path}: {name} has {info.file_size} bytes, more than any config; refused")
     try:
         with files.zipped(path) as archive:
-            found = json_text.parsed(archive.read(info))
+            document = json_text.parsed(archive.read(info))
     except (ValueError, RecursionError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DamagedFileError(f"{path}: {name} cannot be read ({error}); copy the file again") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise DamagedFileError(f"{path}: {name} is no JSON object; the file is damaged")
-    return found
+    return document
 
 
 def _optimizer_config(config: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """`{"class_name", "config"}` of `compile_config.optimizer`, and warnings about it."""
     compiled = config.get("compile_config")
-    found = compiled.get("optimizer") if isinstance(compiled, Mapping) else None
-    if isinstance(found, str):
-        warning = f"compile() was given the name {found!r} alone: a learning rate set later is not recorded"
-        return {"class_name": found, "config": {}}, (warning,)
-    if not isinstance(found, Mapping) or not isinstance(found.get("config"), Mapping):
+    document = compiled.get("optimizer") if isinstance(compiled, Mapping) else None
+    if isinstance(document, str):
+        warning = f"compile() was given the name {document!r} alone: a learning rate set later is not recorded"
+        return {"class_name": document, "config": {}}, (warning,)
+    if not isinstance(document, Mapping) or not isinstance(document.get("config"), Mapping):
         return None, ()
-    return {**found, "class_name": str(found.get("class_name", "")), "config": dict(found["config"])}, ()
+    return {**document, "class_name": str(document.get("class_name", "")), "config": dict(document["config"])}, ()
 
 
 def _backend(optimizer: Mapping[str, Any] | None) -> str:

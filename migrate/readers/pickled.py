@@ -55,7 +55,7 @@ def contents(value: Any, where: str) -> Contents:
     chosen = _key_of_optimizer(arrays_by_key)
     if chosen is None:
         raise UnsupportedError(f"{where} is a pickle that is refused: {_problem(value, arrays_by_key)}. {ADVICE}")
-    others = tuple(each for key, arrays in arrays_by_key.items() if key != chosen for each in arrays)
+    others = tuple(array for key, arrays in arrays_by_key.items() if key != chosen for array in arrays)
     return Contents(arrays_by_key[chosen], configs[0] if len(configs) == 1 else None, others)
 
 
@@ -74,16 +74,16 @@ def _parts(value: Any) -> dict[str, Any]:
 def _arrays(value: Any, name: str) -> Arrays | None:
     """The arrays of a list of arrays only, or of a mapping of arrays and strings only."""
     if isinstance(value, Mapping):
-        items = [(key, each) for key, each in value.items() if not isinstance(each, str | bool | None)]
-        has_array = any(isinstance(each, np.ndarray) and each.shape for _, each in items)
+        items = [(key, member) for key, member in value.items() if not isinstance(member, str | bool | None)]
+        has_array = any(isinstance(member, np.ndarray) and member.shape for _, member in items)
     elif isinstance(value, list):
-        items = [(f"{name}[{i}]", each) for i, each in enumerate(value)]
+        items = [(f"{name}[{i}]", member) for i, member in enumerate(value)]
         has_array = True
     else:
         return None
-    if not has_array or not all(_is_number(each) for _, each in items):
+    if not has_array or not all(_is_number(member) for _, member in items):
         return None
-    return tuple((key, np.asarray(each)) for key, each in items)
+    return tuple((key, np.asarray(member)) for key, member in items)
 
 
 def _is_number(value: Any) -> bool:
@@ -96,13 +96,13 @@ def _is_config(value: Any) -> bool:
 
 
 def _key_of_optimizer(arrays_by_key: Mapping[str, Arrays]) -> str | None:
-    for found in (
+    for candidates in (
         [key for key in arrays_by_key if "optim" in key.lower()],
         [key for key in arrays_by_key if "model" not in key.lower()],
         [key for key in arrays_by_key if _has_scalar_at_end(arrays_by_key[key])],
     ):
-        if len(found) == 1:
-            return found[0]
+        if len(candidates) == 1:
+            return candidates[0]
     return None
 
 

@@ -68,27 +68,27 @@ def read(path: str, optimizer_path: str | None = None) -> Stored:
         return tf1_saver.read_bundle(bundle, NAME, saver.read_saved_model(path), path, optimizer_path)
     graph = tf_object.graph_of(bundle)
     model, keras = _parse(protos.SavedModel(), os.path.join(folder, _GRAPH_FILE)), _keras_nodes(folder)
-    compiled = {each.node: each for each in _compiled_objects(keras, model) if each.node < len(graph)}
+    compiled = {owner.node: owner for owner in _compiled_objects(keras, model) if owner.node < len(graph)}
     every = object_optimizers.find(graph)
     optimizer_path = optimizer_path or _of_model(graph, every, compiled)
     stored = tf_object.stored(bundle, graph, every, NAME, optimizer_path)
     _check_whole(folder, model, keras, graph, bundle)
     tensorflow = str(model.meta_graphs[0].meta_info_def.tensorflow_version) if model.meta_graphs else ""
     versions = Versions(tensorflow=tensorflow)
-    own = _owner(graph, object_optimizers.choose(every, optimizer_path, folder), compiled)
+    owner = _owner(graph, object_optimizers.choose(every, optimizer_path, folder), compiled)
     described = (
-        _stored_model(own.text, stored, _aliases(graph))
-        if own and _has_all_variables(graph, own.node, stored)
+        _stored_model(owner.text, stored, _aliases(graph))
+        if owner and _has_all_variables(graph, owner.node, stored)
         else None
     )
     evidence = [f"{folder} holds {_GRAPH_FILE}", *stored.evidence]
-    if own is not None:
-        evidence.append(f"the optimizer's config is in {own.where}: class {own.config['class_name']}")
-    generation = stored.generation or (None if own is None else recognition.of_config(own.config))
+    if owner is not None:
+        evidence.append(f"the optimizer's config is in {owner.where}: class {owner.config['class_name']}")
+    generation = stored.generation or (None if owner is None else recognition.of_config(owner.config))
     return replace(
         stored,
         generation=generation,
-        optimizer_config=own.config if own is not None else None,
+        optimizer_config=owner.config if owner is not None else None,
         versions=stored.versions | versions,
         evidence=tuple(evidence),
         model=described,
@@ -109,11 +109,11 @@ def _of_model(graph: ObjectGraph, every: Sequence[GraphOptimizer], compiled: Map
     """The path to the whole model's optimizer if there are others, such as that of a GAN's discriminator."""
     if len(every) < 2 or 0 not in compiled:
         return None
-    return next((each.name for each in every if graph.children[0].get(OPTIMIZER) in each.nodes), None)
+    return next((optimizer.name for optimizer in every if graph.children[0].get(OPTIMIZER) in optimizer.nodes), None)
 
 
 def _has_all_variables(graph: ObjectGraph, node: int, stored: Stored) -> bool:
-    within = {graph.keys[each] for each, _ in graph.walk(node)}
+    within = {graph.keys[member] for member, _ in graph.walk(node)}
     return all(v.array is None or v.array.stored_as in within for v in stored.variables)
 
 
@@ -121,7 +121,7 @@ def _owner(graph: ObjectGraph, optimizer: GraphOptimizer | None, compiled: Mappi
     """The object compiled with an optimizer; the first compiled one if the optimizer has no variables."""
     if optimizer is None:
         return next(iter(compiled.values()), None)
-    owners = (each for node, each in compiled.items() if graph.children[node].get(OPTIMIZER) in optimizer.nodes)
+    owners = (owner for node, owner in compiled.items() if graph.children[node].get(OPTIMIZER) in optimizer.nodes)
     return next(owners, None)
 
 
@@ -136,7 +136,7 @@ def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGra
       DamagedFileError: one of them is of another model. UnsupportedError: variables are split, or no objects are
         named.
     """
-    nodes = [node for each in model.meta_graphs[:1] for node in each.object_graph_def.nodes]
+    nodes = [node for meta_graph in model.meta_graphs[:1] for node in meta_graph.object_graph_def.nodes]
     if not nodes:
         raise UnsupportedError(
             f"{folder} lists no objects in {_GRAPH_FILE}, as where tf.keras.experimental.export_saved_model of"
@@ -173,12 +173,12 @@ def _check_whole(folder: str, model: Any, keras: Sequence[Any], graph: ObjectGra
 
 def _at(nodes: Sequence[Any], start: int, path: str) -> set[int]:
     """The objects reached by names from one, `.layer_with_weights-0.cell`; a name may contain dots."""
-    found = set() if path or not nodes else {start}
+    node_ids = set() if path or not nodes else {start}
     for child in nodes[start].children if path and nodes else ():
         name = f".{child.local_name}"
         if f"{path}.".startswith(f"{name}.") and 0 <= child.node_id < len(nodes):
-            found |= _at(nodes, child.node_id, path.removeprefix(name))
-    return found
+            node_ids |= _at(nodes, child.node_id, path.removeprefix(name))
+    return node_ids
 
 
 def _keras_nodes(folder: str) -> list[Any]:

@@ -19,15 +19,15 @@ OPTION, SEED = "slot_dtype", "rounding_seed"
 
 def in_float32(slots: Slots) -> Slots:
     """Slots of codes, or of bfloat16, in float32; without the scales of codes."""
-    made = {slot: dict(owners) for slot, owners in slots.items()}
+    float32_slots = {slot: dict(owners) for slot, owners in slots.items()}
     for slot, owners in slots.items():
-        scales = made.get(slot_layout.scale_of(slot), {})
+        scales = float32_slots.get(slot_layout.scale_of(slot), {})
         for name, array in owners.items():
             if array.dtype in CODES and name in scales:
-                made[slot][name] = _decoded(array, scales.pop(name))
+                float32_slots[slot][name] = _decoded(array, scales.pop(name))
             elif array.dtype == "bfloat16":
-                made[slot][name] = _widened(array)
-    return {slot: owners for slot, owners in made.items() if owners or not slots[slot]}
+                float32_slots[slot][name] = _widened(array)
+    return {slot: owners for slot, owners in float32_slots.items() if owners or not slots[slot]}
 
 
 def _decoded(array: LazyArray, scales: LazyArray) -> LazyArray:

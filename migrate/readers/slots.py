@@ -109,7 +109,7 @@ def read(path: str, optimizer_path: str | None = None) -> OptimizerState:
 def _origins(metadata: slot_layout.Metadata) -> tuple[Origin, ...]:
     """Values that were uncertain in the migration stay uncertain."""
     reasons = metadata.provenance.get("reasons")
-    texts = [str(each) for each in reasons] if isinstance(reasons, list) else []
+    texts = [str(reason) for reason in reasons] if isinstance(reasons, list) else []
     return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=text) for text in texts)
 
 
@@ -131,11 +131,11 @@ def _tensors_below(bundle: BundleReader, prefix: str) -> dict[str, LazyArray]:
 def _scalars(bundle: BundleReader, prefix: str = "") -> dict[str, float]:
     """Those of the optimizer; with a prefix those of one group, under their own names, and those of all groups."""
     below = _tensors_below(bundle, "optimizer/")
-    found = {name: _number(a) for name, a in below.items() if not a.stored_as.startswith("optimizer/slots/")}
+    scalars = {name: _number(a) for name, a in below.items() if not a.stored_as.startswith("optimizer/slots/")}
     if not prefix:
-        return found
-    shared = {name: value for name, value in found.items() if not name.startswith("group_")}
-    return shared | {n.removeprefix(prefix): value for n, value in found.items() if n.startswith(prefix)}
+        return scalars
+    shared = {name: value for name, value in scalars.items() if not name.startswith("group_")}
+    return shared | {n.removeprefix(prefix): value for n, value in scalars.items() if n.startswith(prefix)}
 
 
 def _number(array: LazyArray) -> float:
@@ -161,5 +161,5 @@ def _scaling(noted: Any) -> tuple[int | None, float | None] | None:
     """`[steps until a loss scale grows, the scale]`, each a number or None; None if it is something else."""
     if not isinstance(noted, list) or len(noted) != 2:
         return None
-    is_known = all(each is None or (isinstance(each, (int, float)) and not isinstance(each, bool)) for each in noted)
+    is_known = all(part is None or (isinstance(part, (int, float)) and not isinstance(part, bool)) for part in noted)
     return (noted[0], noted[1]) if is_known else None

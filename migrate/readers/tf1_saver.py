@@ -153,13 +153,13 @@ def _native_keras_optimizer(
     settings = {key: array.stored_as for key, array in stored.scalars.items()}
     versions = Versions(tensorflow=graph.version)
     limit = NORM.of(candidates(stored.generation or "", versions)) == ALL
-    found = native_keras.describe(nodes, settings, trained, slots, others=choice.foreign, is_of_all=limit)
+    updates = native_keras.describe(nodes, settings, trained, slots, others=choice.foreign, is_of_all=limit)
     first = choice.keras1
     class_name, config = ("", {}) if first is None else (first.class_name, first.config)
     return {
-        "graph_config": {"class_name": class_name or found.class_name, "config": {**config, **found.config}},
-        "outside": found.outside,
-        "constrained": dict.fromkeys(found.constrained, ""),
+        "graph_config": {"class_name": class_name or updates.class_name, "config": {**config, **updates.config}},
+        "outside": updates.outside,
+        "constrained": dict.fromkeys(updates.constrained, ""),
     }
 
 
@@ -179,18 +179,18 @@ def _named_arrays(
 
 
 def _some_calls(graph: SaverGraph | None) -> Iterator[str]:
-    for each in graph.conditions if graph is not None and not graph.doubt else ():
-        yield f"the graph updates variables only at calls chosen by {each!r}: count them in the new program too"
+    for condition in graph.conditions if graph is not None and not graph.doubt else ():
+        yield f"the graph updates variables only at calls chosen by {condition!r}: count them in the new program too"
 
 
 def _with_counter(
     arrays: dict[str, LazyArray], graph: SaverGraph | None, updates: Collection[str]
 ) -> dict[str, LazyArray]:
-    own = scopes.counter(graph.nodes, updates) if updates and graph is not None and graph.nodes is not None else ""
-    if not own or graph is None or graph.nodes is None:
+    counter = scopes.counter(graph.nodes, updates) if updates and graph is not None and graph.nodes is not None else ""
+    if not counter or graph is None or graph.nodes is None:
         return arrays
-    graph.nodes.counter = own
-    return {GLOBAL_STEP if key == own and GLOBAL_STEP not in arrays else key: each for key, each in arrays.items()}
+    graph.nodes.counter = counter
+    return {GLOBAL_STEP if key == counter and GLOBAL_STEP not in arrays else key: a for key, a in arrays.items()}
 
 
 SETTINGS = ("rho", "momentum", "beta_1", "beta_2", "decay", "schedule_decay")
@@ -198,13 +198,13 @@ SETTINGS = ("rho", "momentum", "beta_1", "beta_2", "decay", "schedule_decay")
 
 
 def _changed_settings(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[str, str]:
-    nodes, found = graph.nodes if graph is not None else None, {}
+    nodes, changes = graph.nodes if graph is not None else None, {}
     for key, array in arrays.items() if nodes is not None else ():
         name = key.rpartition("/")[2]
         first = nodes.first_value(key) if nodes is not None and name in SETTINGS and array.shape == () else None
         if first is not None and array.number() != first:
-            found[name] = f"{key!r} is {array.number():.9g} in the checkpoint and began as {first:.9g} in its graph"
-    return found
+            changes[name] = f"{key!r} is {array.number():.9g} in the checkpoint and began as {first:.9g} in its graph"
+    return changes
 
 
 def _check_trained(bundle: BundleReader) -> None:
@@ -230,15 +230,15 @@ def _wholes(bundle: BundleReader, arrays: Mapping[str, LazyArray], renamed: Mapp
 
 def _arrays_by_variable(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> tuple[dict[str, LazyArray], list[str]]:
     saved_as = {key: variable for key, variable in graph.saved_as.items() if key in arrays}
-    found = {saved_as.get(key, key): array for key, array in arrays.items()}
-    if not saved_as or len(found) != len(arrays):
+    by_variable = {saved_as.get(key, key): array for key, array in arrays.items()}
+    if not saved_as or len(by_variable) != len(arrays):
         return dict(arrays), []
     key, variable = next(iter(saved_as.items()))
     if set(saved_as) == set(saved_as.values()):
-        return found, [
+        return by_variable, [
             f"the graph shows a swapping_saver: {variable!r} is saved as {key!r} and the other way round: put back"
         ]
-    return found, [f"the graph shows that its Saver had custom names: {key!r} is the variable {variable!r}"]
+    return by_variable, [f"the graph shows that its Saver had custom names: {key!r} is the variable {variable!r}"]
 
 
 def _program(
@@ -300,9 +300,9 @@ def _without_kernels(
     if graph.nodes is None or (graph.updates and traits(stored.generation).has_configs):
         return {}
     trained = {variable.name for variable in stored.variables if variable.trainable}
-    updated = {each for scope in scopes or graph.updates for each in graph.updates[scope]}
-    own = (updated or trained).difference(sparse)
-    moved = next(((op, variable) for op, variable in writers(graph.nodes) if variable in own), None)
+    updated = {variable for scope in scopes or graph.updates for variable in graph.updates[scope]}
+    plain_variables = (updated or trained).difference(sparse)
+    moved = next(((op, variable) for op, variable in writers(graph.nodes) if variable in plain_variables), None)
     text = "in the graph, and is no kernel of tf.train's optimizers: it is a custom rule"
     return {} if moved is None else {NO_KERNEL: f"{moved[0]!r} updates {moved[1]!r} {text}"}
 

@@ -23,7 +23,7 @@ from migrate.readers.objects import slots as object_slots
 from migrate.readers.objects import variables as object_variables
 from migrate.readers.objects import writers as object_writers
 from migrate.readers.objects.optimizers import GraphOptimizer
-from migrate.readers.objects.slots import Found
+from migrate.readers.objects.slots import OptimizerContents
 from migrate.state import Effects, Stored
 from optim.bytes.bundle import GRAPH_KEY, BundleReader
 from optim.errors import UnsupportedError
@@ -88,14 +88,14 @@ def stored(
     if optimizer is None:
         return _variables_alone(graph, bundle, owners, evidence, format_name)
     generation, why = object_writers.generation(graph, optimizer.node)
-    found = object_slots.find(graph, bundle, optimizer, generation, owners)
-    paths = [each.name for each in every]
-    foreign = object_variables.trained_by(graph, owners, [each for each in every if each is not optimizer])
-    variables = found.alone or object_variables.stored(
-        graph, bundle, owners, found.trained(owners, generation), foreign
+    contents = object_slots.find(graph, bundle, optimizer, generation, owners)
+    paths = [optimizer.name for optimizer in every]
+    foreign = object_variables.trained_by(graph, owners, [other for other in every if other is not optimizer])
+    variables = contents.alone or object_variables.stored(
+        graph, bundle, owners, contents.trained(owners, generation), foreign
     )
-    unmapped = found.unplaced(owners)
-    scales = optimizer.around or "loss_scale" in graph.children[optimizer.node]  # within it, in TF 2.11 to 2.13
+    unmapped = contents.unplaced(owners)
+    scales = optimizer.wrappers or "loss_scale" in graph.children[optimizer.node]  # within it, in TF 2.11 to 2.13
     return Stored(
         format=format_name,
         generation=generation,
@@ -104,19 +104,19 @@ def stored(
             f"optimizer at {optimizer.name}: {why}",
             *([f"it holds {len(every)} optimizers: {object_optimizers.listed(paths)}"] if len(every) > 1 else []),
             *object_writers.naming(graph, optimizer.node),
-            *found.evidence,
+            *contents.evidence,
         ),
         optimizer_config=None,
         variables=variables,
-        nameless=found.nameless,
-        twins=found.twins,
-        slots=found.slots,
-        scalars=found.scalars,
-        weights=found.weights,
+        nameless=contents.nameless,
+        twins=contents.twins,
+        slots=contents.slots,
+        scalars=contents.scalars,
+        weights=contents.weights,
         versions=object_writers.release(graph, optimizer.node, generation, bundle.shards),
-        warnings=(*_no_slots(found, generation), *not_numbers(bundle)),
+        warnings=(*_no_slots(contents, generation), *not_numbers(bundle)),
         doubts=doubts(bundle),
-        matched=found.matched,
+        matched=contents.matched,
         unmapped=unmapped,
         effects=Effects.of(
             {
@@ -151,12 +151,12 @@ def _variables_alone(
         optimizer_config=None,
         variables=object_variables.stored(graph, bundle, owners),
         warnings=("the checkpoint holds no optimizer, only variables", *not_numbers(bundle)),
-        unmapped=object_slots.Found(graph, bundle).unplaced(owners),
+        unmapped=object_slots.OptimizerContents(graph, bundle).unplaced(owners),
     )
 
 
-def _no_slots(found: Found, generation: str) -> list[str]:
-    if found.slots or found.weights is not None:
+def _no_slots(contents: OptimizerContents, generation: str) -> list[str]:
+    if contents.slots or contents.weights is not None:
         return []
     if traits(generation).has_slot_table:
         return [

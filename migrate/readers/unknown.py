@@ -49,11 +49,11 @@ READ = (
 
 def error(path: str) -> UnknownFormatError:
     """Describe the source, and what to give or type instead."""
-    known = _of_file(path) if files.is_file(path) and files.size(path) else None
-    text, command = known or (_description(path), "")
-    found = UnknownFormatError(text)
-    found.commands = (command,) if command else ()
-    return found
+    description = _of_file(path) if files.is_file(path) and files.size(path) else None
+    text, command = description or (_description(path), "")
+    exception = UnknownFormatError(text)
+    exception.commands = (command,) if command else ()
+    return exception
 
 
 def _description(path: str) -> str:
@@ -97,19 +97,19 @@ def _of_file(path: str) -> tuple[str, str] | None:
     """Describe a file that must be unpacked first, with the command, or that dtopt does not read; None if unknown."""
     with files.opened(path) as file:
         start = file.read(512)
-    given, plain = shlex.quote(path), _SUFFIX.sub("", path)
+    quoted, plain = shlex.quote(path), _SUFFIX.sub("", path)
     if start.startswith(b"\x1f\x8b") and path.endswith((".tar.gz", ".tgz")):
-        return f"{path} is a tar archive compressed with gzip. Unpack it, and give what it holds", f"tar xzf {given}"
+        return f"{path} is a tar archive compressed with gzip. Unpack it, and give what it holds", f"tar xzf {quoted}"
     for magic, tool in COMPRESSED.items():
         if start.startswith(magic):
-            return f"{path} is compressed. Unpack it, and give {plain}", f"{tool} {given}"
+            return f"{path} is compressed. Unpack it, and give {plain}", f"{tool} {quoted}"
     if start[257:262] == b"ustar":
-        return f"{path} is a tar archive. Unpack it, and give what it holds", f"tar xf {given}"
+        return f"{path} is a tar archive. Unpack it, and give what it holds", f"tar xf {quoted}"
     if start.startswith(b"PK\x03\x04"):
         return _of_zip(path, plain)
-    found = next((what for pattern, what in OTHERS if re.match(pattern, start, re.DOTALL | re.IGNORECASE)), "")
-    found = found or OTHER_ENDINGS.get(os.path.splitext(path)[1].lower(), "")
-    return (f"{path} is {found}", "") if found else None
+    kind = next((what for pattern, what in OTHERS if re.match(pattern, start, re.DOTALL | re.IGNORECASE)), "")
+    kind = kind or OTHER_ENDINGS.get(os.path.splitext(path)[1].lower(), "")
+    return (f"{path} is {kind}", "") if kind else None
 
 
 def _of_zip(path: str, plain: str) -> tuple[str, str]:
@@ -144,11 +144,11 @@ def _without_index(path: str) -> str:
 def _checkpoint_paths(path: str) -> list[str]:
     if urls.is_url(path) or not files.is_folder(path):
         return []
-    found: list[str] = []
+    paths: list[str] = []
     for here in itertools.islice(files.walk(path, stop=_is_saved_model), FOLDERS):
         ends = [] if _is_saved_model(here) else [n for n in sorted(files.names(here)) if n.endswith(ENDS)]
-        found += [here] if _is_saved_model(here) else [os.path.join(here, n.removesuffix(".index")) for n in ends]
-    return found
+        paths += [here] if _is_saved_model(here) else [os.path.join(here, n.removesuffix(".index")) for n in ends]
+    return paths
 
 
 def _is_unzipped_keras(path: str) -> bool:

@@ -80,8 +80,8 @@ def _index(path: str, *, quiet: bool) -> dict[str, list[str]] | None:
         if files.size(path) > MAX_INDEX:
             raise ValueError(f"it has more than {MAX_INDEX} bytes")
         with files.opened(path) as file:
-            found: Any = json_text.parsed(file.read())
-        shards = {str(k): [v] if isinstance(v, str) else list(v) for k, v in found["weight_map"].items()}
+            document: Any = json_text.parsed(file.read())
+        shards = {str(k): [v] if isinstance(v, str) else list(v) for k, v in document["weight_map"].items()}
         if not shards or not all(isinstance(name, str) for names in shards.values() for name in names):
             raise ValueError("it names no shards")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -35,15 +35,15 @@ def later(model: Any, order: Sequence[str]) -> Any:
       model: `{"class_name", "config"}` from the file; anything else is returned as it is.
       order: the file's list of top-level layers, which has names that a Sequential in a Sequential lacks.
     """
-    if not isinstance(model, Mapping) or not any(_is_early(each) for each in objects(model)):
+    if not isinstance(model, Mapping) or not any(_is_early(layer) for layer in objects(model)):
         return model
     model = copy.deepcopy(dict(model))
     flat = list(_flat(model))
     names = list(map(layer_name, flat))
-    if len(flat) == len(order) and all(own in ("", name) for own, name in zip(names, order, strict=True)):
+    if len(flat) == len(order) and all(flat_name in ("", name) for flat_name, name in zip(names, order, strict=True)):
         for layer, name in zip(flat, order, strict=True):
             layer["name"] = name
-    return _converted(model, {layer_name(each) for each in objects(model)})
+    return _converted(model, {layer_name(layer) for layer in objects(model)})
 
 
 def begins_with_merge(model: Any) -> bool:
@@ -56,15 +56,15 @@ def _is_early(item: Mapping[str, Any]) -> bool:
 
 
 def _is_list(config: Any) -> bool:
-    return isinstance(config, list) and all(isinstance(each, dict) for each in config)
+    return isinstance(config, list) and all(isinstance(layer, dict) for layer in config)
 
 
 def _branches(model: Mapping[str, Any]) -> list[Layer]:
     """The models or layers that the Merge at the beginning of a Sequential merges; empty without one."""
     layers = model["config"] if _is_list(model.get("config")) else []
     is_merged = layers and model.get("class_name") == SEQUENTIAL and layers[0].get("class_name") == MERGE
-    found = layers[0]["config"].get("layers") if is_merged and isinstance(layers[0].get("config"), dict) else None
-    return list(found) if isinstance(found, list) and _is_list(found) else []
+    branches = layers[0]["config"].get("layers") if is_merged and isinstance(layers[0].get("config"), dict) else None
+    return list(branches) if isinstance(branches, list) and _is_list(branches) else []
 
 
 def _flat(model: Layer) -> Iterator[Layer]:
@@ -76,33 +76,33 @@ def _flat(model: Layer) -> Iterator[Layer]:
     yield from (layer for layer in listed[bool(branches) :] if isinstance(layer, dict))
 
 
-def _converted(layer: Layer, taken: set[str], may_branch: bool = True) -> Layer:
+def _converted(layer: Layer, names: set[str], may_branch: bool = True) -> Layer:
     """Return a layer or a model in the later form.
 
     Args:
-      taken: names of all layers.
+      names: of all layers.
       may_branch: whether a model may have several inputs. The first layer of a Sequential may not, and keeps its Merge.
     """
     config = layer.get("config")
     if layer.get("class_name") == MERGE and isinstance(config, dict) and "layers" not in config:
         return _merging(layer, config)
     if _is_list(config) and layer.get("class_name") == SEQUENTIAL:
-        name = layer_name(layer) or _unused(taken)
+        name = layer_name(layer) or _unused(names)
         graph = _graph(layer, name) if may_branch and _branches(layer) else None
         layer = graph or {**layer, "config": {"name": name, "layers": config}}
     listed = sublayers(layer["config"]) if isinstance(layer.get("config"), dict) else None
     if listed is None:
         return layer
     in_row = layer.get("class_name") == SEQUENTIAL
-    layers = [_converted(dict(each), taken, not (in_row and i == 0)) for i, each in enumerate(listed)]
+    layers = [_converted(dict(sublayer), names, not (in_row and i == 0)) for i, sublayer in enumerate(listed)]
     return {**layer, "config": {**layer["config"], "layers": layers}}
 
 
-def _unused(taken: set[str]) -> str:
+def _unused(names: set[str]) -> str:
     """A name as Keras gives it, which no layer has."""
-    numbers = (f"sequential_{i}" if i else "sequential" for i in range(len(taken) + 1))
-    name = next(each for each in numbers if each not in taken)
-    taken.add(name)
+    numbers = (f"sequential_{i}" if i else "sequential" for i in range(len(names) + 1))
+    name = next(candidate for candidate in numbers if candidate not in names)
+    names.add(name)
     return name
 
 
@@ -112,10 +112,10 @@ def _merging(layer: Layer, config: Mapping[str, Any]) -> Layer:
     if kind is None:
         return layer
     settings = {key: config.get(old) for key, old in SETTINGS.get(kind, {}).items()}
-    found = {**layer, "class_name": kind, "config": {"name": config.get("name"), "trainable": True, **settings}}
+    replacement = {**layer, "class_name": kind, "config": {"name": config.get("name"), "trainable": True, **settings}}
     if "inbound_nodes" in layer:  # `merge` calls it with the masks that it gets anyway
-        found["inbound_nodes"] = [[list(end[:3]) for end in node] for node in layer["inbound_nodes"]]
-    return found
+        replacement["inbound_nodes"] = [[list(end[:3]) for end in node] for node in layer["inbound_nodes"]]
+    return replacement
 
 
 def _graph(model: Layer, name: str) -> Layer | None:
@@ -124,16 +124,16 @@ def _graph(model: Layer, name: str) -> Layer | None:
     layers: list[Layer] = []
     inputs: list[str] = []
     end = _chained(model, layers, inputs)
-    names = [layer_name(each) for each in layers]
-    if end is None or len(set(names)) < len(names) or any(len(each["inbound_nodes"]) > 1 for each in layers):
+    names = [layer_name(layer) for layer in layers]
+    if end is None or len(set(names)) < len(names) or any(len(layer["inbound_nodes"]) > 1 for layer in layers):
         return None
     depths = dict.fromkeys(names, 0)
     for layer in reversed(layers):  # each comes after its inputs
         for node in layer["inbound_nodes"]:
             for source in node:
                 depths[source[0]] = max(depths[source[0]], depths[layer_name(layer)] + 1)
-    layers.sort(key=lambda each: -depths[layer_name(each)])
-    ends = {"input_layers": [[each, 0, 0] for each in inputs], "output_layers": [end]}
+    layers.sort(key=lambda layer: -depths[layer_name(layer)])
+    ends = {"input_layers": [[input_name, 0, 0] for input_name in inputs], "output_layers": [end]}
     return {**model, "class_name": "Model", "config": {"name": name, "layers": layers, **ends}}
 
 
@@ -142,7 +142,7 @@ def _chained(model: Layer, layers: list[Layer], inputs: list[str]) -> list[Any] 
     config = model.get("config")
     if isinstance(config, dict) and isinstance(config.get("output_layers"), list):  # a graph
         layers += config["layers"]
-        inputs += [each[0] for each in config["input_layers"]]
+        inputs += [input_layer[0] for input_layer in config["input_layers"]]
         return list(config["output_layers"][0]) if len(config["output_layers"]) == 1 else None
     ends = [_chained(branch, layers, inputs) for branch in _branches(model)]
     chain = [model] if sublayers(config) is None else sublayers(config) or []

@@ -36,7 +36,7 @@ def is_config(optimizer: Mapping[str, Any] | None) -> bool:
 def check_weights(root: Node, where: str) -> None:
     """Refuse weights of such an optimizer without its config. Raises MissingHintError."""
     optimizer = root.children.get(OPTIMIZER)
-    if optimizer is not None and any(_SLOT.fullmatch(key) for key in optimizer.own):
+    if optimizer is not None and any(_SLOT.fullmatch(key) for key in optimizer.arrays):
         raise MissingHintError(
             f"{where} holds the state of an optimizer that optim.for_keras made, without its config, which a .keras"
             " file of the same model has: migrate that one, or load these weights into the model in Keras and save it"
@@ -64,8 +64,8 @@ def read(
             f"{where}: for_keras was given {algorithm!r}, which is not a class of optim: load the model where that"
             " class is known, and save its optimizer with optim.save_checkpoint"
         )
-    own = root.children[OPTIMIZER].own if OPTIMIZER in root.children else {}
-    scalars = {key: _number(array) for key, array in own.items() if not _SLOT.fullmatch(key)}
+    arrays = root.children[OPTIMIZER].arrays if OPTIMIZER in root.children else {}
+    scalars = {key: _number(array) for key, array in arrays.items() if not _SLOT.fullmatch(key)}
     if slot_layout.ITERATIONS not in scalars:
         raise DamagedFileError(f"{where} holds no {slot_layout.ITERATIONS} of its optimizer; save the model again")
     steps = scalars.pop(slot_layout.ITERATIONS)
@@ -75,7 +75,7 @@ def read(
     root.children.pop(OPTIMIZER)
     variables, layers, twins = arrange(root, config, True)
     ordered = layers.ordered() and twins is None
-    slots = _slots_by_variable(own, [v for v in variables if v.trainable], ordered, where)
+    slots = _slots_by_variable(arrays, [v for v in variables if v.trainable], ordered, where)
     names = {name for owners in slots.values() for name in owners}
     evidence = (f"its optimizer was made by optim.for_keras: {algorithm}",)
     compiled = config.get("compile_config")
@@ -98,11 +98,11 @@ def read(
 def _without_tuple_marks(value: Any) -> Any:
     if isinstance(value, Mapping):
         if value.get("class_name") == "__tuple__":
-            return [_without_tuple_marks(each) for each in value.get("items", ())]
+            return [_without_tuple_marks(part) for part in value.get("items", ())]
         return {
-            key: _without_tuple_marks(each) for key, each in value.items() if key not in ("module", "registered_name")
+            key: _without_tuple_marks(part) for key, part in value.items() if key not in ("module", "registered_name")
         }
-    return [_without_tuple_marks(each) for each in value] if isinstance(value, list) else value
+    return [_without_tuple_marks(part) for part in value] if isinstance(value, list) else value
 
 
 def _number(array: LazyArray) -> float:
@@ -120,10 +120,10 @@ def _check_rate(configured: Any, stored: float | None, where: str) -> None:
 
 
 def _slots_by_variable(
-    own: Mapping[str, LazyArray], trained: list[StoredVariable], ordered: bool, where: str
+    arrays: Mapping[str, LazyArray], trained: list[StoredVariable], ordered: bool, where: str
 ) -> dict[str, dict[str, LazyArray]]:
-    found = {key: match for key in own if (match := _SLOT.fullmatch(key))}
-    count = max((int(match[2]) + 1 for match in found.values()), default=0)
+    matches = {key: match for key in arrays if (match := _SLOT.fullmatch(key))}
+    count = max((int(match[2]) + 1 for match in matches.values()), default=0)
     if count and count != len(trained):
         raise DamagedFileError(
             f"{where}: its optimizer has slots of {count} variables, and its model {len(trained)} that are trained:"
@@ -135,8 +135,8 @@ def _slots_by_variable(
             " its optimizer with optim.save_checkpoint, which keeps names"
         )
     slots: dict[str, dict[str, LazyArray]] = {}
-    for key, match in sorted(found.items(), key=lambda item: int(item[1][2])):
-        slots.setdefault(match[1], {})[trained[int(match[2])].name] = own[key]
+    for key, match in sorted(matches.items(), key=lambda item: int(item[1][2])):
+        slots.setdefault(match[1], {})[trained[int(match[2])].name] = arrays[key]
     lacking = [f"{slot}.{i}" for slot in slots for i, v in enumerate(trained) if v.name not in slots[slot]]
     if lacking:
         raise DamagedFileError(f"{where}: {lacking[0]} of its optimizer is missing; the file is incomplete")

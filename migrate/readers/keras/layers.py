@@ -69,11 +69,11 @@ ATTENTION = {
 
 def misplaced(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> tuple[str, str] | None:
     """Two weights of one stock layer that no release lists in this order; None if the order is right."""
-    found = {leaf.name: snake_case(leaf.kind) for leaf in leaves(layer)} if layer is not None else {}
+    kinds = {leaf.name: snake_case(leaf.kind) for leaf in leaves(layer)} if layer is not None else {}
     seen: dict[str, str] = {}
     for weight in weights:
         scope, _, tail = weight.removesuffix(":0").rpartition("/")
-        roles = _orders_of_stock_layer(found, scope)
+        roles = _orders_of_stock_layer(kinds, scope)
         role = re.sub(r"_\d+$", "", tail)
         before = seen.get(scope, "")
         if {role, before} <= set(roles) and roles.index(role) < roles.index(before):
@@ -84,8 +84,8 @@ def misplaced(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> tuple[
 
 def _orders_of_stock_layer(kinds: Mapping[str, str], scope: str) -> tuple[str, ...]:
     kind = next((kinds[part] for part in scope.split("/") if part in kinds), "")
-    known = ROLES.get("cell" if kind in (*RECURRENT, "bidirectional") else kind, {})
-    return known[max(known)] if known else ()
+    orders = ROLES.get("cell" if kind in (*RECURRENT, "bidirectional") else kind, {})
+    return orders[max(orders)] if orders else ()
 
 
 def snake_case(class_name: str) -> str:
@@ -115,7 +115,7 @@ class _At:
 
 
 @dataclass
-class _Found:
+class _Index:
     keras3: bool | None
     rows: dict[str, tuple[str, str, LazyArray]] = field(default_factory=dict)
     """By path in the file: (short name, full name, array)."""
@@ -136,20 +136,20 @@ def arrange(
         its layers and models train their own variables first. In tf.keras layers do so too, but models train theirs
         last (`engine/base_layer.py`, `engine/training.py` 2.12 - 2.15).
     """
-    found = _Found(keras3)
+    index = _Index(keras3)
     name = layer_name(config) if config is not None else root.name or ""
     at = replace(_At().inside(name, config, config is not None), full=())
     if config is not None and keras3 and sublayers(config.get("config")) is not None:
         at = replace(at, frozen=False)
     at = replace(at, scope=(name,) if name and keras3 and _is_sequential(config, root) else ())
-    layers = _node(root, config, at, found)
-    names = _unique(found.rows)
-    arrays = {names[path]: array for path, (_, _, array) in found.rows.items()}
+    layers = _node(root, config, at, index)
+    names = _unique(index.rows)
+    arrays = {names[path]: array for path, (_, _, array) in index.rows.items()}
     layers = _renamed(layers, names)
     variables = tuple(
         StoredVariable(v.name, arrays[v.name], v.shape, arrays[v.name].dtype, v.trainable) for v in layers.variables()
     )
-    alike = tuple(tuple(names[path] for path in group) for group in found.alike)
+    alike = tuple(tuple(names[path] for path in group) for group in index.alike)
     twins = Twins(tuple(name for group in alike for name in group), alike, False) if alike else None
     return variables, layers, twins
 
@@ -163,36 +163,37 @@ def _unique(rows: Mapping[str, tuple[str, str, LazyArray]]) -> dict[str, str]:
 
 
 def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
-    own = tuple(LayerVariable(names[v.name], v.shape, v.trainable) for v in layers.own)
-    return Layers(own, tuple(tuple(_renamed(x, names) for x in chain) for chain in layers.chains), layers.own_last)
+    variables = tuple(LayerVariable(names[v.name], v.shape, v.trainable) for v in layers.own)
+    chains = tuple(tuple(_renamed(x, names) for x in chain) for chain in layers.chains)
+    return Layers(variables, chains, layers.own_last)
 
 
-def _node(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str | None = None) -> Layers:
+def _node(node: Node, config: Mapping[str, Any] | None, at: _At, index: _Index, kind: str | None = None) -> Layers:
     """Read one layer or model. `kind`: its class in snake case if neither config nor path shows it."""
     settings = config.get("config") if config is not None else None
     listed = sublayers(settings) if settings is not None else None
     chains: list[tuple[Layers, ...]] = []
     for name in LISTS:
         if name in node.children:
-            chains += _model(node.children[name], listed, at, found)
+            chains += _model(node.children[name], listed, at, index)
     kind = kind or (snake_case(str(config.get("class_name", ""))) if config is not None else _class_of_path(node))
     keys = [key for key in node.children if key not in LISTS]
-    chains += _attributes(node, keys, kind, settings, at, found)
-    own_last = False if found.keras3 else True if found.keras3 is False and not node.path else None
-    return Layers(_own(node, config, at, found, kind), tuple(chains), own_last)
+    chains += _attributes(node, keys, kind, settings, at, index)
+    own_last = False if index.keras3 else True if index.keras3 is False and not node.path else None
+    return Layers(_own(node, config, at, index, kind), tuple(chains), own_last)
 
 
-def _own(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found, kind: str) -> tuple[LayerVariable, ...]:
-    roles = _roles(kind, len(node.own), config) or tuple(node.own)
+def _own(node: Node, config: Mapping[str, Any] | None, at: _At, index: _Index, kind: str) -> tuple[LayerVariable, ...]:
+    roles = _roles(kind, len(node.arrays), config) or tuple(node.arrays)
     variables = []
-    scales = list(node.own)[-FLOAT8:] if in_float8([array.shape for array in node.own.values()]) else []
-    for key, role in zip(node.own, roles, strict=True):
-        array, path = node.own[key], f"{node.path}/vars/{key}".lstrip("/")
+    scales = list(node.arrays)[-FLOAT8:] if in_float8([array.shape for array in node.arrays.values()]) else []
+    for key, role in zip(node.arrays, roles, strict=True):
+        array, path = node.arrays[key], f"{node.path}/vars/{key}".lstrip("/")
         numeric = array.dtype.startswith(("float", "bfloat", "complex"))
         flag: bool | None = True if at.is_known else None
         if at.frozen or not numeric or never_trained(role) or kind in UNTRAINED or key in scales:
             flag = False
-        found.rows[path] = "/".join((*at.scope, role)), "/".join((*at.full, role)), array
+        index.rows[path] = "/".join((*at.scope, role)), "/".join((*at.full, role)), array
         variables.append(LayerVariable(path, array.shape, flag))
     return tuple(variables)
 
@@ -221,13 +222,13 @@ def _roles(kind: str, count: int, config: Mapping[str, Any] | None) -> tuple[str
     return ROLES.get(kind, {}).get(count)
 
 
-def _model(node: Node, listed: Sequence[Mapping[str, Any]] | None, at: _At, found: _Found) -> list[tuple[Layers, ...]]:
+def _model(node: Node, listed: Sequence[Mapping[str, Any]] | None, at: _At, index: _Index) -> list[tuple[Layers, ...]]:
     """The layers of a model: one chain if the config has their order, else one for each class."""
     placed = _placed(node, listed) if listed is not None else None
     if placed is not None:
-        return [tuple(_layer(member, layer, at, found) for layer, member in placed)]
+        return [tuple(_layer(member, layer, at, index) for layer, member in placed)]
     return [
-        tuple(_layer(member, None, at, found) for _, member in members) for members in by_class(node.children).values()
+        tuple(_layer(member, None, at, index) for _, member in members) for members in by_class(node.children).values()
     ]
 
 
@@ -241,10 +242,10 @@ def _placed(node: Node, listed: Sequence[Mapping[str, Any]]) -> list[tuple[Mappi
     kinds = [snake_case(str(layer.get("class_name", ""))) for layer in listed]
     groups: dict[int, Node] = {}
     for kind in dict.fromkeys(kinds):
-        own = _of_class(node.children, kind, kinds)
+        groups_of_kind = _of_class(node.children, kind, kinds)
         places = [i for i, k in enumerate(kinds) if k == kind]
-        if len(own) == len(places):
-            groups |= dict(zip(places, own, strict=True))
+        if len(groups_of_kind) == len(places):
+            groups |= dict(zip(places, groups_of_kind, strict=True))
     placed = [id(group) for group in groups.values()]
     if any(_has_variables(member) and placed.count(id(member)) != 1 for member in members):
         return None
@@ -253,24 +254,24 @@ def _placed(node: Node, listed: Sequence[Mapping[str, Any]]) -> list[tuple[Mappi
 
 def _of_class(children: Mapping[str, Node], kind: str, kinds: Sequence[str]) -> list[Node]:
     numbered = re.compile(re.escape(kind) + r"_([1-9]\d*)")
-    found = [(int(m.group(1)), key) for key in children if key not in kinds and (m := numbered.fullmatch(key))]
-    return [children[key] for _, key in sorted([(0, kind)] * (kind in children) + found)]
+    numbered_keys = [(int(m.group(1)), key) for key in children if key not in kinds and (m := numbered.fullmatch(key))]
+    return [children[key] for _, key in sorted([(0, kind)] * (kind in children) + numbered_keys)]
 
 
 def _has_variables(node: Node) -> bool:
-    return any(each.own for each in node.walk())
+    return any(group.arrays for group in node.walk())
 
 
-def _layer(node: Node, config: Mapping[str, Any] | None, at: _At, found: _Found) -> Layers:
+def _layer(node: Node, config: Mapping[str, Any] | None, at: _At, index: _Index) -> Layers:
     """Read a layer of a model under its own name. Its short name contains no model except Keras 3's Sequential."""
     name = layer_name(config) if config is not None else ""
     name = name or node.name or node.path.rpartition("/")[2]
     below = at.inside(name, config, config is not None)
-    if config is not None and found.keras3 and sublayers(config.get("config")) is not None:
+    if config is not None and index.keras3 and sublayers(config.get("config")) is not None:
         below = replace(below, frozen=at.frozen)  # freezing it froze its layers; some may be trainable again
     if any(key in node.children for key in LISTS):
-        below = replace(below, scope=(name,) if found.keras3 and _is_sequential(config, node) else ())
-    return _node(node, config, below, found)
+        below = replace(below, scope=(name,) if index.keras3 and _is_sequential(config, node) else ())
+    return _node(node, config, below, index)
 
 
 def _is_sequential(config: Mapping[str, Any] | None, node: Node) -> bool:
@@ -282,28 +283,28 @@ def _is_sequential(config: Mapping[str, Any] | None, node: Node) -> bool:
 
 
 def _attributes(
-    node: Node, keys: Sequence[str], kind: str, settings: Any, at: _At, found: _Found
+    node: Node, keys: Sequence[str], kind: str, settings: Any, at: _At, index: _Index
 ) -> list[tuple[Layers, ...]]:
     """Read the attributes: one chain for a stock layer, else one for each attribute."""
     plain = {key: key.lstrip("_") for key in keys}
-    known = next((parts for parts in PARTS if set(plain.values()) & set(parts)), ())
+    stock_parts = next((parts for parts in PARTS if set(plain.values()) & set(parts)), ())
     chain: list[Layers] = []
     loose: list[tuple[Layers, ...]] = []
-    for key in sorted(keys, key=lambda k: known.index(plain[k]) if plain[k] in known else len(known)):
+    for key in sorted(keys, key=lambda k: stock_parts.index(plain[k]) if plain[k] in stock_parts else len(stock_parts)):
         child, part = node.children[key], _inner_config(key, settings)
         own_name, own_kind = _stock_part(plain[key], kind)
         name = child.name or (layer_name(part) if part is not None else "") or own_name
-        is_known = at.is_known and (plain[key] in known or part is not None)
+        is_known = at.is_known and (plain[key] in stock_parts or part is not None)
         below = at.inside(name, part, is_known)
-        if plain[key] in known:
-            chain.append(_node(child, part, below, found, own_kind if part is None else None))
-        elif child.own or part is not None or child.name is not None:
-            loose.append((_node(child, part, below, found),))
+        if plain[key] in stock_parts:
+            chain.append(_node(child, part, below, index, own_kind if part is None else None))
+        elif child.arrays or part is not None or child.name is not None:
+            loose.append((_node(child, part, below, index),))
         else:
             stacked = key == "cells" and node.path.endswith("/cell")  # of StackedRNNCells, a list that never changes
-            inner = _model(child, _cells(settings) if stacked else None, at, found)
+            inner = _model(child, _cells(settings) if stacked else None, at, index)
             if not stacked:
-                found.alike += [group for chain_ in inner for group in _same_shapes(chain_)]
+                index.alike += [group for chain_ in inner for group in _same_shapes(chain_)]
             loose += inner
     return [tuple(chain), *loose] if chain else loose
 

@@ -27,23 +27,23 @@ SAME_SHAPE = (
 
 def complete(model: Layer, weights: Collection[str]) -> dict[str, Any]:
     """Complete a model's config from Keras 3 with the derived settings; `weights`: their names."""
-    found: dict[str, Any] = _with_scaling(with_paddings(model), [f"/{name}" for name in weights])
-    return found
+    config: dict[str, Any] = _with_scaling(with_paddings(model), [f"/{name}" for name in weights])
+    return config
 
 
 def _with_scaling(item: Any, weights: Collection[str]) -> Any:
     """Detect `rms_scaling`: such a LayerNormalization has a gamma and no beta."""
     if isinstance(item, list):
-        return [_with_scaling(each, weights) for each in item]
+        return [_with_scaling(member, weights) for member in item]
     if not isinstance(item, Mapping):
         return item
     config = item.get("config")
     if item.get("class_name") != "LayerNormalization" or not isinstance(config, Mapping):
-        return {key: _with_scaling(each, weights) for key, each in item.items()}
+        return {key: _with_scaling(member, weights) for key, member in item.items()}
     if SCALING in config or config.get("center") != config.get("scale"):
         return dict(item)
-    own = sum(f"/{config.get('name')}/" in name for name in weights)
-    return {**item, "config": {**config, SCALING: True}} if own == 1 else dict(item)
+    weight_count = sum(f"/{config.get('name')}/" in name for name in weights)
+    return {**item, "config": {**config, SCALING: True}} if weight_count == 1 else dict(item)
 
 
 def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
@@ -63,9 +63,9 @@ def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
     layers_ = []
     for layer, shape in zip(listed, outputs, strict=True):
         inside = with_paddings(layer, shape)
-        own = inside.get("config")
-        if inside.get("class_name") in TRANSPOSED and isinstance(own, Mapping) and PADDING not in own:
-            inside["config"] = {**own, **_padding(own, _input_shape(layer), shape)}
+        layer_config = inside.get("config")
+        if inside.get("class_name") in TRANSPOSED and isinstance(layer_config, Mapping) and PADDING not in layer_config:
+            inside["config"] = {**layer_config, **_padding(layer_config, _input_shape(layer), shape)}
         layers_.append(inside)
     return {**model, "config": {**config, "layers": layers_}}
 
@@ -88,8 +88,8 @@ def _input_shape(layer: Layer) -> Shape:
 
 
 def _output_shape(config: Layer, layer: Layer, after: Shape) -> Shape:
-    name, own = layer.get("name"), layer.get("config")
-    asks = layer.get("class_name") in TRANSPOSED or (isinstance(own, Mapping) and "layers" in own)
+    name, layer_config = layer.get("name"), layer.get("config")
+    asks = layer.get("class_name") in TRANSPOSED or (isinstance(layer_config, Mapping) and "layers" in layer_config)
     if not isinstance(name, str) or not asks:
         return None
     shapes = [shape for end, shape in _call_tensors(config.get("layers")) if end[0] == name and end[2] == 0]
@@ -100,18 +100,18 @@ def _output_shape(config: Layer, layer: Layer, after: Shape) -> Shape:
 
 def _call_tensors(item: Any) -> Iterator[tuple[list[Any], Shape]]:
     if isinstance(item, list):
-        for each in item:
-            yield from _call_tensors(each)
+        for member in item:
+            yield from _call_tensors(member)
     elif isinstance(item, Mapping):
-        own = item.get("config")
-        if item.get("class_name") == "__keras_tensor__" and isinstance(own, Mapping):
-            end, shape = own.get("keras_history"), own.get("shape")
+        tensor_config = item.get("config")
+        if item.get("class_name") == "__keras_tensor__" and isinstance(tensor_config, Mapping):
+            end, shape = tensor_config.get("keras_history"), tensor_config.get("shape")
             if isinstance(end, list) and len(end) == 3 and isinstance(shape, list):
                 yield end, shape
             return
-        for key, each in item.items():
+        for key, member in item.items():
             if key != "config":
-                yield from _call_tensors(each)
+                yield from _call_tensors(member)
 
 
 def _padding(config: Layer, before: Shape, after: Shape) -> dict[str, Any]:
@@ -128,9 +128,9 @@ def _padding(config: Layer, before: Shape, after: Shape) -> dict[str, Any]:
         if not isinstance(old, int) or not isinstance(new, int):
             return {}
         reach = (kernel - 1) * dilation + 1
-        around = 2 * (reach // 2) if config.get("padding") == "same" else 0
+        margin = 2 * (reach // 2) if config.get("padding") == "same" else 0
         usual = old * stride + (0 if config.get("padding") == "same" else max(reach - stride, 0))
-        added = new - ((old - 1) * stride + reach - around)
+        added = new - ((old - 1) * stride + reach - margin)
         paddings.append((new == usual, added, 0 <= added < stride))
     if all(is_usual for is_usual, _, _ in paddings):
         return {PADDING: None}

@@ -98,8 +98,8 @@ def leaves(layer: Mapping[str, Any], above: bool = False, by_model: bool = True)
     config = layer.get("config")
     inner = config.get("layer") if isinstance(config, Mapping) else None
     children = sublayers(config) if config is not None else None
-    own = isinstance(config, Mapping) and config.get("trainable") is False
-    frozen = above or (own and (by_model or children is None))
+    is_frozen_here = isinstance(config, Mapping) and config.get("trainable") is False
+    frozen = above or (is_frozen_here and (by_model or children is None))
     if children is None and isinstance(inner, Mapping):
         children = sublayers(inner.get("config")) if isinstance(inner.get("config"), (Mapping, list)) else None
     if children is None:
@@ -114,15 +114,15 @@ def never_trained(weight: str) -> bool:
     return any(tail == n or tail.endswith("_" + n) for n in NEVER_TRAINED)
 
 
-def _owners(found: Sequence[Leaf], weights: Sequence[str]) -> list[Leaf | None]:
+def _owners(layer_leaves: Sequence[Leaf], weights: Sequence[str]) -> list[Leaf | None]:
     """The leaf whose name is part of a weight's name: `a/dense/kernel:0` or, in Keras 1, `dense_1_W:0`; None if several
     match."""
-    by_name, count = {leaf.name: leaf for leaf in found}, Counter(leaf.name for leaf in found)
+    by_name, count = {leaf.name: leaf for leaf in layer_leaves}, Counter(leaf.name for leaf in layer_leaves)
     owners: list[Leaf | None] = []
     for weight in weights:
         name = _layer_of_weight(weight.split(":")[0].split("/"), by_name)
         if name is None:
-            owners.append(found[0] if len(found) == 1 else None)
+            owners.append(layer_leaves[0] if len(layer_leaves) == 1 else None)
         else:
             owners.append(by_name[name] if count[name] == 1 else None)
     return owners
@@ -131,9 +131,9 @@ def _owners(found: Sequence[Leaf], weights: Sequence[str]) -> list[Leaf | None]:
 def _layer_of_weight(parts: list[str], names: Collection[str]) -> str | None:
     for end in range(len(parts) - 1, 0, -1):
         ending = ("/".join(parts[start:end]) for start in range(end))
-        found = next((name for name in ending if name in names), None)
-        if found is not None:
-            return found
+        layer = next((name for name in ending if name in names), None)
+        if layer is not None:
+            return layer
     begun = [parts[0][:i] for i, c in enumerate(parts[0]) if i and c == "_"]
     return next((name for name in reversed(begun) if name in names), None)
 
@@ -147,9 +147,9 @@ def trainable_flags(
 ) -> list[bool | None]:
     """For each weight of one top-level layer: True, False, or None if the config does not show it. `by_model`: see
     `leaves`."""
-    found = list(leaves(layer, by_model=by_model)) if layer is not None else []
+    layer_leaves = list(leaves(layer, by_model=by_model)) if layer is not None else []
     flags: list[bool | None] = []
-    for weight, leaf in zip(weights, _owners(found, weights), strict=True):
+    for weight, leaf in zip(weights, _owners(layer_leaves, weights), strict=True):
         if never_trained(weight) or (leaf is not None and (leaf.kind in ADAPTED or _is_pruning(leaf, weight))):
             flags.append(False)
         elif leaf is None or leaf.frozen is None:
@@ -165,17 +165,17 @@ def trained_order(layer: Mapping[str, Any] | None, weights: Sequence[str]) -> li
     Saving puts frozen weights after trained ones (`hdf5_format.py::_legacy_weights` of TF 2.4, `weights` of Keras 2.2).
     So if flags differ inside a layer or model, its saved order is not the order in which all of it is trained.
     """
-    found = list(leaves(layer)) if layer is not None else []
-    owners = _owners(found, weights)
+    layer_leaves = list(leaves(layer)) if layer is not None else []
+    owners = _owners(layer_leaves, weights)
     if None in owners:
         return list(range(len(weights)))
 
-    number = {id(leaf): n for n, leaf in enumerate(found)}
+    number = {id(leaf): n for n, leaf in enumerate(layer_leaves)}
 
     def place(i: int) -> tuple[bool, int, bool]:
         at = number[id(owners[i])]
         is_backward = any(part.startswith("backward_") for part in weights[i].split("/")[:-1])
-        return never_trained(weights[i]), at, found[at].kind == "Bidirectional" and is_backward
+        return never_trained(weights[i]), at, layer_leaves[at].kind == "Bidirectional" and is_backward
 
     return sorted(range(len(weights)), key=place)
 
@@ -205,15 +205,15 @@ def check_inputs(model: Any, path: str) -> None:
 def _late_input(layer: Mapping[str, Any]) -> tuple[str, str] | None:
     """The first such layer, here or in a nested model, and its input."""
     listed = sublayers(layer.get("config")) or []
-    names = {layer_name(each) for each in listed}
+    names = {layer_name(sublayer) for sublayer in listed}
     seen: set[str] = set()
-    for each in listed:
-        calls = each.get("inbound_nodes")
+    for sublayer in listed:
+        calls = sublayer.get("inbound_nodes")
         inputs = [set(_input_names(call)) & names for call in calls] if isinstance(calls, list) else []
-        if inputs and all(given - seen for given in inputs):  # one of several calls may be on a later layer
-            return layer_name(each), min(inputs[0] - seen)
-        seen.add(layer_name(each))
-        within = _late_input(each)
+        if inputs and all(sources - seen for sources in inputs):  # one of several calls may be on a later layer
+            return layer_name(sublayer), min(inputs[0] - seen)
+        seen.add(layer_name(sublayer))
+        within = _late_input(sublayer)
         if within is not None:
             return within
     return None
@@ -236,19 +236,19 @@ def objects(item: Any) -> Iterator[Mapping[str, Any]]:
     """Yield every JSON object in an item, outer ones first, in order."""
     rest = [item]
     while rest:
-        each = rest.pop()
-        if isinstance(each, Mapping):
-            yield each
-            rest.extend(reversed(list(each.values())))
-        elif isinstance(each, (list, tuple)):
-            rest.extend(reversed(each))
+        member = rest.pop()
+        if isinstance(member, Mapping):
+            yield member
+            rest.extend(reversed(list(member.values())))
+        elif isinstance(member, (list, tuple)):
+            rest.extend(reversed(member))
 
 
 def class_names(config: Any) -> set[str]:
     """Class names of everything in a config: layers, nested layers, and their objects."""
-    return {each["class_name"] for each in objects(config) if isinstance(each.get("class_name"), str)}
+    return {member["class_name"] for member in objects(config) if isinstance(member.get("class_name"), str)}
 
 
 def names_of_class(config: Any, kind: str) -> set[str]:
     """Names of the layers of a class in a model's config, at any depth."""
-    return {layer_name(each) for each in objects(config) if each.get("class_name") == kind}
+    return {layer_name(layer) for layer in objects(config) if layer.get("class_name") == kind}

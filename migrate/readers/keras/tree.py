@@ -29,7 +29,7 @@ class Node:
 
     path: str
     name: str | None = None
-    own: dict[str, LazyArray] = field(default_factory=dict)
+    arrays: dict[str, LazyArray] = field(default_factory=dict)
     """By dataset name, `0`, `1`, ... in that order; other names after them."""
     children: dict[str, Node] = field(default_factory=dict)
 
@@ -65,7 +65,7 @@ def _fill(node: Node, group: h5py.Group, where: hdf5.Source, seen: set[object], 
         if key == VARS:
             node.name = hdf5.text_attribute(child, "name")
             names = _sorted_as_numbers(list(child))
-            node.own = dict(zip(names, hdf5.lazy_datasets(child, names, where), strict=True))
+            node.arrays = dict(zip(names, hdf5.lazy_datasets(child, names, where), strict=True))
         else:
             _fill(_below(node, key, str(where)), child, where, seen, depth + 1)
 
@@ -75,7 +75,7 @@ def _below(node: Node, key: str, where: str) -> Node:
     *between, last = key.split(WINDOWS_SEPARATOR)
     for part in between:
         node = node.children.setdefault(part, _child(node, part))
-    if node.children.get(last, Node("")).own:
+    if node.children.get(last, Node("")).arrays:
         raise DamagedFileError(f"{where}: two groups are called {node.children[last].path!r}; such files are refused")
     return node.children.setdefault(last, _child(node, last))
 
@@ -91,22 +91,22 @@ def _sorted_as_numbers(names: list[str]) -> list[str]:
 def merge(into: Node, other: Node, where: str) -> None:
     """Merge the tree of one shard into that of the others."""
     into.name = into.name or other.name
-    twice = into.own.keys() & other.own.keys()
+    twice = into.arrays.keys() & other.arrays.keys()
     if twice:
         raise DamagedFileError(f"{where}: two shards hold {into.path}/{VARS}/{min(twice)}; copy all shards again")
-    both = {**into.own, **other.own}
-    into.own = {name: both[name] for name in _sorted_as_numbers(list(both))}
+    both = {**into.arrays, **other.arrays}
+    into.arrays = {name: both[name] for name in _sorted_as_numbers(list(both))}
     for key, child in other.children.items():
         merge(into.children.setdefault(key, Node(child.path)), child, where)
 
 
 def check_numbering(node: Node, where: str) -> None:
     """Check that every list of variables is numbered from 0 without a gap. Raises DamagedFileError."""
-    for each in node.walk():
-        numbers = [int(name) for name in each.own if name.isdecimal()]
+    for group in node.walk():
+        numbers = [int(name) for name in group.arrays if name.isdecimal()]
         if numbers != list(range(len(numbers))):
             missing = next(i for i in range(len(numbers)) if numbers[i] != i)
-            raise DamagedFileError(f"{where}: {each.path}/{VARS}/{missing} is missing; the file is incomplete")
+            raise DamagedFileError(f"{where}: {group.path}/{VARS}/{missing} is missing; the file is incomplete")
 
 
 def by_class(children: Mapping[str, Node]) -> dict[str, list[tuple[int, Node]]]:
@@ -114,9 +114,9 @@ def by_class(children: Mapping[str, Node]) -> dict[str, list[tuple[int, Node]]]:
 
     A class may itself end in a number (`block_1`): then it is its own class, unless `block` is there too.
     """
-    found: dict[str, list[tuple[int, Node]]] = {}
+    classes: dict[str, list[tuple[int, Node]]] = {}
     for key, child in children.items():
         head, _, tail = key.rpartition("_")
         numbered = tail.isdecimal() and str(int(tail)) == tail and tail != "0" and head in children
-        found.setdefault(head if numbered else key, []).append((int(tail) if numbered else 0, child))
-    return {name: sorted(members, key=lambda m: m[0]) for name, members in found.items()}
+        classes.setdefault(head if numbered else key, []).append((int(tail) if numbered else 0, child))
+    return {name: sorted(members, key=lambda m: m[0]) for name, members in classes.items()}

@@ -77,11 +77,11 @@ def stored(
 def _check_alone(root: Node, where: str) -> None:
     """Refuse a model with further optimizers, such as a GAN's `d_optimizer` and `g_optimizer`. The one of `compile` has
     then made no step."""
-    found = [name for name in root.children if name not in NOT_MODEL and _is_optimizer_or_list(root, name)]
-    if found:
-        arguments = ", ".join(f"{name}=model.{name}" for name in found)
+    others = [name for name in root.children if name not in NOT_MODEL and _is_optimizer_or_list(root, name)]
+    if others:
+        arguments = ", ".join(f"{name}=model.{name}" for name in others)
         raise UnsupportedError(
-            f"{where} holds {some(found)} as well as the optimizer of compile(), and dtopt does not read other"
+            f"{where} holds {some(others)} as well as the optimizer of compile(), and dtopt does not read other"
             " optimizers from .keras and .weights.h5. In the program that has the model, save"
             f" tf.train.Checkpoint(model=model, {arguments}).save('PREFIX'), and choose one of them with --optimizer"
         )
@@ -89,11 +89,11 @@ def _check_alone(root: Node, where: str) -> None:
 
 def _remove_members(node: Node, names: Sequence[str]) -> dict[str, LazyArray]:
     members = (node.children.pop(name, None) for name in names)
-    return {path: array for each in members if each is not None for path, array in _all_variables(each).items()}
+    return {path: array for member in members if member is not None for path, array in _all_variables(member).items()}
 
 
 def _has_counter(node: Node) -> bool:
-    first = next(iter(node.own.values()), None)
+    first = next(iter(node.arrays.values()), None)
     return first is not None and first.dtype.startswith("int") and not first.shape
 
 
@@ -104,16 +104,16 @@ def _is_optimizer_or_list(root: Node, name: str) -> bool:
 
 def _is_optimizer(node: Node, root: Node) -> bool:
     """Whether a member has a step counter, then perhaps a rate, then arrays with shapes of other members."""
-    arrays = list(node.own.values())
+    arrays = list(node.arrays.values())
     if node.children or not _has_counter(node):
         return False
     slots = arrays[2 if len(arrays) > 1 and not arrays[1].shape else 1 :]
-    rest = {array.shape for each in root.walk() if each is not node for array in each.own.values()}
+    rest = {array.shape for other in root.walk() if other is not node for array in other.arrays.values()}
     return len(arrays) > 1 and all(array.shape in rest for array in slots)
 
 
 def _all_variables(node: Node) -> dict[str, LazyArray]:
-    return {f"{each.path}/vars/{key}": array for each in node.walk() for key, array in each.own.items()}
+    return {f"{group.path}/vars/{key}": array for group in node.walk() for key, array in group.arrays.items()}
 
 
 def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], ...], dict[str, LazyArray], str | None]:
@@ -122,17 +122,17 @@ def _weights(optimizer: Node, where: str) -> tuple[tuple[tuple[str, LazyArray], 
     rest = _all_variables(optimizer)
     inner = optimizer
     while True:
-        below = next((inner.children[n] for n in WRAPPED if n in inner.children and inner.children[n].own), None)
+        below = next((inner.children[n] for n in WRAPPED if n in inner.children and inner.children[n].arrays), None)
         if below is None:
             break
         # The wrapper lists its own variables, then all of the inner optimizer's again.
-        own = len(inner.own) - len(below.own)
-        if own < 0:
+        wrapper_count = len(inner.arrays) - len(below.arrays)
+        if wrapper_count < 0:
             raise DamagedFileError(f"{where}: {inner.path} has fewer variables than {below.path}; it is incomplete")
-        for key in list(inner.own)[own:]:
+        for key in list(inner.arrays)[wrapper_count:]:
             del rest[f"{inner.path}/vars/{key}"]
         inner = below
-    weights = tuple((f"{inner.path}/vars/{key}", array) for key, array in inner.own.items())
+    weights = tuple((f"{inner.path}/vars/{key}", array) for key, array in inner.arrays.items())
     for name, _ in weights:
         rest.pop(name, None)
     return weights, rest, inner.name
@@ -164,7 +164,7 @@ def is_keras3(root: Node) -> tuple[bool | None, str]:
         return True, "its groups have an attribute 'name', which only Keras 3 writes"
     if "metrics" in root.children:
         return False, "it has a group 'metrics', which only tf.keras and tf_keras write"
-    own = list(root.children[OPTIMIZER].own.values()) if OPTIMIZER in root.children else []
-    if len(own) > 1 and own[0].shape == () and own[1].shape == () and own[1].dtype.startswith("float"):
+    arrays = list(root.children[OPTIMIZER].arrays.values()) if OPTIMIZER in root.children else []
+    if len(arrays) > 1 and arrays[0].shape == () and arrays[1].shape == () and arrays[1].dtype.startswith("float"):
         return True, "its optimizer keeps a learning rate next to the step counter, as Keras 3 does"
     return None, "nothing in it distinguishes Keras 3 from tf_keras"

@@ -26,7 +26,7 @@ class GraphOptimizer:
 
     node: int
     path: tuple[str, ...]
-    around: tuple[int, ...] = ()
+    wrappers: tuple[int, ...] = ()
     """The optimizers that wrap it, such as a LossScaleOptimizer, innermost first."""
 
     @property
@@ -35,12 +35,12 @@ class GraphOptimizer:
 
     @property
     def nodes(self) -> list[int]:
-        return [self.node, *self.around]
+        return [self.node, *self.wrappers]
 
 
 def find(graph: ObjectGraph) -> list[GraphOptimizer]:
     """Find every optimizer that does not wrap another."""
-    found = {
+    paths = {
         node: path
         for node, path in graph.walk()
         if graph.slot_variables[node]
@@ -49,20 +49,20 @@ def find(graph: ObjectGraph) -> list[GraphOptimizer]:
         or _counts_in_its_list(graph, node)
     }
     wrappers: dict[int, int] = {}
-    around: set[int] = set()
-    for node in found:
-        inside = {name: inner for name, inner in graph.children[node].items() if inner in found and inner != node}
-        around |= {node} if inside else set()
+    outer: set[int] = set()
+    for node in paths:
+        inside = {name: inner for name, inner in graph.children[node].items() if inner in paths and inner != node}
+        outer |= {node} if inside else set()
         wrappers |= {inner: node for name, inner in inside.items() if _wraps(graph, node, name, inner)}
-    return [GraphOptimizer(node, path, _around(node, wrappers)) for node, path in found.items() if node not in around]
+    return [GraphOptimizer(node, path, _chain(node, wrappers)) for node, path in paths.items() if node not in outer]
 
 
-def _around(node: int, wrappers: Mapping[int, int]) -> tuple[int, ...]:
-    found: list[int] = []
-    while node in wrappers and wrappers[node] not in found:
+def _chain(node: int, wrappers: Mapping[int, int]) -> tuple[int, ...]:
+    chain: list[int] = []
+    while node in wrappers and wrappers[node] not in chain:
         node = wrappers[node]
-        found.append(node)
-    return tuple(found)
+        chain.append(node)
+    return tuple(chain)
 
 
 def _wraps(graph: ObjectGraph, node: int, name: str, inner: int) -> bool:
@@ -104,8 +104,8 @@ def choose(optimizers: Sequence[GraphOptimizer], path: str | None, where: str) -
 def slot_lists(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
     """Objects by position for each list of the optimizer that may hold slots: `_momentums`, ..."""
     lists = {n: graph.list_of(i) for n, i in graph.children[optimizer].items() if n not in _NO_SLOTS}
-    found = {name: members for name, members in lists.items() if members}
-    return found if found or tracked(graph, optimizer) else _by_name(graph, optimizer)
+    nonempty = {name: members for name, members in lists.items() if members}
+    return nonempty if nonempty or tracked(graph, optimizer) else _by_name(graph, optimizer)
 
 
 def _by_name(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
@@ -114,9 +114,9 @@ def _by_name(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
     children = graph.children[optimizer]
     nodes = graph.list_of(children.get("_variables", 0)) if "_variables" in children else {}
     slots = [node for _, node in sorted(nodes.items()) if node not in children.values()]
-    known = set(graph.full_names) - {""}
+    full_names = set(graph.full_names) - {""}
     splits = [_split(graph, slots, depth) for depth in (1, 0)]
-    named = (each for each in splits if each and all(owner in known for _, owner, _ in each))
+    named = (candidate for candidate in splits if candidate and all(owner in full_names for _, owner, _ in candidate))
     split = next(named, splits[0])
     places = {place: i for i, place in enumerate(dict.fromkeys((owner, k) for _, owner, k in split))}
     lists: dict[str, dict[int, int]] = {}
@@ -129,14 +129,14 @@ def _by_name(graph: ObjectGraph, optimizer: int) -> dict[str, dict[int, int]]:
 def _split(graph: ObjectGraph, slots: Sequence[int], depth: int) -> list[tuple[str, str, int]]:
     """(slot, variable, number of earlier slots of that name) for each name `Adam/m/dense/kernel`, split after `depth`
     parts; `m/dense/kernel` in a LossScaleOptimizer of TF 2.14 and later."""
-    found: list[tuple[str, str, int]] = []
+    parsed: list[tuple[str, str, int]] = []
     for node in slots:
         parts = slot_name(graph, node).split("/")
         if len(parts) < depth + 2:
             return []
         slot, owner = parts[depth], "/".join(parts[depth + 1 :])
-        found.append((slot, owner, sum((slot, owner) == each[:2] for each in found)))
-    return found
+        parsed.append((slot, owner, sum((slot, owner) == earlier[:2] for earlier in parsed)))
+    return parsed
 
 
 def slot_name(graph: ObjectGraph, node: int) -> str:

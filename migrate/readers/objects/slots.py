@@ -19,24 +19,24 @@ from optim.bytes.bundle import GRAPH_KEY, BundleReader, is_numeric
 
 def find(
     graph: ObjectGraph, bundle: BundleReader, optimizer: GraphOptimizer, generation: str, owners: Sequence[Owner]
-) -> Found:
+) -> OptimizerContents:
     """Read everything of the optimizer; `owners` are the model's variables."""
-    found, names = Found(graph, bundle), {owner.node: owner.name for owner in owners}
+    contents, names = OptimizerContents(graph, bundle), {owner.node: owner.name for owner in owners}
     if traits(generation).has_slot_table:
         for node in optimizer.nodes:
-            found.add_table(node, names)
-    elif traits(generation).has_keras3_layers and found.has_unlisted(optimizer.node):
-        found.add_in_order(optimizer.node, names)
+            contents.add_table(node, names)
+    elif traits(generation).has_keras3_layers and contents.has_unlisted(optimizer.node):
+        contents.add_in_order(optimizer.node, names)
     elif owners:
-        found.add_lists(optimizer.node, owners)
+        contents.add_lists(optimizer.node, owners)
     else:
-        found.add_alone(optimizer)
-    found.add_scalars(optimizer)
-    return found
+        contents.add_alone(optimizer)
+    contents.add_scalars(optimizer)
+    return contents
 
 
 @dataclass
-class Found:
+class OptimizerContents:
     graph: ObjectGraph
     bundle: BundleReader
     evidence: list[str] = field(default_factory=list)
@@ -71,8 +71,8 @@ class Found:
         lists = self._lists(optimizer, {owner.node for owner in owners})
         if not lists:
             return
-        own = {i: owner for i, n in tracked(self.graph, optimizer).items() for owner in owners if owner.node == n}
-        how = slot_owners.match(self._shapes(lists), owners, own, self.bundle.prefix)
+        in_list = {i: owner for i, n in tracked(self.graph, optimizer).items() for owner in owners if owner.node == n}
+        how = slot_owners.match(self._shapes(lists), owners, in_list, self.bundle.prefix)
         self.evidence.append(f"slots were matched to variables by {how.method}")
         self.twins = how.twins
         for name, members in lists.items():
@@ -101,7 +101,7 @@ class Found:
         """Add lists of slots without their variables, as tf.train.Checkpoint(optimizer=...) saves them."""
         slots, lists = self.slots, self._lists(optimizer.node)
         named = self._shapes(lists)
-        names = slot_owners.named_alone(named, 1 if optimizer.around else 2)
+        names = slot_owners.named_alone(named, 1 if optimizer.wrappers else 2)
         self.nameless = names is None
         names = names or {i: f"variable {i}" for m in named.values() for i in m}
         for slot in named:
@@ -125,8 +125,8 @@ class Found:
     def add_in_order(self, optimizer: int, names: Mapping[int, str]) -> None:
         """Add all of the optimizer's variables as a list in its order."""
         self.evidence.append("its own list of variables is read in order, as its lists of slots were not saved")
-        own = self._own_list(optimizer)
-        members = [node for _, node in sorted(own.items())]
+        nodes = self._own_list(optimizer)
+        members = [node for _, node in sorted(nodes.items())]
         self.weights = tuple((self.graph.full_names[n] or self.graph.keys[n] or "", self._array(n)) for n in members)
         self.order = [names[node] for _, node in sorted(tracked(self.graph, optimizer).items()) if node in names]
 
@@ -143,11 +143,11 @@ class Found:
                 self.scalars[name] = self._array(node)
             if name == "loss_scale":
                 self._add_below(node, name)
-        for around in optimizer.around:
-            step = self.graph.children[around].get("iter")
+        for wrapper in optimizer.wrappers:
+            step = self.graph.children[wrapper].get("iter")
             if step is not None and self.graph.keys[step] is not None:
                 self.scalars.setdefault("iter", self._array(step))  # the inner optimizer's counter too
-            self._add_below(around, "loss_scale")
+            self._add_below(wrapper, "loss_scale")
         step = self.graph.children[self._above(optimizer)].get(GLOBAL_STEP)
         if (
             step is not None and self.graph.keys[step] is not None

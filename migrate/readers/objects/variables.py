@@ -36,11 +36,11 @@ def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphO
     if any(_is_in_list(path) for _, path in nodes):
         by_layers = _paths_by_layers(graph, frozenset({*inside, *roots}))
         nodes = [(n, by_layers.get(n, path) if _is_in_list(path) else path) for n, path in nodes]
-    found = [(n, path) for n, path in nodes if graph.keys[n] is not None and _is_model_variable(graph, bundle, n, path)]
-    full_names = [graph.full_names[n] for n, _ in found]
+    nodes = [(n, path) for n, path in nodes if graph.keys[n] is not None and _is_model_variable(graph, bundle, n, path)]
+    full_names = [graph.full_names[n] for n, _ in nodes]
     times = Counter(full_names)
     result = []
-    for (node, path), full_name in zip(found, full_names, strict=True):
+    for (node, path), full_name in zip(nodes, full_names, strict=True):
         unique = bool(full_name) and times[full_name] == 1
         shape = bundle[graph.keys[node] or ""].shape
         result.append(Owner(node, full_name if unique else ".".join(path), full_name, path, shape))
@@ -49,8 +49,8 @@ def owners(graph: ObjectGraph, bundle: BundleReader, optimizers: Sequence[GraphO
 
 def _listed_by_model(graph: ObjectGraph, optimizers: Iterable[int]) -> set[int]:
     """Variables of optimizers that a SavedModel lists in the model's `variables`, as for `experimental` in TF 2.9."""
-    lists = (members for each in optimizers for members in slot_lists(graph, each).values())
-    owned = {n for each in optimizers for n in graph.children[each].values()} | {n for m in lists for n in m.values()}
+    lists = (members for root in optimizers for members in slot_lists(graph, root).values())
+    owned = {n for root in optimizers for n in graph.children[root].values()} | {n for m in lists for n in m.values()}
     return {node for node in owned if (graph.keys[node] or "").startswith("variables/")}
 
 
@@ -83,14 +83,14 @@ def _is_model_variable(graph: ObjectGraph, bundle: BundleReader, node: int, path
 def trained_by(graph: ObjectGraph, owners: Sequence[Owner], optimizers: Sequence[GraphOptimizer]) -> frozenset[str]:
     """Names of the variables that these optimizers have slots of, or list, as far as the graph shows it."""
     names = {owner.node: owner.name for owner in owners}
-    found: set[str] = set()
+    trained: set[str] = set()
     for optimizer in optimizers:
-        found |= {names[variable] for variable, _, _ in graph.slot_variables[optimizer.node] if variable in names}
-        found |= {names[node] for node in tracked(graph, optimizer.node).values() if node in names}
+        trained |= {names[variable] for variable, _, _ in graph.slot_variables[optimizer.node] if variable in names}
+        trained |= {names[node] for node in tracked(graph, optimizer.node).values() if node in names}
         lists = slot_lists(graph, optimizer.node).values()
         ends = {graph.full_names[node] for members in lists for node in members.values()}
-        found |= {o.name for o in owners if o.full_name and any(end.endswith(f"/{o.full_name}") for end in ends)}
-    return frozenset(found)
+        trained |= {o.name for o in owners if o.full_name and any(end.endswith(f"/{o.full_name}") for end in ends)}
+    return frozenset(trained)
 
 
 def gathering(
@@ -106,9 +106,9 @@ def gathering(
     trained = {v.name for v in variables if v.trainable}
     others = (name for o in owners if o.name not in trained for name in (o.name, ".".join(o.path)))
     names = (*others, *beside)
-    found = next(filter(_GATHERING.search, names), None)
-    text = f"they may be accumulated in {found!r} before they reach the optimizer"
-    return {} if found is None else {CHANGED: text}
+    accumulator = next(filter(_GATHERING.search, names), None)
+    text = f"they may be accumulated in {accumulator!r} before they reach the optimizer"
+    return {} if accumulator is None else {CHANGED: text}
 
 
 def stored(
@@ -158,12 +158,12 @@ def check_names(graph: ObjectGraph, prefix: str) -> None:
         role = re.sub(r"_\d+$", "", graph.full_names[node].rpartition("/")[2])
         if attribute in ROLES and role in ROLES and role != attribute:
             raise ContradictionError(_contradiction(prefix, str(key), graph.full_names[node], attribute))
-    known = {name for name in graph.full_names if name}
+    full_names = {name for name in graph.full_names if name}
     for table in graph.slot_variables:
-        for own, slot, node in table:
-            name, slot_name = graph.full_names[own], graph.full_names[node]
+        for variable, slot, node in table:
+            name, slot_name = graph.full_names[variable], graph.full_names[node]
             scope = slot_name.rpartition("/")[0]
-            if name and f"/{name}/" not in f"/{slot_name}/" and any(names.contained(scope, known)):
+            if name and f"/{name}/" not in f"/{slot_name}/" and any(names.contained(scope, full_names)):
                 raise ContradictionError(_contradiction(prefix, f"the slot {slot!r} of {name}", slot_name, name))
 
 

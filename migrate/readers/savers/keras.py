@@ -39,8 +39,8 @@ ROLES = (
 def stored(arrays: Mapping[str, LazyArray], counter: str, graph: SaverGraph | None, prefix: str) -> Parts:
     """Return slots in the order of the optimizer's list, and what is known of the order of the variables."""
     scope = counter.removesuffix("iterations")
-    own = [key for key in (arrays if scope else SETTINGS) if key in arrays and key.startswith(scope)]
-    scalars = {key.removeprefix(scope): arrays[key] for key in own if arrays[key].shape == ()}
+    settings = [key for key in (arrays if scope else SETTINGS) if key in arrays and key.startswith(scope)]
+    scalars = {key.removeprefix(scope): arrays[key] for key in settings if arrays[key].shape == ()}
     rest = [key for key in arrays if key.removeprefix(scope) not in scalars or not key.startswith(scope)]
     numbered = [key for key in rest if _is_numbered(key)]
     anonymous = [key for key in rest if _ANONYMOUS.fullmatch(key)]
@@ -71,7 +71,7 @@ def counted_globally(
     changed = {variable for _, variable in writers(graph.nodes)}
     if counter in changed or GLOBAL_STEP not in changed:
         return arrays
-    return {**{key: each for key, each in arrays.items() if key != GLOBAL_STEP}, counter: arrays[GLOBAL_STEP]}
+    return {**{key: array for key, array in arrays.items() if key != GLOBAL_STEP}, counter: arrays[GLOBAL_STEP]}
 
 
 def _slot_list(
@@ -80,12 +80,12 @@ def _slot_list(
     """Return keys of slots in the order of the optimizer's list, the generation, and the evidence."""
 
     def place(key: str) -> tuple[int, int]:
-        found = _NUMBERED.fullmatch(key)
-        return (KINDS.index(found.group(1)), int(found.group(2))) if found else (0, 0)
+        match = _NUMBERED.fullmatch(key)
+        return (KINDS.index(match.group(1)), int(match.group(2))) if match else (0, 0)
 
     def number(key: str) -> int:
-        found = _ANONYMOUS.fullmatch(key)
-        return int(found.group(2) or 0) if found else 0
+        match = _ANONYMOUS.fullmatch(key)
+        return int(match.group(2) or 0) if match else 0
 
     if numbered:
         return (

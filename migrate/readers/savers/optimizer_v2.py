@@ -41,18 +41,18 @@ def _in_scope(arrays: Mapping[str, LazyArray], scope: str) -> dict[str, LazyArra
     """Add slots of layers that became trainable later and were compiled with the same optimizer. They are named
     `training_2/Adam/dense/kernel/m`, and the counter `training/Adam/iter`."""
     called = scope.removesuffix("/").rpartition("/")[2]
-    found: dict[str, LazyArray] = {}
+    renamed: dict[str, LazyArray] = {}
     for key, array in arrays.items():
         again = re.fullmatch(rf"training(?:_\d+)?/{re.escape(called)}/(.+)/(\w+)", key)
         owner = arrays.get(again.group(1)) if again is not None else None
         late = owner is not None and owner.shape == array.shape
-        found[f"{scope}{again.group(1)}/{again.group(2)}" if again is not None and late else key] = array
-    return found if len(found) == len(arrays) else dict(arrays)
+        renamed[f"{scope}{again.group(1)}/{again.group(2)}" if again is not None and late else key] = array
+    return renamed if len(renamed) == len(arrays) else dict(arrays)
 
 
 def counting_in_global_step(arrays: Mapping[str, LazyArray]) -> list[str]:
     """Scopes of OptimizerV2 in an Estimator, which makes it count in `global_step`."""
     if GLOBAL_STEP not in arrays:
         return []
-    found = [key.rpartition("/")[0] for key in arrays if key.endswith("/decay") and arrays[key].shape == ()]
-    return [scope for scope in found if f"{scope}/iter" not in arrays]  # a schedule is no variable, a rate is
+    candidates = [key.rpartition("/")[0] for key in arrays if key.endswith("/decay") and arrays[key].shape == ()]
+    return [scope for scope in candidates if f"{scope}/iter" not in arrays]  # a schedule is no variable, a rate is

@@ -65,9 +65,9 @@ def of_keras(
     _check(path, names, where)
     others = [scope for scope in names if scope != path]
     foreign = {key for key in arrays if key.startswith(tuple(f"{scope}/" for scope in others))}
-    own = {key for key in arrays if key.startswith(f"{path}/")} - foreign
-    loose = [slot for slot in slots if slot not in foreign and slot not in own]
-    is_own = _by_updates(loose, own, foreign, graph)
+    keys = {key for key in arrays if key.startswith(f"{path}/")} - foreign
+    loose = [slot for slot in slots if slot not in foreign and slot not in keys]
+    is_own = _by_updates(loose, keys, foreign, graph)
     unknown = next((slot for slot in loose if slot not in is_own), None)
     if unknown is not None:
         raise UnsupportedError(
@@ -76,23 +76,23 @@ def of_keras(
             " optimizer"
         )
     foreign |= {slot for slot in loose if not is_own[slot]}
-    return Choice(names, frozenset(foreign), _under(foreign, others, arrays) - _under(own, [path or ""], arrays), path)
+    return Choice(names, frozenset(foreign), _under(foreign, others, arrays) - _under(keys, [path or ""], arrays), path)
 
 
 def _by_updates(
-    slots: Sequence[str], own: Collection[str], foreign: Collection[str], graph: SaverGraph | None
+    slots: Sequence[str], keys: Collection[str], foreign: Collection[str], graph: SaverGraph | None
 ) -> dict[str, bool]:
     """Whether a slot belongs to the optimizer with these settings, by the settings its update reads. A slot without
     updates, such as a placeholder of vhat, belongs to the optimizer of its scope."""
-    settings, reads = {*own, *foreign}, graph.reads if graph is not None else {}
+    settings, reads = {*keys, *foreign}, graph.reads if graph is not None else {}
     readers = {slot: reads[slot] for slot in slots if not settings.isdisjoint(reads.get(slot, ()))}
-    found = {slot: not each.isdisjoint(own) for slot, each in readers.items()}
+    verdicts = {slot: not read_keys.isdisjoint(keys) for slot, read_keys in readers.items()}
     scopes = {slot: slot.rpartition("/")[0] for slot in slots}
     beside: dict[str, set[bool]] = {}
-    for slot, is_own in found.items():
+    for slot, is_own in verdicts.items():
         beside.setdefault(scopes[slot], set()).add(is_own)
-    of_scope = {scope: all(each) for scope, each in beside.items() if len(each) == 1 and scope}
-    return {slot: of_scope[scope] for slot, scope in scopes.items() if scope in of_scope} | found
+    of_scope = {scope: all(flags) for scope, flags in beside.items() if len(flags) == 1 and scope}
+    return {slot: of_scope[scope] for slot, scope in scopes.items() if scope in of_scope} | verdicts
 
 
 def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, path: str | None, where: str) -> Choice:
@@ -114,11 +114,11 @@ def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, p
         )
     _check(path, scopes, where)
     foreign = frozenset(slot for slot in slots if slot.rpartition("/")[0] != path)
-    own = _trained(frozenset(slots) - foreign, graph)
+    trained = _trained(frozenset(slots) - foreign, graph)
     sets = [_trained([s for s in slots if s.rpartition("/")[0] == scope], graph) for scope in scopes]
-    beside = next((s for s, each in zip(scopes, sets, strict=True) if not (each <= own or own <= each)), None)
+    beside = next((s for s, t in zip(scopes, sets, strict=True) if not (t <= trained or trained <= t)), None)
     doubt = ""
-    if not own:
+    if not trained:
         doubt = f"{where}.meta does not show which variables were trained with {path!r}, and which with the others"
     elif beside is not None:
         doubt = f"{settings!r} also counts the steps that {beside!r} takes with variables of another model"
@@ -129,8 +129,8 @@ def of_compiles(slots: Sequence[str], settings: str, graph: SaverGraph | None, p
 
 def _created(scope: str) -> tuple[int, str]:
     """Order scopes as TensorFlow numbers them: `training/Adam`, `training_1/Adam`, ..., `training_10/Adam`."""
-    found = re.match(r"[^/]*?_(\d+)(/|$)", scope)
-    return int(found.group(1)) if found else 0, scope
+    match = re.match(r"[^/]*?_(\d+)(/|$)", scope)
+    return int(match.group(1)) if match else 0, scope
 
 
 def _trained(slots: Collection[str], graph: SaverGraph | None) -> frozenset[str]:
@@ -166,14 +166,14 @@ def of_keras1(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: s
             f" distinguishes them, and {where}.meta is missing. Put the .meta that was written with the checkpoint"
             " next to it, or migrate the .h5 of model.save of the same run"
         )
-    names = tuple(each.name for each in every)
+    names = tuple(optimizer.name for optimizer in every)
     if len(every) > 1 or path is not None:
         _check(path, names, where)
-    own = next(each for each in every if path in (None, each.name))
-    others = [each for each in every if each is not own]
-    untrained = frozenset().union(*(each.trained for each in others)) - frozenset(own.trained)
-    foreign = frozenset().union(*(each.state for each in others))
-    return Choice(names, foreign, untrained, path, keras1=own)
+    chosen = next(optimizer for optimizer in every if path in (None, optimizer.name))
+    others = [optimizer for optimizer in every if optimizer is not chosen]
+    untrained = frozenset().union(*(other.trained for other in others)) - frozenset(chosen.trained)
+    foreign = frozenset().union(*(other.state for other in others))
+    return Choice(names, foreign, untrained, path, keras1=chosen)
 
 
 def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: str | None, where: str) -> Choice:
@@ -195,9 +195,9 @@ def of_train(arrays: Mapping[str, LazyArray], graph: SaverGraph | None, path: st
         warnings = (f"{text} they are several, choose one with --optimizer",) if names[1:] else ()
         return Choice(names, untrained=frozenset(arrays) - updated if updated else frozenset(), warnings=warnings)
     _check(path, names, where)
-    own = groups[path]
-    foreign = frozenset().union(*(group.state for group in groups.values() if group is not own)) - own.state
-    return Choice(names, foreign, frozenset(arrays) - own.trained, path, scopes=own.scopes)
+    chosen = groups[path]
+    foreign = frozenset().union(*(group.state for group in groups.values() if group is not chosen)) - chosen.state
+    return Choice(names, foreign, frozenset(arrays) - chosen.trained, path, scopes=chosen.scopes)
 
 
 def _are_as_one(groups: Sequence[_Group], graph: SaverGraph) -> bool:
@@ -211,8 +211,8 @@ def _are_as_one(groups: Sequence[_Group], graph: SaverGraph) -> bool:
         kernels = [tf_train.describe(graph.nodes, graph.updates, group.scopes) for group in groups]
     except (LookupError, ValueError):  # as in a damaged graph
         return False
-    alike = all((each.class_name, each.config) == (kernels[0].class_name, kernels[0].config) for each in kernels)
-    return alike and not any(each.outside for each in kernels)
+    alike = all((kernel.class_name, kernel.config) == (kernels[0].class_name, kernels[0].config) for kernel in kernels)
+    return alike and not any(kernel.outside for kernel in kernels)
 
 
 def _check(path: str | None, names: Sequence[str], where: str) -> None:
@@ -237,18 +237,18 @@ def _parent_scopes(key: str) -> Iterator[str]:
 
 def _groups(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> dict[str, _Group]:
     """Each optimizer by scope; scopes that share state are one optimizer, under the first."""
-    found: dict[str, _Group] = {}
+    groups: dict[str, _Group] = {}
     for scope, updates in (graph.updates if graph is not None else {}).items():
         whole = graph.parts if graph is not None else {}
         variables = frozenset(whole.get(name, name) for name in updates) & frozenset(arrays)
-        reads = frozenset(whole.get(name, name) for each in updates.values() for name in each) & frozenset(arrays)
+        reads = frozenset(whole.get(name, name) for inputs in updates.values() for name in inputs) & frozenset(arrays)
         state = frozenset(k for k in reads if _POWERS.fullmatch(k) or not variables.isdisjoint(_parent_scopes(k)))
         if not variables:
             continue
-        known = next((name for name, group in found.items() if group.state & state), None)
-        if known is None:
-            found[scope] = _Group((scope,), state, variables)
+        first = next((name for name, group in groups.items() if group.state & state), None)
+        if first is None:
+            groups[scope] = _Group((scope,), state, variables)
         else:
-            own = found[known]
-            found[known] = _Group((*own.scopes, scope), own.state | state, own.trained | variables)
-    return found
+            group = groups[first]
+            groups[first] = _Group((*group.scopes, scope), group.state | state, group.trained | variables)
+    return groups

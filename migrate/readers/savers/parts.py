@@ -33,7 +33,7 @@ def give_values(arrays: Mapping[str, LazyArray], graph: SaverGraph) -> None:
     nodes = graph.nodes
     if nodes is None:
         return
-    trained = {name for each in graph.updates.values() for name in each} or set(graph.trainable or ())
+    trained = {name for updates in graph.updates.values() for name in updates} or set(graph.trainable or ())
     numbers = {
         key: array.number()
         for key, array in arrays.items()

@@ -24,11 +24,11 @@ def find(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Plain | N
     if graph is None or graph.nodes is None or graph.updates or any(key.endswith("/adam_m") for key in arrays):
         return None
     try:
-        found = plain_ops.of_program(graph.nodes, [name for name in graph.trainable or () if name in arrays])
+        plain = plain_ops.of_program(graph.nodes, [name for name in graph.trainable or () if name in arrays])
     except (LookupError, ValueError):  # a damaged graph
         return None
-    keys = [*(key for per in found.slots.values() for key in per.values()), *found.powers.values()] if found else []
-    return found if all(key in arrays for key in keys) else None
+    keys = [*(key for per in plain.slots.values() for key in per.values()), *plain.powers.values()] if plain else []
+    return plain if all(key in arrays for key in keys) else None
 
 
 def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph, plain: Plain) -> Parts:

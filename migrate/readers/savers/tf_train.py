@@ -23,16 +23,16 @@ _COUNTED = re.compile(r"(.+?)_([1-9]\d*)")
 def stored(arrays: Mapping[str, LazyArray], graph: SaverGraph | None) -> Parts:
     """Name slots by the part after their variable's name; the config shows which optimizer's they are."""
     owners = {key: owner_of(key, arrays) for key in arrays}
-    known = set(graph.trainable or ()) if graph is not None else set()
-    known |= {owner for owner, _ in owners.values() if owner is not None}
-    inside = {key: found for key, found in owners.items() if found[0] is not None and key not in known}
+    variables = set(graph.trainable or ()) if graph is not None else set()
+    variables |= {owner for owner, _ in owners.values() if owner is not None}
+    inside = {key: parts for key, parts in owners.items() if parts[0] is not None and key not in variables}
     slots: dict[str, dict[str, LazyArray]] = {}
     averages = {key: arrays[key] for key, (_, suffix) in inside.items() if suffix == AVERAGES}
     for key, (owner, suffix) in inside.items():
         if key not in averages:
             slots.setdefault(suffix, {})[owner or ""] = arrays[key]
     rest = {key: array for key, array in arrays.items() if key not in inside}
-    _check_owned(rest.keys() - known, slots, arrays)
+    _check_owned(rest.keys() - variables, slots, arrays)
     scalars = {key: array for key, array in rest.items() if _is_scalar(key, array)}
     names = in_order([key for key in rest if key not in scalars], graph)
     shown = next((f"{owner}/{suffix}" for suffix, per in slots.items() for owner in per), None)
@@ -60,16 +60,16 @@ def out_of_scope(arrays: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
 def numbered_anew(slots: Mapping[str, Mapping[str, LazyArray]]) -> dict[str, dict[str, LazyArray]]:
     """Rename the slots of one of several optimizers as if it were the only one: `w/Adam_2` and `w/Adam_3` are the third
     and fourth slot of `w`, and the chosen optimizer's first two."""
-    found: dict[str, dict[str, LazyArray]] = {}
+    renumbered: dict[str, dict[str, LazyArray]] = {}
     owned: dict[tuple[str, str], list[tuple[int, LazyArray]]] = {}
     for suffix, per in slots.items():
         base, number = match.groups() if (match := _COUNTED.fullmatch(suffix)) else (suffix, None)
         for owner, array in per.items():
             owned.setdefault((owner, base), []).append((int(number or 0), array))
     for (owner, base), arrays in owned.items():
-        for i, (_, array) in enumerate(sorted(arrays, key=lambda each: each[0])):
-            found.setdefault(f"{base}_{i}" if i else base, {})[owner] = array
-    return found
+        for i, (_, array) in enumerate(sorted(arrays, key=lambda pair: pair[0])):
+            renumbered.setdefault(f"{base}_{i}" if i else base, {})[owner] = array
+    return renumbered
 
 
 def owner_of(key: str, arrays: Mapping[str, LazyArray]) -> tuple[str | None, str]:
