@@ -46,14 +46,14 @@ def _place(array: LazyArray | None) -> str:
 
 
 def _variables(plan: ModelPlan, target: OptimizerState, places: Mapping[str, str]) -> Iterator[str]:
-    found = {_place(v.array): v.array for v in target.variables}
+    arrays = {_place(v.array): v.array for v in target.variables}
     twins = {name: [p for p in places if places[p] == name] for name in places.values()}
     for place, name in places.items():
-        array = found.get(place) or next((found[p] for p in twins[name] if p in found), None)
+        array = arrays.get(place) or next((arrays[p] for p in twins[name] if p in arrays), None)
         problem = "is missing" if array is None else difference(plan.array(name), array)
         if problem:
             yield f"{place} {problem} (source: {name})"
-    yield from (f"{place} is in no source" for place in found if place and place not in places)
+    yield from (f"{place} is in no source" for place in arrays if place and place not in places)
 
 
 def _slots(plan: ModelPlan, target: OptimizerState, places: Mapping[str, str]) -> Iterator[str]:

@@ -41,23 +41,23 @@ def jobs(sources: Sequence[str | os.PathLike[str]], into: str, suffix: str = "",
       suffix: end of every target's name.
       every: use all checkpoints of a folder and its subfolders.
     """
-    found: dict[str, tuple[str, DtoptError | None]] = {}
+    paths: dict[str, tuple[str, DtoptError | None]] = {}
     for source in (os.fspath(s) for s in sources):
         try:
             checkpoints = expand(source, every=every, targets=into)
         except DtoptError as error:
-            found.setdefault(files.canonical(source), (source, error))
+            paths.setdefault(files.canonical(source), (source, error))
             continue
         except OSError as error:
-            found.setdefault(files.canonical(source), (source, UnknownFormatError(f"{source}: {error}")))
+            paths.setdefault(files.canonical(source), (source, UnknownFormatError(f"{source}: {error}")))
             continue
         for path in checkpoints:
-            found.setdefault(files.canonical(path), (path, None))
-    names = distinct_names([path for path, _ in found.values()])
+            paths.setdefault(files.canonical(path), (path, None))
+    names = distinct_names([path for path, _ in paths.values()])
     todo = []
-    for (path, problem), name in zip(found.values(), names, strict=True):
+    for (path, problem), name in zip(paths.values(), names, strict=True):
         dest = os.path.join(into, name + suffix)
-        if problem is None and files.canonical(dest) in found:
+        if problem is None and files.canonical(dest) in paths:
             problem = TargetExistsError(
                 f"its target {dest} is itself one of the sources; give another folder in --into"
             )
@@ -80,9 +80,9 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
     try:
         kind = readers.detect(source).name
     except AmbiguousError:  # several states and no file that names the newest: each of them is one
-        return _held(source)
+        return _checkpoints_in(source)
     except UnknownFormatError:
-        direct = _held(source)
+        direct = _checkpoints_in(source)
         if not direct:
             raise UnknownFormatError(
                 unknown.of_orbax(source)
@@ -93,11 +93,17 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
                 f"{source} holds {direct[0]}, and others in folders in it ({some(others, 3)}): --all takes all of them,"
                 " or name one"
             ) from None
-        return [path for each in direct for path in (expand(each) if files.is_folder(each) else [each])]
-    found = [*_prefixes(source), *_incomplete(source), *_single_file_checkpoints(source)] if kind in POINTED else []
-    if len(found) > 1:
+        return [
+            path
+            for checkpoint in direct
+            for path in (expand(checkpoint) if files.is_folder(checkpoint) else [checkpoint])
+        ]
+    checkpoints = (
+        [*_prefixes(source), *_incomplete(source), *_single_file_checkpoints(source)] if kind in POINTED else []
+    )
+    if len(checkpoints) > 1:
         raise AmbiguousError(
-            f"{source} holds {len(found)} checkpoints ({some(found)}): --all takes all of them, or name one"
+            f"{source} holds {len(checkpoints)} checkpoints ({some(checkpoints)}): --all takes all of them, or name one"
         )
     return [source]
 
@@ -109,23 +115,23 @@ def _outside_of_folder(folder: str, paths: Sequence[str]) -> list[str]:
 def _tree(folder: str, targets: str) -> list[str]:
     """Every checkpoint in a folder and its subfolders, except linked folders and targets of earlier batches. Raises
     UnknownFormatError."""
-    found: list[str] = []
+    checkpoints: list[str] = []
     written = files.canonical(targets) if targets else ""
     within = written.startswith(os.path.join(files.canonical(folder), ""))
     for here in files.walk(folder, stop=_is_one_checkpoint):
         if within and not _outside_of_folder(written, [files.canonical(here)]):
             continue
-        found += (
+        checkpoints += (
             [here]
             if _is_one_checkpoint(here)
             else sorted([*_prefixes(here), *_incomplete(here), *_single_file_checkpoints(here)])
         )
-    if not found:
+    if not checkpoints:
         raise UnknownFormatError(
             unknown.of_orbax(folder)
             or (f"{folder} is not a checkpoint, and contains no checkpoint, nor do its subfolders")
         )
-    return found
+    return checkpoints
 
 
 def _is_one_checkpoint(folder: str) -> bool:
@@ -140,7 +146,7 @@ def _prefixes(folder: str) -> list[str]:
     return [os.path.join(folder, name).removesuffix(".index") for name in names]
 
 
-def _held(folder: str) -> list[str]:
+def _checkpoints_in(folder: str) -> list[str]:
     entries = [os.path.join(folder, name) for name in sorted(files.names(folder))]
     folders = [path for path in entries if files.is_folder(path) and _is_checkpoint(path)]
     return sorted([*_prefixes(folder), *_incomplete(folder), *folders, *_single_file_checkpoints(folder)])

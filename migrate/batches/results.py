@@ -75,8 +75,8 @@ class BatchReport:
     @property
     def counts(self) -> dict[str, int]:
         """How many items have each status, without zeros."""
-        found = {status: sum(item.status == status for item in self.items) for status in STATUSES}
-        return {status: count for status, count in found.items() if count}
+        counts = {status: sum(item.status == status for item in self.items) for status in STATUSES}
+        return {status: count for status, count in counts.items() if count}
 
     @property
     def groups(self) -> tuple[Group, ...]:

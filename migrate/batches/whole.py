@@ -79,11 +79,11 @@ def _is_whole_model(dest: str, state: OptimizerState, options: Mapping[str, Any]
 def _is_whole_list(dest: str, state: OptimizerState, options: Mapping[str, Any]) -> bool:
     if options.get("strict") and state.fidelity != "exact":
         return False
-    wanted = plan(state, options["order"]).arrays
+    expected = plan(state, options["order"]).arrays
     try:
-        found = [array for _, array in weight_list.read(dest).weights or ()]
-        same = [(a.shape, a.dtype) for a in found] == [(a.shape, a.dtype) for a in wanted]
-        return same and all(map(_same_array, found, wanted))
+        arrays = [array for _, array in weight_list.read(dest).weights or ()]
+        same = [(a.shape, a.dtype) for a in arrays] == [(a.shape, a.dtype) for a in expected]
+        return same and all(map(_same_array, arrays, expected))
     except (DtoptError, OSError):
         return False
 

@@ -33,15 +33,15 @@ def calls(
     Args:
       places: positional arguments, as they are written. arguments: keyword arguments.
     """
-    given = {name: value for name, value in arguments.items() if value not in (None, False, "auto", {}, ())}
+    options = {name: value for name, value in arguments.items() if value not in (None, False, "auto", {}, ())}
 
     def call(more: Mapping[str, Any]) -> str:
-        own = {name: value for name, value in more.items() if name not in surfaces.ARGUMENTS}
-        named = {surfaces.ARGUMENTS[name]: value for name, value in more.items() if name not in own}
+        overrides_ = {name: value for name, value in more.items() if name not in surfaces.ARGUMENTS}
+        named = {surfaces.ARGUMENTS[name]: value for name, value in more.items() if name not in overrides_}
         if function == RESTORE:
             named = {ARGUMENTS.get(name, name): value for name, value in named.items()}
-        overrides = {**(given.get("overrides") or {}), **own}
-        return surfaces.call(function, *places, **{**given, **named, "overrides": overrides or None})
+        overrides = {**(options.get("overrides") or {}), **overrides_}
+        return surfaces.call(function, *places, **{**options, **named, "overrides": overrides or None})
 
     return call(asked.answers) if asked.answers else "", tuple(map(call, asked.choices))
 
@@ -60,10 +60,10 @@ def answered(ask: Callable[[Questions], tuple[str, tuple[str, ...]]]) -> Iterato
 def restore_call(source: str, hints: Mapping[str, Any], longest: int = LONGEST) -> str:
     """`migrate.restore(...)` for a source with the given hints and a model named `model`. Values that would make it
     longer than `longest` are only named."""
-    given = {ARGUMENTS.get(name, name): value for name, value in hints.items() if value not in (None, "auto", {})}
-    named = "".join(f", {name}={comparison.as_written(value)!r}" for name, value in given.items())
+    options = {ARGUMENTS.get(name, name): value for name, value in hints.items() if value not in (None, "auto", {})}
+    named = "".join(f", {name}={comparison.as_written(value)!r}" for name, value in options.items())
     into = "model.optimizer, model.weights, restore_variables=True"
-    hints_too = (", **hints", f", where hints is a dict of {', '.join(given)} as given here") if given else ("", "")
+    hints_too = (", **hints", f", where hints is a dict of {', '.join(options)} as given here") if options else ("", "")
     calls = [
         f"migrate.restore({source!r}, {into}{named})",
         *(f"migrate.restore({place}, {into}{hints_too[0]}){hints_too[1]}" for place in (repr(source), "source")),
@@ -79,8 +79,10 @@ FAMILIES = {"keras": (modules.KERAS_3,), "tf-keras": (modules.TF_KERAS, modules.
 def instead(state: OptimizerState, target: str, source: str, hints: Mapping[str, Any]) -> str:
     """The advice if `--to keras` or `--to tf-keras` cannot write a model."""
     if not algorithms.is_known(state.algorithm):
-        own = "" if state.algorithm in optim.__all__ else f", custom_objects={{{state.algorithm!r}: YourClass}}"
-        return f"Migrate to slots (--to slots), and continue with optim.load_checkpoint(...{own})"
+        custom_objects = (
+            "" if state.algorithm in optim.__all__ else f", custom_objects={{{state.algorithm!r}: YourClass}}"
+        )
+        return f"Migrate to slots (--to slots), and continue with optim.load_checkpoint(...{custom_objects})"
     compiled = "compiled"
     early = state.hyperparameters.get("stacks")  # Muon of Keras 3.10 to 3.12, later ones have only the name
     if early or not any(keras_targets.has(family, state.algorithm) for family in FAMILIES[target]):

@@ -135,20 +135,20 @@ def read(
     check_hints({"format": format, "optimizer_path": optimizer_path, **hints})
     with error_boundary.reading(path), files.answers_kept(path):
         opened = open_source(path)
-        found = readers.detect(path, format).read(path, generation, optimizer_path)
-        _check_has_state(found)
-        if isinstance(found, Stored):
-            state = interpret(found, **hints)
+        content = readers.detect(path, format).read(path, generation, optimizer_path)
+        _check_has_state(content)
+        if isinstance(content, Stored):
+            state = interpret(content, **hints)
             opened.check()
             return replace(state, opened=opened)
         check_unused(path, hints)
         opened.check()
-        return replace(found, opened=opened)
+        return replace(content, opened=opened)
 
 
-def _check_has_state(found: Stored | OptimizerState) -> None:
-    if isinstance(found, Stored) and found.no_state:
-        raise UnsupportedError(f"{found.no_state}; {WEIGHTS_ALONE if found.optimizer_config else OF_NEW_CLASS}")
+def _check_has_state(content: Stored | OptimizerState) -> None:
+    if isinstance(content, Stored) and content.no_state:
+        raise UnsupportedError(f"{content.no_state}; {WEIGHTS_ALONE if content.optimizer_config else OF_NEW_CLASS}")
 
 
 @error_boundary.speaking()
@@ -174,10 +174,10 @@ def inspect(source: PathLike, *, stats: bool = False, **hints: Unpack[Hints]) ->
         elif not all(check.is_done for check in state.checks()):
             note = "the checksum of the whole file was not checked: --stats checks it, and reads the whole file"
             state = replace(state, warnings=(*state.warnings, note))
-        found = _inspection.inspection(state, urls.shown(path), stats=stats)
+        result = _inspection.inspection(state, urls.shown(path), stats=stats)
         state.check_unchanged()
-        confirm, choices = ask(found.questions)
-        return replace(found, confirm_command=confirm, choice_commands=choices)
+        confirm, choices = ask(result.questions)
+        return replace(result, confirm_command=confirm, choice_commands=choices)
 
 
 @error_boundary.speaking()
@@ -203,9 +203,9 @@ def contents(
     argument_types.check(format=format, generation=generation, optimizer_path=optimizer_path)
     with error_boundary.reading(path), files.answers_kept(path):
         opened = open_source(path)
-        found = readers.detect(path, format).read(path, generation, optimizer_path)
-        _check_has_state(found)
-        shown = _contents.contents(found, urls.shown(path), stats=stats) if isinstance(found, Stored) else None
+        content = readers.detect(path, format).read(path, generation, optimizer_path)
+        _check_has_state(content)
+        shown = _contents.contents(content, urls.shown(path), stats=stats) if isinstance(content, Stored) else None
         opened.check()
         return shown
 
@@ -347,14 +347,14 @@ def migrate_checkpoint(
 
 def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> OptimizerState:
     """Return the state of a source, or the part that the user chose for a target."""
-    given, model = hints, None
+    read_hints, model = hints, None
     if choice.is_partial:
-        given, model = {**hints, "variables": None}, hints.get("variables")
+        read_hints, model = {**hints, "variables": None}, hints.get("variables")
     try:
         state = (
-            model_weights.for_target(os.fspath(source), given, to)
+            model_weights.for_target(os.fspath(source), read_hints, to)
             if choice.weights_only
-            else _named(source, given, model)
+            else _named(source, read_hints, model)
         )
     except MissingHintError:
         if to in FAMILIES:
@@ -366,8 +366,8 @@ def read_part(source: PathLike, to: str, choice: Choice, hints: Hints) -> Optimi
 def _check_has_model(source: str, hints: Hints) -> None:
     """Raise UnsupportedError: the source does not describe its model, so no hint leads to a file of Keras."""
     reader = readers.detect(source, hints.get("format", "auto"))
-    found = reader.read(source, hints.get("generation"), hints.get("optimizer_path"))
-    if isinstance(found, Stored) and found.model is None:
+    content = reader.read(source, hints.get("generation"), hints.get("optimizer_path"))
+    if isinstance(content, Stored) and content.model is None:
         from migrate.models.plan import WITHOUT_MODEL
 
         raise UnsupportedError(f"{WITHOUT_MODEL}. {with_model('compiled', source, hints)}")

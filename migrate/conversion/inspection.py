@@ -118,7 +118,7 @@ def inspection(state: OptimizerState, source: str, *, stats: bool) -> Inspection
         evidence=stored.evidence if stored else (),
         versions=stored.versions.to_dict() if stored else {},
         optimizer=state.algorithm,
-        stored_config=_as_said(stored.optimizer_config, state.origins) if stored else None,
+        stored_config=_without_defaults(stored.optimizer_config, state.origins) if stored else None,
         hyperparameters=dict(state.hyperparameters),
         iterations=state.iterations,
         iterations_source=state.iterations_source,
@@ -146,7 +146,7 @@ def statistics(array: LazyArray) -> Stats:
     return Stats(float(np.linalg.norm(values)), float(values.min()), float(values.max()), finite)
 
 
-def _as_said(document: Mapping[str, Any] | None, origins: Sequence[Origin]) -> Mapping[str, Any] | None:
+def _without_defaults(document: Mapping[str, Any] | None, origins: Sequence[Origin]) -> Mapping[str, Any] | None:
     """The config without defaults, but with numbers stored elsewhere in the file, such as a learning rate."""
     if document is None or not isinstance(document.get("config"), Mapping):
         return document

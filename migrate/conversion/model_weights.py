@@ -27,34 +27,34 @@ STARTS = {nadam.PRODUCT: 1.0, slot_layout.ACCUMULATED_STEPS: 0, slot_layout.FINI
 """Optimizer-wide state before the first step."""
 
 
-def of_source(path: str, given: Mapping[str, Any]) -> OptimizerState:
+def of_source(path: str, hints: Mapping[str, Any]) -> OptimizerState:
     """Return the variables of a source for a live optimizer, which defines class and hyperparameters.
 
     Args:
-      given: the user's hints, as for `read`.
+      hints: the user's, as for `read`.
 
     Raises:
       HyperparameterError: hints about an optimizer, which would be unused. UnsupportedError: no values.
     """
-    unused = [name for name in ("optimizer_config", "overrides", "source_variables") if given.get(name)]
+    unused = [name for name in ("optimizer_config", "overrides", "source_variables") if hints.get(name)]
     if unused:
         raise HyperparameterError(
             f"weights_only uses nothing of the source's optimizer, and the live one has its own settings; leave out"
             f" {', '.join(unused)}"
         )
-    found = _found(path, given)
-    if isinstance(found, Stored):
-        found = OptimizerState("", {}, 0, "", {}, found.variables, source=found, warnings=found.warnings)
-    state = _reset(replace(found, algorithm="", hyperparameters={}, scalars={}), path)
+    content = _content(path, hints)
+    if isinstance(content, Stored):
+        content = OptimizerState("", {}, 0, "", {}, content.variables, source=content, warnings=content.warnings)
+    state = _reset(replace(content, algorithm="", hyperparameters={}, scalars={}), path)
     state.finish_checks()
     return state
 
 
-def for_target(path: str, given: Hints, to: str) -> OptimizerState:
+def for_target(path: str, hints: Hints, to: str) -> OptimizerState:
     """Return the variables of a source with its optimizer, or with the one in the hints, before the first step.
 
     Args:
-      given: the user's hints, as for `read`. to: the target format.
+      hints: the user's, as for `read`. to: the target format.
 
     Raises:
       UnsupportedError: a target without variables, or a model that trains others than the source has.
@@ -65,7 +65,7 @@ def for_target(path: str, given: Hints, to: str) -> OptimizerState:
         )
     from migrate.models import plan
 
-    state = _with_optimizer(path, given)
+    state = _with_optimizer(path, hints)
     if to == "slots":
         return state
     adapted = missing_settings.adapted(state.source.model) if state.source is not None else []
@@ -74,19 +74,19 @@ def for_target(path: str, given: Hints, to: str) -> OptimizerState:
     return plan.filled(state, [v.name for v in state.variables if v.trainable], [])
 
 
-def _with_optimizer(path: str, given: Hints) -> OptimizerState:
-    found = _found(path, given)
-    if isinstance(found, OptimizerState) and not _names_new_optimizer(given):
-        check_unused(path, given)
-        return _reset(found, path)
-    stored = found if isinstance(found, Stored) else found.source
+def _with_optimizer(path: str, hints: Hints) -> OptimizerState:
+    content = _content(path, hints)
+    if isinstance(content, OptimizerState) and not _names_new_optimizer(hints):
+        check_unused(path, hints)
+        return _reset(content, path)
+    stored = content if isinstance(content, Stored) else content.source
     assert stored is not None
-    with_generation(stored, given.get("generation"), {})
+    with_generation(stored, hints.get("generation"), {})
     bare = replace(
         stored, slots={}, scalars={}, matched={}, unmapped={}, twins=None, effects=Effects(), graph_config=None
     )
     bare = replace(bare, weights=None, variables=tuple(map(_flagged, stored.variables)))
-    if _names_new_optimizer(given):
+    if _names_new_optimizer(hints):
         bare = replace(
             bare,
             generation=modules.GENERATION[modules.KERAS_3],
@@ -94,32 +94,32 @@ def _with_optimizer(path: str, given: Hints) -> OptimizerState:
             optimizer_name=None,
             versions=UNKNOWN,
         )
-    overrides = {**(given.get("overrides") or {}), "iterations": 0}
+    overrides = {**(hints.get("overrides") or {}), "iterations": 0}
     state = interpret(
         bare,
-        optimizer_config=given.get("optimizer_config"),
-        variables=given.get("variables"),
-        generation=None if _names_new_optimizer(given) else given.get("generation"),
+        optimizer_config=hints.get("optimizer_config"),
+        variables=hints.get("variables"),
+        generation=None if _names_new_optimizer(hints) else hints.get("generation"),
         overrides=overrides,
     )
     source = replace(stored, optimizer_config=state.source.optimizer_config) if state.source is not None else stored
     return _reset(replace(state, source=source), path)
 
 
-def _found(path: str, given: Mapping[str, Any]) -> Stored | OptimizerState:
+def _content(path: str, hints: Mapping[str, Any]) -> Stored | OptimizerState:
     with files.answers_kept(path):
         opened = open_source(path)
-        format_ = str(given.get("format") or "auto")
-        found = readers.detect(path, format_).read(path, given.get("generation"), given.get("optimizer_path"))
+        format_ = str(hints.get("format") or "auto")
+        content = readers.detect(path, format_).read(path, hints.get("generation"), hints.get("optimizer_path"))
         opened.check()
-    if not any(v.array is not None for v in found.variables):
+    if not any(v.array is not None for v in content.variables):
         raise UnsupportedError(f"{path} has no values of a model's variables, so there are no weights to migrate")
-    return found
+    return content
 
 
-def _names_new_optimizer(given: Mapping[str, Any]) -> bool:
+def _names_new_optimizer(hints: Mapping[str, Any]) -> bool:
     return bool(
-        (given.get("optimizer_config") or {}).get("class_name") or "class_name" in (given.get("overrides") or {})
+        (hints.get("optimizer_config") or {}).get("class_name") or "class_name" in (hints.get("overrides") or {})
     )
 
 

@@ -62,16 +62,16 @@ class Choice:
 
     def parts_of(self, names: Collection[str], marked: Parts) -> Parts:
         """The same, with those that a checkpoint of dtopt marks."""
-        own = self.parts(names)
-        fresh = (n for n in names if n in own.fresh or (n in marked.fresh and n not in own.grown))
-        grown = (n for n in names if n in own.grown or (n in marked.grown and n not in own.fresh))
+        chosen = self.parts(names)
+        fresh = (n for n in names if n in chosen.fresh or (n in marked.fresh and n not in chosen.grown))
+        grown = (n for n in names if n in chosen.grown or (n in marked.grown and n not in chosen.fresh))
         return Parts(tuple(fresh), tuple(grown))
 
 
 def call(variables: str = "variables", **options: Any) -> str:
     """A call of `migrate.restore` with some options, as typed."""
-    given = "".join(f", {name}={value!r}" for name, value in options.items() if value)
-    return f"migrate.restore(source, optimizer, {variables}{given})"
+    arguments = "".join(f", {name}={value!r}" for name, value in options.items() if value)
+    return f"migrate.restore(source, optimizer, {variables}{arguments})"
 
 
 NAMED_BY_YOU = call("{**mapping, **new}", fresh=["^new/"]) + ", where new is {'new/0': variable, ...}"
@@ -124,14 +124,14 @@ def applied(state: OptimizerState, choice: Choice, to: str, model: Variables | N
         return _with_initial_slots(replace(state, origins=(*state.origins, *partial_origins(parts)), parts=parts))
     kept = {name: v for name, v in wanted.items() if name not in parts.fresh}
     state, texts = shards.resharded(state, {name: v.shape for name, v in kept.items()}, parts.grown)
-    own = {v.name: v for v in state.variables}
-    _check_kept({name: v.shape for name, v in kept.items()}, own, parts.grown)
-    turned = [name for name, v in kept.items() if bool(own[name].trainable) != bool(v.trainable)]
+    stored = {v.name: v for v in state.variables}
+    _check_kept({name: v.shape for name, v in kept.items()}, stored, parts.grown)
+    turned = [name for name, v in kept.items() if bool(stored[name].trainable) != bool(v.trainable)]
     texts += [f"{some(turned)}: trained in only one of source and model, so slots start fresh"] if turned else []
     left = [v for v in state.variables if v.name not in wanted]
     lost = _lost(state, left, kept) if model is not None else []
-    larger = (name for name in parts.grown if model is None or kept[name].shape != own[name].shape)
-    variables = [replace(own.get(name, v), trainable=v.trainable) for name, v in wanted.items()]
+    larger = (name for name in parts.grown if model is None or kept[name].shape != stored[name].shape)
+    variables = [replace(stored.get(name, v), trainable=v.trainable) for name, v in wanted.items()]
     variables += [v for v in left if v.name not in lost]
     parts = Parts(parts.fresh, tuple(larger), tuple(lost))
     state = _without_slots(state, {*parts.fresh, *turned, *lost})
@@ -144,7 +144,7 @@ def applied(state: OptimizerState, choice: Choice, to: str, model: Variables | N
 
 
 def _described(model: Variables) -> dict[str, StoredVariable]:
-    found = {}
+    variables = {}
     for entry in model:
         if not isinstance(entry, Mapping):
             raise HyperparameterError(
@@ -152,14 +152,16 @@ def _described(model: Variables) -> dict[str, StoredVariable]:
             )
         is_trained = bool(entry.get("trainable", True))
         name, shape, dtype = row({k: v for k, v in entry.items() if k != "trainable"})
-        found[name] = StoredVariable(name, None, shape, dtype or "float32", is_trained)
-    return found
+        variables[name] = StoredVariable(name, None, shape, dtype or "float32", is_trained)
+    return variables
 
 
-def _check_kept(kept: Mapping[str, tuple[int, ...]], own: Mapping[str, StoredVariable], grown: Collection[str]) -> None:
+def _check_kept(
+    kept: Mapping[str, tuple[int, ...]], stored: Mapping[str, StoredVariable], grown: Collection[str]
+) -> None:
     """Raise MismatchError for variables that are neither in the source, nor fresh, nor grown, with patterns for
     them."""
-    strange = [name for name in kept if name not in own]
+    strange = [name for name in kept if name not in stored]
     if strange:
         raise MismatchError(
             f"the source has no {some(strange)}; if they are new, add {choosing.typed('fresh', strange, kept)}"
@@ -167,11 +169,11 @@ def _check_kept(kept: Mapping[str, tuple[int, ...]], own: Mapping[str, StoredVar
     other = {
         n: s
         for n, s in kept.items()
-        if s != own[n].shape and not (n in grown and slot_layout.is_grown(own[n].shape, s))
+        if s != stored[n].shape and not (n in grown and slot_layout.is_grown(stored[n].shape, s))
     }
     if other:
-        shapes = [f"{name} {list(shape)}, in the source {list(own[name].shape)}" for name, shape in other.items()]
-        larger = all(slot_layout.is_grown(own[name].shape, shape) for name, shape in other.items())
+        shapes = [f"{name} {list(shape)}, in the source {list(stored[name].shape)}" for name, shape in other.items()]
+        larger = all(slot_layout.is_grown(stored[name].shape, shape) for name, shape in other.items())
         option = "grown" if larger else "fresh"
         raise MismatchError(f"{some(shapes, between='; ')}; add {choosing.typed(option, other, kept)}")
 

@@ -44,11 +44,11 @@ def resharded(state: OptimizerState, wanted: Shapes, grown: Collection[str] = ()
 
 
 def _parts_by_table(shapes: Shapes) -> dict[str, list[str]]:
-    found: dict[str, list[tuple[int, str]]] = {}
+    numbered: dict[str, list[tuple[int, str]]] = {}
     for name in shapes:
         part = PART.search(name)
-        found.setdefault(PART.sub("", name), []).append((int(part[1]) if part else -1, name))
-    return {table: [name for _, name in sorted(parts)] for table, parts in found.items()}
+        numbered.setdefault(PART.sub("", name), []).append((int(part[1]) if part else -1, name))
+    return {table: [name for _, name in sorted(parts)] for table, parts in numbered.items()}
 
 
 def _common_axis(parts: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]], may_grow: bool) -> int | None:
@@ -131,11 +131,11 @@ def _piece(array: LazyArray, bounds: tuple[int, int], axis: int) -> LazyArray:
 
 def _following(values: Mapping[str, object], parts: Sequence[str], wanted: Collection[str]) -> dict[str, object]:
     """Replace patterns for the old names in hyperparameters by ones for the new names."""
-    found = dict(values)
+    hyperparameters = dict(values)
     for key in (LAZY_ROWS, EXCLUDED, NOT_ADAPTED):
-        patterns = found.get(key)
+        patterns = hyperparameters.get(key)
         if not isinstance(patterns, (list, tuple)) or not any(re.search(p, n) for p in patterns for n in parts):
             continue
         lost = [name for name in wanted if not any(re.search(p, name) for p in patterns)]
-        found[key] = [*patterns, *(f"^{re.escape(name)}$" for name in lost)]
-    return found
+        hyperparameters[key] = [*patterns, *(f"^{re.escape(name)}$" for name in lost)]
+    return hyperparameters

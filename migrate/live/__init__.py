@@ -42,8 +42,8 @@ def _adapted(optimizer: Any, inner: Any) -> Live:
         from migrate.live import ours
 
         return ours.adapted(inner)
-    if found := next((each for each in _of_keras() if any(home.startswith(each[1]) for home in homes)), None):
-        return found[0](inner, *found[2:])
+    if kind := next((row for row in _of_keras() if any(home.startswith(row[1]) for home in homes)), None):
+        return kind[0](inner, *kind[2:])
     if any(home.startswith("optax.") for home in homes) or isinstance(inner, tuple):
         raise UnsupportedError(
             "of optax give migrate.Optax(tx, params), or migrate.Optax(tx, params, state), whose params and state are"
@@ -71,12 +71,12 @@ def _is_ours(optimizer: Any) -> bool:
 def _unwrapped(optimizer: Any) -> tuple[Any, Any]:
     """The optimizer inside a LossScaleOptimizer or `for_keras`, and the former, None without one."""
     is_scaled = type(optimizer).__name__.startswith("LossScaleOptimizer")
-    found = optimizer.inner_optimizer if is_scaled else optimizer
-    if has_slots_of_keras(found):
-        return found, optimizer if is_scaled else None
-    if type(found).__module__.startswith("optim.keras."):
-        found = found.inner
-    return found, optimizer if is_scaled else None
+    inner = optimizer.inner_optimizer if is_scaled else optimizer
+    if has_slots_of_keras(inner):
+        return inner, optimizer if is_scaled else None
+    if type(inner).__module__.startswith("optim.keras."):
+        inner = inner.inner
+    return inner, optimizer if is_scaled else None
 
 
 def _of_keras() -> Iterator[tuple[Any, ...]]:

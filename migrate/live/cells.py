@@ -16,7 +16,7 @@ from migrate.conversion import partial
 from migrate.live.base import Live
 from migrate.live.differences import LIVE, Compared, Differences, Reset
 from migrate.live.mapped import Target
-from migrate.live.variable_matching import Given, Pair
+from migrate.live.variable_matching import LiveVariable, Pair
 from migrate.rules import comparison
 from migrate.state import OptimizerState, Parts, StoredVariable
 from optim.errors import UnsupportedError
@@ -51,10 +51,10 @@ def joined(states: Sequence[OptimizerState], variables: Sequence[StoredVariable]
     )
 
 
-def united(found: Any) -> tuple[Origin, ...]:
+def united(lists: Any) -> tuple[Origin, ...]:
     """Join lists of origins, each once."""
     every: list[Origin] = []
-    for origins in found:
+    for origins in lists:
         every += [origin for origin in origins if origin not in every]
     return tuple(every)
 
@@ -78,9 +78,11 @@ def by_state(
     if len(states) == 1:
         return [(whole, list(targets))]
     numbers = {v.name: number for number, state in enumerate(states) for v in state.variables}
-    own = [[t for t in targets if numbers.get(t.stored.name, 0) == number] for number in range(len(states))]
+    targets_of = [[t for t in targets if numbers.get(t.stored.name, 0) == number] for number in range(len(states))]
     return [
-        (limited(s, whole, {t.stored.name for t in mine}), mine) for s, mine in zip(states, own, strict=True) if mine
+        (limited(s, whole, {t.stored.name for t in mine}), mine)
+        for s, mine in zip(states, targets_of, strict=True)
+        if mine
     ]
 
 
@@ -95,7 +97,7 @@ class Cell:
 
     live: Live
     state: OptimizerState
-    trainable: list[Given]
+    trainable: list[LiveVariable]
     pairs: list[Pair]
     is_reset: bool
     compared: Compared = field(init=False)
@@ -117,7 +119,7 @@ def divided(
     live: Live,
     states: Sequence[OptimizerState],
     whole: OptimizerState,
-    given: Sequence[Given],
+    live_variables: Sequence[LiveVariable],
     pairs: Sequence[Pair],
     weights_only: bool,
 ) -> list[Cell]:
@@ -125,16 +127,16 @@ def divided(
 
     Args:
       states: of the source's groups, or its only one. whole: all of them joined, after the user's choices.
-      given: the live variables.
+      live_variables: all of them, also untrained ones.
 
     Raises:
       UnsupportedError: another algorithm than the source's.
     """
-    trainable = [g for g in given if g.trainable]
+    trainable = [g for g in live_variables if g.trainable]
     members = live.members([g.variable for g in trainable])
     numbers = {v.name: number for number, state in enumerate(states) for v in state.variables}
     stored = {id(p.live): p.stored.name for p in pairs}
-    mine: dict[tuple[int, int], list[Given]] = {}
+    mine: dict[tuple[int, int], list[LiveVariable]] = {}
     for m, (_, places) in enumerate(members):
         for g in (trainable[i] for i in places):
             mine.setdefault((m, numbers.get(stored.get(id(g), ""), 0)), []).append(g)
@@ -150,9 +152,9 @@ def divided(
         state = whole if len(mine) < 2 and len(states) == 1 else limited(state, whole, names)
         if not weights_only:
             check_class(state, [part])
-        own = [p for p in pairs if any(p.live is g for g in owned) or (key == first and not p.live.trainable)]
+        cell_pairs = [p for p in pairs if any(p.live is g for g in owned) or (key == first and not p.live.trainable)]
         is_fresh = bool(owned) and all(g.name in whole.parts.fresh for g in owned)
-        cells.append(Cell(part, state, owned, own, weights_only or (is_fresh and len(mine) > 1)))
+        cells.append(Cell(part, state, owned, cell_pairs, weights_only or (is_fresh and len(mine) > 1)))
     return cells
 
 

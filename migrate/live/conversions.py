@@ -34,16 +34,16 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
 
 
-def plan(source: Rule, live: Rule, found: Differences, iterations: int, slots: frozenset[str]) -> Plan:
+def plan(source: Rule, live: Rule, differences: Differences, iterations: int, slots: frozenset[str]) -> Plan:
     """Plan how to convert the slots of `source` so that `live` continues as `source` would.
 
     Args:
-      found: the result of `comparison.compare`. iterations: steps made. slots: names of the source's slots.
+      differences: the result of `comparison.compare`. iterations: steps made. slots: names of the source's slots.
 
     Raises:
       UnsupportedError: a necessary change cannot be computed.
     """
-    plan = Plan(dict(found))
+    plan = Plan(dict(differences))
     _momentum(plan, source, live, iterations, slots)
     _linear(plan, source, live, iterations, slots)
     _accumulator(plan, source, live, slots)

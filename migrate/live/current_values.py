@@ -45,13 +45,13 @@ def reasons(rows: Iterable[Assumed], stored: Sequence[StoredVariable], restores:
       MismatchError: values that are not replaced contradict the matching.
     """
     rows = list(rows)
-    found = list(against(rows, stored))
-    if found and not restores:
+    conflicts = list(against(rows, stored))
+    if conflicts and not restores:
         raise MismatchError(
-            f"{some(found, between='; ')}: give each variable of the source its live one, with its axes or a"
+            f"{some(conflicts, between='; ')}: give each variable of the source its live one, with its axes or a"
             " function, or pass restore_variables=True to replace the values of the live ones"
         )
-    contradictions = [f"{each}, before it was restored; if that is right, restore again" for each in found]
+    contradictions = [f"{conflict}, before it was restored; if that is right, restore again" for conflict in conflicts]
     return [*contradictions, *_open(rows, restores)]
 
 

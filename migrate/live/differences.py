@@ -12,7 +12,7 @@ from migrate.live import conversions, step_answers, values
 from migrate.live.base import Live
 from migrate.live.ours import Ours
 from migrate.live.step_answers import Row
-from migrate.live.variable_matching import Given, Pair
+from migrate.live.variable_matching import LiveVariable, Pair
 from migrate.models import rounding
 from migrate.rules import comparison
 from migrate.rules.comparison import Rule
@@ -51,7 +51,7 @@ class Compared:
 class Reset(Compared):
     """Nothing is compared, as the optimizer gets nothing from the source."""
 
-    def __init__(self, state: OptimizerState, live: Live, trainable: Sequence[Given]):
+    def __init__(self, state: OptimizerState, live: Live, trainable: Sequence[LiveVariable]):
         try:
             self.rule = self.source_rule = live.rule(_dtypes(trainable))
         except UnsupportedError:  # a custom schedule, which is not compared here
@@ -76,7 +76,7 @@ class Differences(Compared):
         self,
         state: OptimizerState,
         live: Live,
-        trainable: Sequence[Given],
+        trainable: Sequence[LiveVariable],
         pairs: Sequence[Pair],
         contradictions: Sequence[str] = (),
     ):
@@ -86,8 +86,8 @@ class Differences(Compared):
         rows = [Row(p.stored, p.live.name, p.live.variable) for p in self._trained]
         rules = comparison.rule_of(state.algorithm, state.hyperparameters), live.rule(_dtypes(trainable))
         self.source_rule, self.rule = step_answers.acting(state, live.generation, rows, live.asks, *rules)
-        found = comparison.compare(self.source_rule, self.rule)
-        self.plan = conversions.plan(self.source_rule, self.rule, found, state.iterations, frozenset(state.slots))
+        differences = comparison.compare(self.source_rule, self.rule)
+        self.plan = conversions.plan(self.source_rule, self.rule, differences, state.iterations, frozenset(state.slots))
         theirs = [*self.rule.reasons, *live.lazy_reasons([p.stored.name for p in self._trained])]
         self.kept = tuple(self._known(theirs))
         known = claims.reasons(state.origins)
@@ -175,9 +175,9 @@ class Differences(Compared):
             yield f"the live variables are {some(sorted(get))}, and {some(sorted(have))} in the source"
 
 
-def _dtypes(given: Sequence[Given]) -> list[str]:
-    return sorted({handle(g.variable).dtype for g in given})
+def _dtypes(live_variables: Sequence[LiveVariable]) -> list[str]:
+    return sorted({handle(g.variable).dtype for g in live_variables})
 
 
-def _as_unmatched_variable(given: Given) -> StoredVariable:
-    return StoredVariable(given.name, None, given.shape, "", given.trainable)
+def _as_unmatched_variable(live: LiveVariable) -> StoredVariable:
+    return StoredVariable(live.name, None, live.shape, "", live.trainable)

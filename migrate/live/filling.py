@@ -16,7 +16,7 @@ from migrate.live import cells, conversions, current_values, values, variable_ma
 from migrate.live.base import Live
 from migrate.live.cells import Cell
 from migrate.live.selection import Selection
-from migrate.live.variable_matching import Given
+from migrate.live.variable_matching import LiveVariable
 from migrate.matching import choosing
 from migrate.models import loss_scale
 from migrate.state import OptimizerState, StoredVariable
@@ -51,10 +51,10 @@ class Filling:
         weights_only: bool,
     ):
         self.state, self.live, self.pairs = chosen.state, live, chosen.pairs
-        self.cells = cells.divided(live, states, chosen.state, chosen.given, chosen.pairs, weights_only)
-        self._given, self.restores_variables = chosen.given, restore_variables
+        self.cells = cells.divided(live, states, chosen.state, chosen.live_variables, chosen.pairs, weights_only)
+        self._live_variables, self.restores_variables = chosen.live_variables, restore_variables
         self.trained = [p for p in self.pairs if p.live.trainable]
-        self._trainable = [g for g in self._given if g.trainable]
+        self._trainable = [g for g in self._live_variables if g.trainable]
         self._check_values()
         self._compare(weights_only)
         self.origins = cells.origins(self.cells)
@@ -71,19 +71,19 @@ class Filling:
     def _compare(self, weights_only: bool) -> None:
         same = (p for p in self.pairs if p.live.shape == p.stored.shape)
         assumed = [] if weights_only else map(variable_matching.assumed, same)
-        found = current_values.reasons(assumed, self.state.variables, self.restores_variables)
+        contradictions = current_values.reasons(assumed, self.state.variables, self.restores_variables)
         for number, cell in enumerate(self.cells):
-            cell.compare(found if number == 0 else ())
+            cell.compare(contradictions if number == 0 else ())
 
     def _check_values(self) -> None:
         if not self.restores_variables:
             return
-        found = {id(p.live): p.stored for p in self.pairs}
+        stored = {id(p.live): p.stored for p in self.pairs}
         fresh = self.state.parts.fresh
-        given = [g for g in self._given if g.name not in fresh]
-        lacking = [g.name for g in given if id(g) not in found or found[id(g)].array is None]
+        kept = [g for g in self._live_variables if g.name not in fresh]
+        lacking = [g.name for g in kept if id(g) not in stored or stored[id(g)].array is None]
         if lacking:
-            patterns = choosing.patterns_for(lacking, [g.name for g in given if g.name not in lacking])
+            patterns = choosing.patterns_for(lacking, [g.name for g in kept if g.name not in lacking])
             raise MismatchError(
                 f"the source holds no value of {some(lacking, 8)}; leave them out, pass restore_variables=False, or let"
                 f" them start fresh: {partial.call(fresh=patterns)}"
@@ -93,7 +93,7 @@ class Filling:
         """Create missing slots, and assign everything or nothing."""
         self.live.build([g.variable for g in self._trainable])
         todo = [*self._scalar_assignments(), *self._variable_assignments()]
-        todo = [*(each for cell in self.cells for each in self._slot_assignments(cell)), *todo]
+        todo = [*(assignment for cell in self.cells for assignment in self._slot_assignments(cell)), *todo]
         sizes = {id(a.value): values.size(a.value) for a in todo}
         total = sum(sizes.values())
 
@@ -108,46 +108,52 @@ class Filling:
         self.live.settle({slot_layout.ITERATIONS: self.state.iterations})
 
     def _slot_assignments(self, cell: Cell) -> Iterator[Any]:
-        stored = {id(p.live): p.stored for p in self.trained}
+        stored_of = {id(p.live): p.stored for p in self.trained}
         slots_of = self.state.slots
-        for given in cell.trainable:
-            slots = self.live.slots(given.variable)
-            own = stored.get(id(given))
+        for live in cell.trainable:
+            slots = self.live.slots(live.variable)
+            stored = stored_of.get(id(live))
             for slot, variable in slots.items():
-                scales = self.live.scales(given.variable, slot)
+                scales = self.live.scales(live.variable, slot)
                 if scales is None:
-                    yield Assignment(variable, self._stored_or_initial(cell, slot, given, own, variable))
+                    yield Assignment(variable, self._stored_or_initial(cell, slot, live, stored, variable))
                     continue
-                whole = self._stored_or_initial(cell, slot, given, own, variable, dtype="float32")
+                whole = self._stored_or_initial(cell, slot, live, stored, variable, dtype="float32")
                 for target, value in zip((variable, scales), encoded(whole, handle(variable).dtype), strict=True):
                     yield Assignment(target, value)
-            if own is not None:
-                names = [s for s in slots_of if own.name in slots_of[s]]
+            if stored is not None:
+                names = [s for s in slots_of if stored.name in slots_of[s]]
                 self.slots += sum(slot in slots for slot in names)
-                self.unmapped += [f"{slot}/{own.name}" for slot in names if slot not in slots]
+                self.unmapped += [f"{slot}/{stored.name}" for slot in names if slot not in slots]
         frozen = {p.stored.name for p in cell.pairs if not p.live.trainable}
         self.unmapped += [f"{s}/{n}" for s, per in slots_of.items() for n in per if n in frozen]
 
     def _stored_or_initial(
-        self, cell: Cell, slot: str, given: Given, own: StoredVariable | None, variable: Any, dtype: str | None = None
+        self,
+        cell: Cell,
+        slot: str,
+        live: LiveVariable,
+        stored: StoredVariable | None,
+        variable: Any,
+        dtype: str | None = None,
     ) -> Any:
-        array = self._stored_slot(slot, own)
-        what, change = f"slot {slot} of {given.name!r}", cell.compared.plan.changes.get(slot)
+        array = self._stored_slot(slot, stored)
+        what, change = f"slot {slot} of {live.name!r}", cell.compared.plan.changes.get(slot)
         start = cell.live.start(slot)
-        initial = values.filled(what, variable, given.variable if start is None else start, dtype)
-        if array is None and start is None and own is not None and self.restores_variables:
-            array, change = own.array, None
+        initial = values.filled(what, variable, live.variable if start is None else start, dtype)
+        if array is None and start is None and stored is not None and self.restores_variables:
+            array, change = stored.array, None
         if array is None:
             return initial
         return values.grown(values.stored(what, array, dtype or handle(variable).dtype, change), initial)
 
-    def _stored_slot(self, slot: str, own: StoredVariable | None) -> LazyArray | None:
-        if own is None:
+    def _stored_slot(self, slot: str, stored: StoredVariable | None) -> LazyArray | None:
+        if stored is None:
             return None
-        found = self.state.slots.get(slot, {}).get(own.name)
-        if found is None and slot == "vhat":  # AMSGrad begins here: a maximum over all v so far is at least v
-            return self.state.slots.get("v", {}).get(own.name)
-        return found
+        array = self.state.slots.get(slot, {}).get(stored.name)
+        if array is None and slot == "vhat":  # AMSGrad begins here: a maximum over all v so far is at least v
+            return self.state.slots.get("v", {}).get(stored.name)
+        return array
 
     def _scalar_assignments(self) -> Iterator[Any]:
         assigned = set[int]()

@@ -60,8 +60,8 @@ class KerasLive(Live):
         config, unknown = _config(optimizer, rate)
         full, _ = keras_config.completed(config, self._spec, self.generation)
         arguments = keras_config.arguments(full, {}, self._spec, self.generation, self._versions, dtypes)
-        own = (o for o in arguments.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
-        reasons = [*claims.reasons(own), *replaced(optimizer), *self._reasons()]
+        origins = (o for o in arguments.origins.values() if o.subject != keras_config.EXCLUDED)  # it is asked itself
+        reasons = [*claims.reasons(origins), *replaced(optimizer), *self._reasons()]
         self._values = comparison.spelled_out(self._spec.name, arguments.values)
         called = _called(rate) if unknown is not None else None
         return comparison.Rule(
@@ -81,10 +81,10 @@ class KerasLive(Live):
     def scalars(self, values: Numbers) -> list[tuple[str, Any, float]]:
         batches = int(self._values.get("gradient_accumulation_steps") or 1)
         count = values[slot_layout.ITERATIONS] * batches + values.get(slot_layout.ACCUMULATED_STEPS, 0)
-        found = [(slot_layout.ITERATIONS, self._counter(), count)]
+        scalars = [(slot_layout.ITERATIONS, self._counter(), count)]
         if self._spec.name == "Nadam":
-            found.append((nadam.PRODUCT, getattr(self._optimizer, self.product), values[nadam.PRODUCT]))
-        return found
+            scalars.append((nadam.PRODUCT, getattr(self._optimizer, self.product), values[nadam.PRODUCT]))
+        return scalars
 
     def _counter(self) -> Any:
         return self._optimizer._iterations
@@ -145,8 +145,8 @@ class Indexed(KerasLive):
     def slots(self, variable: Any) -> Mapping[str, Any]:
         place, shape = self._index()[self._optimizer._var_key(variable)], tuple(variable.shape)
         lists = by_attribute(self._optimizer, self._spec).items()
-        found = {slot: members[place] for slot, members in lists if self._spec.slot(slot).shape(shape) is not None}
-        return {slot: each for slot, each in found.items() if each is not None}  # Adafactor has placeholders
+        slots = {slot: members[place] for slot, members in lists if self._spec.slot(slot).shape(shape) is not None}
+        return {slot: array for slot, array in slots.items() if array is not None}  # Adafactor has placeholders
 
     def settle(self, values: Numbers) -> None:
         if hasattr(self._optimizer, "_u_product_counter"):  # it prevents tf_keras's Nadam from multiplying twice
@@ -238,12 +238,12 @@ def scaling(wrapper: Any) -> Scaling | None:
 def by_attribute(optimizer: Any, algorithm: Algorithm) -> dict[str, Sequence[Any]]:
     """Lists of slot variables by `optim`'s slot name, found under the library's attributes."""
     shared = {AVERAGE: "_model_variables_moving_average", ACCUMULATED: "_accumulated_gradients"}
-    found: dict[str, Sequence[Any]] = {}
+    lists: dict[str, Sequence[Any]] = {}
     for slot in (*algorithm.slots, *shared):
         names = [shared[slot]] if slot in shared else [f"{u}{n}" for n in (*slot.aliases, slot.name) for u in ("_", "")]
         for name in names:
             value = getattr(optimizer, name, None)
             if isinstance(value, (list, tuple)) and len(value):
-                found[slot.name] = value
+                lists[slot.name] = value
                 break
-    return found
+    return lists

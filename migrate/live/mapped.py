@@ -98,14 +98,14 @@ def numbers(array: LazyArray) -> np.ndarray:
     return widened(np.asarray(array.load()), array.dtype).reshape(array.shape)
 
 
-Found = Callable[[Any], tuple[Any, tuple[int, ...], str] | None]
+Lookup = Callable[[Any], tuple[Any, tuple[int, ...], str] | None]
 """A parameter from the mapping -> its place, shape and dtype; None if the optimizer does not have it."""
 
 
 def mapped(
     state: OptimizerState,
     variables: Any,
-    found: Found,
+    lookup: Lookup,
     places: Sequence[Any],
     called: str,
     choice: Choice,
@@ -130,22 +130,24 @@ def mapped(
             f"give a mapping of the source's names to {called}s, or to ({called}, axes) if dims are in another"
             f" order; the source has {some(trained, between='; ')}"
         )
-    known = {name: _known(found, given) for name, given in variables.items()}
-    there = {each[0] for each in known.values() if each is not None}
+    parameters = {name: _parameter(lookup, spec) for name, spec in variables.items()}
+    there = {parameter[0] for parameter in parameters.values() if parameter is not None}
     others = {name: place for name, place in named.items() if place not in there and name not in variables}
     parts = choice.parts_of([*variables, *others], state.parts)
     fresh = {name: others[name] for name in parts.fresh if name in others}
-    fresh |= {name: each[0] for name in parts.fresh if (each := known.get(name)) is not None}
-    kept = {name: given for name, given in variables.items() if name not in parts.fresh}
-    plain = {n: each[1] for n in kept if not isinstance(kept[n], tuple) and (each := known[n]) is not None}
+    fresh |= {name: parameter[0] for name in parts.fresh if (parameter := parameters.get(name)) is not None}
+    kept = {name: spec for name, spec in variables.items() if name not in parts.fresh}
+    plain = {
+        n: parameter[1] for n in kept if not isinstance(kept[n], tuple) and (parameter := parameters[n]) is not None
+    }
     state, resharded = shards.resharded(state, plain, parts.grown)
     stored = {v.name: v for v in state.variables}
     strange = [name for name in kept if name not in stored]
     problems, targets_, unfit = [f"the source has no {name!r}" for name in strange], list[Target](), list(strange)
     for name in (name for name in kept if name in stored):
         before = len(problems)
-        targets_ += _target(stored[name], kept[name], known[name], called, name in parts.grown, problems)
-        unfit += [name] if len(problems) > before and known[name] is not None else []
+        targets_ += _target(stored[name], kept[name], parameters[name], called, name in parts.grown, problems)
+        unfit += [name] if len(problems) > before and parameters[name] is not None else []
     left = partial.dropped(state, {*kept, *parts.fresh})
     if not (choice.is_partial or choice.weights_only):
         problems += [f"no {called} is given for {name!r}" for name in sorted(left)]
@@ -177,31 +179,31 @@ def _call_with_fresh(
     patterns = choosing.patterns_for(new, [n for n in (*variables, *others) if n not in new])
     patterns += ["^new/"] if nameless else []
     options = {"fresh": [*choice.fresh, *patterns], "grown": list(choice.grown), "weights_only": choice.weights_only}
-    own = partial.call("{**mapping, **new}" if nameless else "mapping", **options)
-    return f". New ones may start fresh: {own}" + ", where new is {'new/0': variable, ...}" * bool(nameless)
+    call = partial.call("{**mapping, **new}" if nameless else "mapping", **options)
+    return f". New ones may start fresh: {call}" + ", where new is {'new/0': variable, ...}" * bool(nameless)
 
 
-def _known(found: Found, given: Any) -> tuple[Any, tuple[int, ...], str] | None:
-    wanted = given[0] if isinstance(given, tuple) and len(given) == 2 else given
+def _parameter(lookup: Lookup, spec: Any) -> tuple[Any, tuple[int, ...], str] | None:
+    parameter = spec[0] if isinstance(spec, tuple) and len(spec) == 2 else spec
     try:
-        return found(wanted)
+        return lookup(parameter)
     except TypeError:  # not hashable
         return None
 
 
 def _target(
     stored: StoredVariable,
-    given: Any,
-    known: tuple[Any, tuple[int, ...], str] | None,
+    spec: Any,
+    parameter: tuple[Any, tuple[int, ...], str] | None,
     called: str,
     may_grow: bool,
     problems: list[str],
 ) -> list[Target]:
-    axes_given = given[1] if isinstance(given, tuple) and len(given) == 2 else None
-    if known is None:
+    axes_given = spec[1] if isinstance(spec, tuple) and len(spec) == 2 else None
+    if parameter is None:
         problems.append(f"the optimizer does not have the parameter given for {stored.name!r}")
         return []
-    place, shape, dtype = known
+    place, shape, dtype = parameter
     if dtype != stored.dtype and not values.holds(dtype, stored.dtype):
         problems.append(f"{stored.name!r} is {stored.dtype}, its {called} {dtype}, which cannot hold it")
         return []
@@ -239,9 +241,9 @@ def _order(stored: tuple[int, ...], shape: tuple[int, ...], axes_given: Any, may
     return Order(axes, is_told=axes_given is not None)
 
 
-def variable_reasons(state: OptimizerState, found: Sequence[Target]) -> Iterator[str]:
+def variable_reasons(state: OptimizerState, targets: Sequence[Target]) -> Iterator[str]:
     """Explain differences of some variables only: other dtypes are rounded differently, and so on."""
-    if wider := [target.stored.name for target in found if target.dtype != target.stored.dtype]:
+    if wider := [target.stored.name for target in targets if target.dtype != target.stored.dtype]:
         yield f"{some(wider)}: computed in a wider dtype than in the source"
     if rounded := rounding.difference(state, None):
         yield rounded

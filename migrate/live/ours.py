@@ -27,10 +27,10 @@ class OfOptim(Live):
         known = self._tracked()
         if not known:
             return [], []
-        given = {identity(v) for v in variables}
+        identities = {identity(v) for v in variables}
         return (
             [plain_name(v) for v in variables if identity(v) not in known],
-            [t.name for i, t in known.items() if i not in given],
+            [t.name for i, t in known.items() if i not in identities],
         )
 
     def _tracked(self) -> dict[int, Any]:
@@ -47,8 +47,8 @@ class OfOptim(Live):
     def slots(self, variable: Any) -> Mapping[str, Any]:
         state, tracked = live.state_of(self._optimizer), self._tracked()[identity(variable)]
         left = {slot_layout.GATHERED, *map(slot_layout.scale_of, state.slots)}  # made by `settle`, and with codes
-        found = {name: state.find(name, tracked) for name in state.slots if name not in left}
-        return {name: slot for name, slot in found.items() if slot is not None}
+        slots = {name: state.find(name, tracked) for name in state.slots if name not in left}
+        return {name: slot for name, slot in slots.items() if slot is not None}
 
     def scales(self, variable: Any, slot: str) -> Any:
         return live.state_of(self._optimizer).find(slot_layout.scale_of(slot), self._tracked()[identity(variable)])
@@ -107,9 +107,9 @@ class Ours(OfOptim):
         return comparison.Rule(self.algorithm, values, unknown, (*reasons, *replaced(self._optimizer)))
 
     def scalars(self, values: Numbers) -> list[tuple[str, Any, float]]:
-        kept, own = live.state_of(self._optimizer).scalars, {} if self._rule is None else self._rule.scalars
+        kept, initials = live.state_of(self._optimizer).scalars, {} if self._rule is None else self._rule.scalars
         known = {name: values[name] for name in (slot_layout.ITERATIONS, slot_layout.ACCUMULATED_STEPS)}
-        known |= {name: values.get(name, initial) for name, initial in own.items()}
+        known |= {name: values.get(name, initial) for name, initial in initials.items()}
         known |= {name: values[name] for name in loss_scale.SCALARS if name in values}
         keys = {name: next((k for k in (self._key(name), name) if k in kept), None) for name in known}
         return [(name, kept[key], known[name]) for name, key in keys.items() if key is not None]
@@ -148,8 +148,8 @@ class OurGroups(OfOptim):
     def members(self, variables: Sequence[Any]) -> list[tuple[Live, list[int]]]:
         names = [self.names(v) for v in variables]
         self._selection.check(names)
-        found = [self._selection.number_for(each) for each in names]
-        owned = ((part, [i for i, n in enumerate(found) if n == number]) for number, part in enumerate(self._parts))
+        numbers = [self._selection.number_for(name) for name in names]
+        owned = ((part, [i for i, n in enumerate(numbers) if n == number]) for number, part in enumerate(self._parts))
         for part in self._parts:
             part.scaling = self.scaling
         return [(part, places) for part, places in owned if places]

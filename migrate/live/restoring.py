@@ -109,9 +109,9 @@ def restore(
     by_mapping: Any = torch_optimizers.restored if torch_optimizers.is_torch(optimizer) else None
     by_mapping = optax_restored.restored if isinstance(optimizer, Optax) else by_mapping
     live, note = (None, "") if by_mapping else adapt(optimizer)
-    given = [] if by_mapping else variable_matching.given(variables)
+    live_variables = [] if by_mapping else variable_matching.live_variables(variables)
     with answered(ask):
-        states, stored = sources.read_all(path, source_variables, given, hints, choice)
+        states, stored = sources.read_all(path, source_variables, live_variables, hints, choice)
     state = cells.joined(states, stored)
     with watching(state.opened), answered(ask):
         done: Any
@@ -119,9 +119,9 @@ def restore(
             done = by_mapping(states, state, optimizer, variables, restores, choice)
             _check_strict(done, strict)
             return _asking(_restore_by_mapping(path, done, restores), ask)
-        for each in () if weights_only else states:
-            cells.check_class(each, live.parts)
-        chosen = selection.select(state, live, given, variables, choice, restores)
+        for group_state in () if weights_only else states:
+            cells.check_class(group_state, live.parts)
+        chosen = selection.select(state, live, live_variables, variables, choice, restores)
         done = Filling(live, states, chosen, restores, weights_only)
         _check_strict(done, strict)
         done.run(progress)
@@ -183,9 +183,9 @@ def _report(source: str, done: Filling, notes: Iterable[str]) -> Restoration:
             if name in names:
                 ways = (state.matched.get(f"{slot}/{name}", "name"), names[name].how)
                 matched[f"{slot}/{names[name].live.name}"] = max(ways, key=_rank)
-    compared = [cell.compared for cell in done.cells]
-    warnings = dict.fromkeys(w for each in compared for w in each.rule.warnings)
-    warnings |= dict.fromkeys(w for each in compared for w in each.plan.warnings)
+    comparisons = [cell.compared for cell in done.cells]
+    warnings = dict.fromkeys(w for comparison in comparisons for w in comparison.rule.warnings)
+    warnings |= dict.fromkeys(w for comparison in comparisons for w in comparison.plan.warnings)
     return Restoration(
         source=source,
         dest=done.live.what,

@@ -22,14 +22,14 @@ from migrate.state import OptimizerState, Stored, StoredVariable
 def read_all(
     path: str,
     hint: Sequence[Mapping[str, Any]] | None,
-    given: Sequence[variable_matching.Given],
+    live: Sequence[variable_matching.LiveVariable],
     hints: SourceHints,
     choice: Choice,
 ) -> tuple[list[OptimizerState], Sequence[StoredVariable]]:
     """Read and check a whole source.
 
     Args:
-      hint: `source_variables`. given: the live variables, which name those of a list if the user gave no names.
+      hint: `source_variables`. live: the live variables, which name those of a list if the user gave no names.
 
     Returns:
       The state of each group, or the only one; and the variables of all in the order of the source.
@@ -38,16 +38,16 @@ def read_all(
     with error_boundary.reading(path):
         if hints.get("optimizer_path") is None and readers.detect(path, hints.get("format", "auto")).name == slots.NAME:
             paths, variables = slots.groups(path)
-    found = [_read(path, hint, given, {**hints, "optimizer_path": each}, choice) for each in paths]
-    found = [replace(s, origins=tuple(o for o in s.origins if o.subject != slot_groups.NORM)) for s in found]
-    found = found or [_read(path, hint, given, hints, choice)]
-    return found, variables or found[0].variables
+    states = [_read(path, hint, live, {**hints, "optimizer_path": group}, choice) for group in paths]
+    states = [replace(s, origins=tuple(o for o in s.origins if o.subject != slot_groups.NORM)) for s in states]
+    states = states or [_read(path, hint, live, hints, choice)]
+    return states, variables or states[0].variables
 
 
 def _read(
     path: str,
     hint: Sequence[Mapping[str, Any]] | None,
-    given: Sequence[variable_matching.Given],
+    live: Sequence[variable_matching.LiveVariable],
     hints: SourceHints,
     choice: Choice,
 ) -> OptimizerState:
@@ -56,25 +56,28 @@ def _read(
         if choice.weights_only:
             return model_weights.of_source(path, {**hints, **({"source_variables": hint} if hint else {})})
         is_same = not choice.is_partial
-        if hint is None and given and is_same and readers.detect(path, hints.get("format", "auto")).name == "list":
-            hint = [{"name": g.name, "shape": list(g.shape)} for g in given if g.trainable]
-        state = _read_with_flags(path, hint, given, hints)
+        if hint is None and live and is_same and readers.detect(path, hints.get("format", "auto")).name == "list":
+            hint = [{"name": g.name, "shape": list(g.shape)} for g in live if g.trainable]
+        state = _read_with_flags(path, hint, live, hints)
         state.finish_checks()
         return value_checks.checked(state)
 
 
 def _read_with_flags(
-    path: str, hint: Sequence[Mapping[str, Any]] | None, given: Sequence[variable_matching.Given], hints: SourceHints
+    path: str,
+    hint: Sequence[Mapping[str, Any]] | None,
+    live: Sequence[variable_matching.LiveVariable],
+    hints: SourceHints,
 ) -> OptimizerState:
     """Do the same as `read`; for a file of weights alone the live variables show what was frozen."""
     try:
         return read(path, variables=hint, **hints)
     except AmbiguousError:
         reader = readers.detect(path, hints.get("format", "auto"))
-        found = reader.read(path, hints.get("generation"), hints.get("optimizer_path"))
-        if hint is not None or not isinstance(found, Stored) or all(v.trainable is not None for v in found.variables):
+        stored = reader.read(path, hints.get("generation"), hints.get("optimizer_path"))
+        if hint is not None or not isinstance(stored, Stored) or all(v.trainable is not None for v in stored.variables):
             raise
-        names = variable_matching.trained(given, found.variables, ordered=True)
+        names = variable_matching.trained(live, stored.variables, ordered=True)
         if not names:
             raise
         state = read(path, variables=[{"name": v.name, "shape": v.shape} for v in names], **hints)

@@ -42,16 +42,16 @@ def _chosen(patterns: Iterable[str] | None, name: str) -> bool:
 
 def exceptions(values: Mapping[str, Any], *names: str) -> tuple[str, ...]:
     """Arguments of a rule that exclude a variable of these names."""
-    given = {argument: values.get(argument) for argument in factors.BY_NAME[factors.EXCEPTED].arguments}
+    exclusions = {argument: values.get(argument) for argument in factors.BY_NAME[factors.EXCEPTED].arguments}
     if values.get("exclude_embeddings"):
-        given["exclude_embeddings"] = ["(?i)embedding"]
-    return tuple(argument for argument, patterns in given.items() if any(_chosen(patterns, n) for n in names))
+        exclusions["exclude_embeddings"] = ["(?i)embedding"]
+    return tuple(argument for argument, patterns in exclusions.items() if any(_chosen(patterns, n) for n in names))
 
 
 def multiplier(values: Mapping[str, Any], *names: str) -> float:
     """The factor of a variable's learning rate."""
-    given = (values.get("learning_rate_multipliers") or {}).items()
-    return next((float(factor) for pattern, factor in given if any(_chosen([pattern], n) for n in names)), 1.0)
+    multipliers = (values.get("learning_rate_multipliers") or {}).items()
+    return next((float(factor) for pattern, factor in multipliers if any(_chosen([pattern], n) for n in names)), 1.0)
 
 
 def of_variables() -> dict[str, Ask]:
@@ -169,13 +169,13 @@ def differences(
         way = factors.BY_NAME[name].answers[framework]
         if way == factors.TRIED or (name == factors.DECAYED and not decays):
             continue
-        found: dict[tuple[Any, Any], list[str]] = {}
+        names_by_answers: dict[tuple[Any, Any], list[str]] = {}
         for row in rows if name == factors.TRAINED else trained:
             have = source.asks[name](row.stored)
             get = asks[name](row) if way == factors.ASKED else UNUSED[name]
             if have is not NOT_STORED and have != get:
-                found.setdefault((have, get), []).append(row.name)
-        for both, names in found.items():
+                names_by_answers.setdefault((have, get), []).append(row.name)
+        for both, names in names_by_answers.items():
             yield f"{some(names)}: {TEXTS[name](*both).replace('FLAG', flag)}"
             if name == factors.TRAINED and both[1] and framework in (factors.TF_KERAS, factors.LEGACY):
                 yield "variables of a frozen layer of tf_keras keep trainable=True: give model.trainable_variables"

@@ -87,12 +87,12 @@ class Restored:
                 f"the source's optimizer is {strange[0]} and the live one {self.what}: their slots hold different"
                 f" things; make a live optimizer with the rule of {strange[0]}, or {partial.WEIGHTS_ONLY}"
             )
-        own = _mapped(whole, optimizer, variables, choice)
-        self.state, self.targets, self._fresh = own.state, own.targets, own.fresh
-        self._parts = cells.by_state(states, own.state, self.targets)
-        self._pairings = [each for group in optimizer.param_groups for each in self._pairings_of(group)]
-        self._of = {target.place: each for each in self._pairings for target in each.targets}
-        self.warnings = tuple(dict.fromkeys(text for each in self._pairings for text in each.plan.warnings))
+        matching = _mapped(whole, optimizer, variables, choice)
+        self.state, self.targets, self._fresh = matching.state, matching.targets, matching.fresh
+        self._parts = cells.by_state(states, matching.state, self.targets)
+        self._pairings = [pairing for group in optimizer.param_groups for pairing in self._pairings_of(group)]
+        self._of = {target.place: pairing for pairing in self._pairings for target in pairing.targets}
+        self.warnings = tuple(dict.fromkeys(text for pairing in self._pairings for text in pairing.plan.warnings))
         self.origins = (*self.state.origins, *claims.doubts("live optimizer", dict.fromkeys(self._doubts())))
         self.reasons = claims.reasons(self.origins)
 
@@ -104,16 +104,16 @@ class Restored:
                 continue
             source, live = comparison.rule_of(state.algorithm, state.hyperparameters), rule_of(self._kind, group)
             rows = [Row(t.stored, t.stored.name, t.place) for t in targets]
-            wanted, _ = step_answers.acting(state, factors.TORCH, rows, {}, source, live)
-            found = comparison.compare(wanted, live)
-            plan = conversions.plan(source, live, found, state.iterations, frozenset(state.slots))
+            acting_rule, _ = step_answers.acting(state, factors.TORCH, rows, {}, source, live)
+            differences = comparison.compare(acting_rule, live)
+            plan = conversions.plan(source, live, differences, state.iterations, frozenset(state.slots))
             yield Pairing(group, state, targets, source, live, plan)
 
     def _doubts(self) -> Iterator[str]:
         by_text: dict[str, list[str]] = {}
-        for each in self._pairings:
-            for text in self._rule_reasons(each):
-                by_text.setdefault(text, []).extend(t.stored.name for t in each.targets)
+        for pairing in self._pairings:
+            for text in self._rule_reasons(pairing):
+                by_text.setdefault(text, []).extend(t.stored.name for t in pairing.targets)
         for text, names in by_text.items():
             yield text if len(names) == len(self.targets) else f"{some(names)}: {text}"
         if _has_hooks(self._optimizer):
@@ -125,19 +125,23 @@ class Restored:
             yield from mapped.variable_reasons(state, targets)
             yield from self._factor_reasons(state, targets)
         yield from current_values.reasons(
-            (Assumed(t.stored, functools.partial(_held, t.place), t.order) for t in self.targets if not t.is_grown),
+            (
+                Assumed(t.stored, functools.partial(_current_value, t.place), t.order)
+                for t in self.targets
+                if not t.is_grown
+            ),
             self.state.variables,
             self._restore_variables,
         )
 
-    def _rule_reasons(self, each: Pairing) -> Iterator[str]:
-        yield from (*each.live.reasons, *each.plan.reasons)
-        if differs := self._kind.differs(each.group, each.state.iterations):
+    def _rule_reasons(self, pairing: Pairing) -> Iterator[str]:
+        yield from (*pairing.live.reasons, *pairing.plan.reasons)
+        if differs := self._kind.differs(pairing.group, pairing.state.iterations):
             yield differs
-        yield from (comparison.described(key, *both) for key, both in each.plan.left.items())
-        if "initial_lr" in each.group:
+        yield from (comparison.described(key, *both) for key, both in pairing.plan.left.items())
+        if "initial_lr" in pairing.group:
             yield OF_SCHEDULER
-        if isinstance(each.plan.left.get("learning_rate", (None,))[0], Mapping):
+        if isinstance(pairing.plan.left.get("learning_rate", (None,))[0], Mapping):
             yield OF_SCHEDULE
 
     def _factor_reasons(self, state: OptimizerState, targets: Sequence[Target]) -> Iterator[str]:
@@ -171,20 +175,20 @@ class Restored:
     def _entries(self, target: Target) -> Iterator[tuple[str, Any]]:
         """The state of one parameter in torch. Keras counts steps for all together, also for one never trained."""
         owned = {slot: per[target.stored.name] for slot, per in self.state.slots.items() if target.stored.name in per}
-        each = self._of[target.place]
+        pairing = self._of[target.place]
         if self._kind.counts:
             yield "step", self._number(target, self.state.iterations)
         for slot, key in self._kind.slots.items():
             if slot not in owned:
-                if each.group.get(NEEDED_BY.get(slot, ""), self._kind.counts):
+                if pairing.group.get(NEEDED_BY.get(slot, ""), self._kind.counts):
                     yield key, _tensor(target, self._initial_value(slot, target, owned))
                 continue
             wide = mapped.numbers(owned[slot])
-            change = each.plan.changes.get(slot)
+            change = pairing.plan.changes.get(slot)
             start = functools.partial(self._start, slot, target)
             yield key, _tensor(target, target.filled(wide if change is None else change(wide), start))
-        if each.product is not None:
-            yield self._kind.scalars["u_product"], self._number(target, each.product)
+        if pairing.product is not None:
+            yield self._kind.scalars["u_product"], self._number(target, pairing.product)
 
     def _initial_value(self, slot: str, target: Target, owned: Mapping[str, LazyArray]) -> np.ndarray:
         start = self._start(slot, target)
@@ -210,8 +214,8 @@ class Reset:
     def __init__(self, state: OptimizerState, optimizer: Any, variables: Any, choice: Choice):
         self._optimizer = optimizer
         self.what = f"torch.optim.{type(optimizer).__name__}"
-        found = _mapped(replace(state, algorithm=type(optimizer).__name__), optimizer, variables, choice)
-        self.state, self.targets = found.state, found.targets
+        matching = _mapped(replace(state, algorithm=type(optimizer).__name__), optimizer, variables, choice)
+        self.state, self.targets = matching.state, matching.targets
         self.origins, self.warnings, self.unmapped = self.state.origins, (), ()
         self.reasons = claims.reasons(self.origins)
 
@@ -242,7 +246,7 @@ def _mapped(state: OptimizerState, optimizer: Any, variables: Any, choice: Choic
     for group in optimizer.param_groups:  # torch stores names if it got them, from 2.6 on
         named |= dict(zip(group.get("param_names", ()), group["params"], strict=False))
 
-    def found(parameter: Any) -> tuple[Any, tuple[int, ...], str] | None:
+    def lookup(parameter: Any) -> tuple[Any, tuple[int, ...], str] | None:
         if parameter not in parameters:
             return None
         if parameter.is_meta:
@@ -250,13 +254,13 @@ def _mapped(state: OptimizerState, optimizer: Any, variables: Any, choice: Choic
         shape = tuple(int(n) for n in parameter.shape)
         return parameter, shape, str(parameter.dtype).removeprefix("torch.")
 
-    return mapped.mapped(state, variables, found, tuple(parameters), "parameter", choice, named)
+    return mapped.mapped(state, variables, lookup, tuple(parameters), "parameter", choice, named)
 
 
 def _assign_all_or_none(targets: Sequence[Target]) -> None:
     import torch
 
-    values = [(t.place, _tensor(t, t.value(functools.partial(_held, t.place)))) for t in targets]
+    values = [(t.place, _tensor(t, t.value(functools.partial(_current_value, t.place)))) for t in targets]
     check_unchanged()
     before = [(parameter, parameter.detach().clone()) for parameter, _ in values]
     try:
@@ -286,7 +290,7 @@ def _is_sharded(parameter: Any) -> bool:
     return hasattr(parameter, "full_tensor")
 
 
-def _held(parameter: Any) -> np.ndarray:
+def _current_value(parameter: Any) -> np.ndarray:
     import torch
 
     whole = parameter.detach()

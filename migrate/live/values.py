@@ -65,15 +65,15 @@ def initial(slot: str, algorithm: str, arguments: Mapping[str, Any]) -> float | 
 
 def filled(what: str, variable: Any, value: Any, dtype: str | None = None) -> Value:
     """A number everywhere, or the present value of another variable, in the dtype of the first or a given one."""
-    own = handle(variable)
-    dtype = dtype or own.dtype
-    wanted = dtype_called(dtype)
-    if isinstance(value, (int, float)) and wanted.kind == "i" and value > np.iinfo(wanted).max:
+    target = handle(variable)
+    dtype = dtype or target.dtype
+    numpy_dtype = dtype_called(dtype)
+    if isinstance(value, (int, float)) and numpy_dtype.kind == "i" and value > np.iinfo(numpy_dtype).max:
         raise UnsupportedError(f"{what}: {int(value)} is more than its {dtype} counts to")
 
     def load() -> np.ndarray:
         if isinstance(value, (int, float)):
-            return np.full(own.shape, value, wanted)
-        return handle(value).to_host().astype(wanted)
+            return np.full(target.shape, value, numpy_dtype)
+        return handle(value).to_host().astype(numpy_dtype)
 
-    return Value(what, own.shape, dtype, load)
+    return Value(what, target.shape, dtype, load)

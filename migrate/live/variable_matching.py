@@ -31,7 +31,7 @@ class LeftOverError(MismatchError):
     """Whether each of them has only become larger."""
 
 
-def _left_over(text: str, live: Sequence[Given], are_grown: bool = False) -> LeftOverError:
+def _left_over(text: str, live: Sequence[LiveVariable], are_grown: bool = False) -> LeftOverError:
     error = LeftOverError(text)
     error.names, error.are_grown = tuple(g.name for g in live), are_grown
     return error
@@ -47,14 +47,14 @@ class Part:
     grown: Collection[str] = ()
     with_all: bool = False
 
-    def fits(self, live: Given, stored: StoredVariable) -> bool:
+    def fits(self, live: LiveVariable, stored: StoredVariable) -> bool:
         """Whether a live variable can get the numbers of a stored one."""
         is_grown = live.name in self.grown and slot_layout.is_grown(stored.shape, live.shape)
         return live.shape == stored.shape or is_grown
 
 
 @dataclass(frozen=True)
-class Given:
+class LiveVariable:
     """A live variable: `variable` is the caller's object, `name` has no `:0`."""
 
     name: str
@@ -68,23 +68,25 @@ class Pair:
     """A live variable, its stored one, and how they were matched: `name`, `shape` or `position`. `proven`: whether it
     has the value of the stored one already."""
 
-    live: Given
+    live: LiveVariable
     stored: StoredVariable
     how: str
     proven: bool = True
 
 
-def given(variables: Sequence[Any] | Mapping[str, Any]) -> list[Given]:
+def live_variables(variables: Sequence[Any] | Mapping[str, Any]) -> list[LiveVariable]:
     """Prepare live variables for matching. Raises GradientsError for other objects."""
     named = variables.items() if isinstance(variables, Mapping) else [(plain_name(v), v) for v in variables]
-    found = []
+    live = []
     for name, variable in named:
-        found.append(Given(str(name), variable, handle(variable).shape, bool(getattr(variable, "trainable", True))))
-    return found
+        live.append(
+            LiveVariable(str(name), variable, handle(variable).shape, bool(getattr(variable, "trainable", True)))
+        )
+    return live
 
 
 def pairs(
-    state: OptimizerState, live: Sequence[Given], ordered: bool, with_values: bool, part: Part | None = None
+    state: OptimizerState, live: Sequence[LiveVariable], ordered: bool, with_values: bool, part: Part | None = None
 ) -> list[Pair]:
     """Match live and stored variables; pairs are only required if there are slots or values."""
     owners = {name for per in state.slots.values() for name in per}
@@ -108,18 +110,22 @@ def pairs(
         return []
 
 
-def trained(live: Sequence[Given], stored: Sequence[StoredVariable], ordered: bool) -> list[StoredVariable] | None:
+def trained(
+    live: Sequence[LiveVariable], stored: Sequence[StoredVariable], ordered: bool
+) -> list[StoredVariable] | None:
     """The stored variables that the live model trains, for a source without trainable flags; None if no live variable
     is known to be one of them."""
     every = [replace(g, trainable=True) for g in live]
     flags = {g.name: g.trainable for g in live}
     for needed in (True, False):
-        wanted = [replace(v, trainable=needed) for v in stored]
+        candidates = [replace(v, trainable=needed) for v in stored]
         try:
-            found = match(every, wanted, needed=lambda v: bool(v.trainable), ordered=ordered, equal=lambda *_: False)
+            matches = match(
+                every, candidates, needed=lambda v: bool(v.trainable), ordered=ordered, equal=lambda *_: False
+            )
         except ValueError:
             continue
-        return [p.stored for p in found if flags[p.live.name]]
+        return [p.stored for p in matches if flags[p.live.name]]
     return None
 
 
@@ -142,7 +148,7 @@ def assumed(pair: Pair) -> Assumed:
     return Assumed(pair.stored, value, Order(tuple(range(len(pair.stored.shape)))))
 
 
-def _has_stored_value(live: Given, stored: StoredVariable) -> bool:
+def _has_stored_value(live: LiveVariable, stored: StoredVariable) -> bool:
     variable = handle(live.variable)
     if stored.array is None or stored.dtype != variable.dtype or stored.shape != live.shape:
         return False
@@ -150,12 +156,12 @@ def _has_stored_value(live: Given, stored: StoredVariable) -> bool:
 
 
 def match(
-    live: Sequence[Given],
+    live: Sequence[LiveVariable],
     stored: Sequence[StoredVariable],
     *,
     needed: Callable[[StoredVariable], bool],
     ordered: bool,
-    equal: Callable[[Given, StoredVariable], bool],
+    equal: Callable[[LiveVariable, StoredVariable], bool],
     part: Part | None = None,
     has_places: bool = True,
 ) -> list[Pair]:
@@ -200,11 +206,11 @@ def _is_trained(variable: StoredVariable, part: Part | None) -> bool:
 
 
 def _pairs_by_shape_or_position(
-    live: list[Given],
+    live: list[LiveVariable],
     stored: list[StoredVariable],
     needed: Callable[[StoredVariable], bool],
     ordered: bool,
-    equal: Callable[[Given, StoredVariable], bool],
+    equal: Callable[[LiveVariable, StoredVariable], bool],
     part: Part | None,
 ) -> list[Pair]:
     pairs, live, stored = _unique_shape_pairs(live, stored)
@@ -220,9 +226,9 @@ Informative = Callable[[Collection[str], Collection[str], Collection[str]], list
 
 
 def _by_name(
-    live: Sequence[Given],
+    live: Sequence[LiveVariable],
     stored: Sequence[StoredVariable],
-    aside: Sequence[Given],
+    aside: Sequence[LiveVariable],
     part: Part,
     informative: Informative,
 ) -> list[Pair]:
@@ -263,9 +269,9 @@ def _is_informative(
     variables of both sides may be left over, only if both begin with the same number.
     """
     sides: list[dict[str, set[str]]] = [{}, {}]
-    for found, keys in zip(sides, ((*ours, *aside), theirs), strict=True):
+    for groups, keys in zip(sides, ((*ours, *aside), theirs), strict=True):
         for key in keys:
-            found.setdefault(_without_numbers(key), set()).add(key)
+            groups.setdefault(_without_numbers(key), set()).add(key)
     mine, other = sides
     kept = (group for kind, group in mine.items() if _tells(group, other.get(kind, set()), begins_alike))
     return [key for group in kept for key in sorted(group) if key in ours]
@@ -294,10 +300,10 @@ def _last_parts(name: str, parts: int) -> str:
 
 
 def _unique(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for key, item in items:
-        found.setdefault(key, []).append(item)
-    return {key: members[0] for key, members in found.items() if len(members) == 1}
+        groups.setdefault(key, []).append(item)
+    return {key: members[0] for key, members in groups.items() if len(members) == 1}
 
 
 def _check_shapes(pairs: Sequence[Pair], part: Part) -> None:
@@ -312,8 +318,8 @@ def _check_shapes(pairs: Sequence[Pair], part: Part) -> None:
 
 
 def _unique_shape_pairs(
-    live: Sequence[Given], stored: Sequence[StoredVariable]
-) -> tuple[list[Pair], list[Given], list[StoredVariable]]:
+    live: Sequence[LiveVariable], stored: Sequence[StoredVariable]
+) -> tuple[list[Pair], list[LiveVariable], list[StoredVariable]]:
     ours = _unique((str(g.shape), g) for g in live)
     theirs = _unique((str(v.shape), v) for v in stored)
     pairs = [Pair(ours[key], theirs[key], "shape") for key in ours if key in theirs]
@@ -322,8 +328,8 @@ def _unique_shape_pairs(
 
 
 def _growth_pairs(
-    live: Sequence[Given], stored: Sequence[StoredVariable], part: Part
-) -> tuple[list[Pair], list[Given], list[StoredVariable]]:
+    live: Sequence[LiveVariable], stored: Sequence[StoredVariable], part: Part
+) -> tuple[list[Pair], list[LiveVariable], list[StoredVariable]]:
     pairs = []
     for g in (g for g in live if g.name in part.grown):
         fitting = [v for v in stored if part.fits(g, v)]
@@ -335,11 +341,11 @@ def _growth_pairs(
 
 
 def _by_position(
-    live: Sequence[Given],
+    live: Sequence[LiveVariable],
     stored: Sequence[StoredVariable],
     needed: Callable[[StoredVariable], bool],
     ordered: bool,
-    equal: Callable[[Given, StoredVariable], bool],
+    equal: Callable[[LiveVariable, StoredVariable], bool],
 ) -> list[Pair]:
     if len(live) != len(stored):
         stored = [v for v in stored if needed(v)]
@@ -360,20 +366,20 @@ def _by_position(
     return pairs
 
 
-def _check_values(pairs: Sequence[Pair], equal: Callable[[Given, StoredVariable], bool]) -> None:
+def _check_values(pairs: Sequence[Pair], equal: Callable[[LiveVariable, StoredVariable], bool]) -> None:
     for pair in pairs:
         if pair.proven:
             continue
         others = [p.stored for p in pairs if p is not pair and p.stored.shape == pair.stored.shape]
-        found = next((v for v in others if equal(pair.live, v)), None)
-        if found is not None:
+        rival = next((v for v in others if equal(pair.live, v)), None)
+        if rival is not None:
             raise AmbiguousError(
                 f"by position {pair.live.name!r} would be {pair.stored.name!r} of the source, but it has the value of"
-                f" {found.name!r}: give a mapping of the source's names to variables"
+                f" {rival.name!r}: give a mapping of the source's names to variables"
             )
 
 
-def _candidates(live: Sequence[Given], stored: Sequence[StoredVariable], why: str) -> str:
+def _candidates(live: Sequence[LiveVariable], stored: Sequence[StoredVariable], why: str) -> str:
     lines = [
         f"{g.name!r} may be {' or '.join(repr(v.name) for v in stored if v.shape == g.shape)}" for g in live[:SHOWN]
     ]

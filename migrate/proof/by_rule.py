@@ -28,16 +28,16 @@ def after(folder: str, start: Mapping[str, np.ndarray], gradients: Mapping[str, 
     target = read(folder)
     rule, hyper = _rule(target.algorithm, target.hyperparameters)
     hyper |= target.scalars
-    found = {}
+    values = {}
     for name, value in start.items():
         stored = {slot: numbers(owners[name]) for slot, owners in target.slots.items() if name in owners}
         slots = {slot.name: stored.get(slot.name, new_slot(slot, value)) for slot in rule.slots}
-        given = {**hyper, **rule.constants(value.shape, (name,))}
+        hyperparameters = {**hyper, **rule.constants(value.shape, (name,))}
         with np.errstate(all="ignore"):
-            c = rule.coefficients(np, given, np.float64(target.iterations + 1))
+            c = rule.coefficients(np, hyperparameters, np.float64(target.iterations + 1))
             change, _ = rule.update(np, value, gradients[name], slots, c)
-            found[name] = value + change
-    return found
+            values[name] = value + change
+    return values
 
 
 def new_slot(slot: Slot, variable: np.ndarray) -> np.ndarray:
@@ -49,14 +49,14 @@ def _rule(algorithm: str, config: Mapping[str, Any]) -> tuple[Rule, dict[str, An
     cls = rules.of(algorithm)
     if cls is None:
         raise _needs_tensorflow(algorithm)
-    own = arguments(cls)
-    around = {n: v for n, v in config.items() if n not in own and n not in HARMLESS and v not in ABSENT}
+    rule_arguments = arguments(cls)
+    options = {n: v for n, v in config.items() if n not in rule_arguments and n not in HARMLESS and v not in ABSENT}
     if algorithm == "AdamW":
-        around.setdefault("weight_decay", "its default")
+        options.setdefault("weight_decay", "its default")
     rule, hyper = made_from(cls, config)
-    around |= {n: v for n, v in hyper.items() if isinstance(v, bool) or not isinstance(v, (int, float))}
-    if around:
-        raise _needs_tensorflow(", ".join(sorted(around)))
+    options |= {n: v for n, v in hyper.items() if isinstance(v, bool) or not isinstance(v, (int, float))}
+    if options:
+        raise _needs_tensorflow(", ".join(sorted(options)))
     if not rule.elementwise or rule.places_weight_decay:
         raise _needs_tensorflow(algorithm)
     hyper = {n: np.float64(v) for n, v in hyper.items()}

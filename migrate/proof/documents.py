@@ -32,12 +32,12 @@ def differences(dest: str, wanted: Mapping[str, Any]) -> Iterator[str]:
       wanted: the whole of config.json, or attribute of the `.h5` -> its JSON; including the release, and for the
         `.h5` the lists of names in its groups under `names`.
     """
-    yield from _unlike(_said(dest), json.loads(json.dumps(wanted)), "")
+    yield from _unlike(_content(dest), json.loads(json.dumps(wanted)), "")
 
 
 def are_same(dest: str, wanted: Mapping[str, Any]) -> bool:
     """Whether a target has exactly these documents, as if this release wrote it."""
-    return bool(_said(dest) == json.loads(json.dumps(wanted)))
+    return bool(_content(dest) == json.loads(json.dumps(wanted)))
 
 
 def names_state(folder: str, prefix: str) -> bool:
@@ -50,14 +50,14 @@ def names_state(folder: str, prefix: str) -> bool:
         return bool(file.read() == pointer_text(os.path.basename(prefix)).encode())
 
 
-def _said(dest: str) -> dict[str, Any]:
+def _content(dest: str) -> dict[str, Any]:
     if zipfile.is_zipfile(dest):
         with zipfile.ZipFile(dest) as archive:
             config, metadata = (json.loads(archive.read(name)) for name in (CONFIG, METADATA))
             return {**config, **_of_release(metadata.get)}
     with h5py.File(dest, "r") as file:
-        found = {name: json.loads(file.attrs[name]) for name in ATTRIBUTES if name in file.attrs}
-        return {**found, **_of_release(partial(hdf5.text_attribute, file)), "names": dict(_name_lists(file))}
+        attributes = {name: json.loads(file.attrs[name]) for name in ATTRIBUTES if name in file.attrs}
+        return {**attributes, **_of_release(partial(hdf5.text_attribute, file)), "names": dict(_name_lists(file))}
 
 
 def _of_release(get: Callable[[str], Any]) -> dict[str, Any]:

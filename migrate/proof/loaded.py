@@ -31,11 +31,11 @@ HOMES = ("keras", "tf_keras", "builtins")
 """Packages whose classes a config may name. Importing another would run a stranger's code."""
 
 
-Found = tuple[list[str], list[str], list[str]]
+Outcome = tuple[list[str], list[str], list[str]]
 """What differs in Keras's state, what differs in its steps, and notes."""
 
 
-def compared(source: OptimizerState, path: str, target: OptimizerState, dest: str, library: str) -> Found:
+def compared(source: OptimizerState, path: str, target: OptimizerState, dest: str, library: str) -> Outcome:
     """Compare a target, loaded by Keras, with its source, also loaded by Keras if that is possible.
 
     Args:
@@ -50,9 +50,9 @@ def compared(source: OptimizerState, path: str, target: OptimizerState, dest: st
     foreign = sorted({name for name in _named_code(target.source.model.config) if name})
     if foreign:
         return _not_loaded(f"the config names Python code ({', '.join(foreign)[:200]}), which is not run here")
-    own, silent = _asked(source, path)
+    source_library, silent = _asked(source, path)
     with tempfile.TemporaryDirectory() as scratch:
-        ended = _run(scratch, dest, library, *((path, own) if own else ()))
+        ended = _run(scratch, dest, library, *((path, source_library) if source_library else ()))
         seen = _results(scratch, "seen") or {"problem": ended}
         problem = str(seen.get("problem", ""))
         if problem and "custom_object" in problem:
@@ -60,25 +60,27 @@ def compared(source: OptimizerState, path: str, target: OptimizerState, dest: st
         if problem:
             return [f"{library} cannot use it: {' '.join(problem.split())[:400]}"], [], []
         note = f"{library} {seen['version']} loaded it, in a separate process"
-        found = list(_missing_arrays(target, seen))
-        if found:
-            return found, [], [note]
+        missing_arrays = list(_missing_arrays(target, seen))
+        if missing_arrays:
+            return missing_arrays, [], [note]
         off, note = _compare_step(source, seen, os.path.join(scratch, "after.npz"), note, library)
         other, silent = (
-            _compare_outputs(source, own, _results(scratch, "answers") or {"silent": ended}) if own else ("", silent)
+            _compare_outputs(source, source_library, _results(scratch, "answers") or {"silent": ended})
+            if source_library
+            else ("", silent)
         )
     return [], [x for x in (off, other) if x], [x for x in (note, silent) if x]
 
 
-def _not_loaded(why: str) -> Found:
+def _not_loaded(why: str) -> Outcome:
     return [], [], [f"not loaded: {why}"]
 
 
 def _named_code(item: Any) -> Iterator[str]:
     """Yield the names that Keras would import from elsewhere: classes of other modules, and Python functions."""
     if isinstance(item, list):
-        for each in item:
-            yield from _named_code(each)
+        for inner in item:
+            yield from _named_code(inner)
     if not isinstance(item, dict):
         return
     module, name, config = item.get("module"), item.get("class_name"), item.get("config")
@@ -86,8 +88,8 @@ def _named_code(item: Any) -> Iterator[str]:
         yield f"{module}.{name}"
     elif name == "function" and isinstance(config, str) and hasattr(builtins, config):
         yield f"builtins.{config}"
-    for each in item.values():
-        yield from _named_code(each)
+    for inner in item.values():
+        yield from _named_code(inner)
 
 
 def _asked(source: OptimizerState, path: str) -> tuple[str, str]:
@@ -96,22 +98,22 @@ def _asked(source: OptimizerState, path: str) -> tuple[str, str]:
     if stored is None or stored.model is None or stored.format not in model_target.FORMATS or not os.path.isfile(path):
         return "", ""
     version = stored.versions.keras_number
-    own = "keras" if version and version[0] >= 3 else "tf_keras"
+    library = "keras" if version and version[0] >= 3 else "tf_keras"
     config = stored.model.config
-    if find_spec(own) is None or CODE in json.dumps(config) or any(_named_code(config)):
+    if find_spec(library) is None or CODE in json.dumps(config) or any(_named_code(config)):
         return "", ""
     if sum(int(np.prod(v.shape, dtype=np.int64)) for v in source.variables) > LARGEST:
         return "", "answers were not compared, because the model is large"
-    return own, ""
+    return library, ""
 
 
-def _compare_outputs(source: OptimizerState, own: str, answers: dict[str, Any]) -> tuple[str, str]:
+def _compare_outputs(source: OptimizerState, library: str, answers: dict[str, Any]) -> tuple[str, str]:
     if "silent" in answers:
         return "", f"answers were not compared: {answers['silent']}"
     if answers["worst"] <= (NEAR if all("float16" not in v.dtype for v in source.variables) else NEAR_HALF):
-        return "", f"it answers as the source does in {own}"
+        return "", f"it answers as the source does in {library}"
     return (
-        f"for the same input, the model's outputs differ from the source's in {own} ({answers['worst']:.2g} of it)",
+        f"for the same input, the model's outputs differ from the source's in {library} ({answers['worst']:.2g} of it)",
         "",
     )
 
@@ -156,12 +158,12 @@ def _missing_arrays(target: OptimizerState, seen: dict[str, Any]) -> Iterator[st
     for variable in target.variables:
         if variable.array is not None and model_target.print_of(variable.array) not in weights:
             yield f"loaded, no weight of the model is {variable.name}"
-    wanted: Counter[model_target.Print] = Counter()
+    expected: Counter[model_target.Print] = Counter()
     for slot, per in target.slots.items():
         for name, array in per.items():
-            found = model_target.print_of(array)
-            wanted[found] += 1
-            if wanted[found] > kept[found]:
+            fingerprint = model_target.print_of(array)
+            expected[fingerprint] += 1
+            if expected[fingerprint] > kept[fingerprint]:
                 yield f"loaded, no slot of the optimizer is {slot} of {name}"
 
 
@@ -191,11 +193,11 @@ def _worst_error(source: OptimizerState, rows: list[model_target.Print], out: st
     with np.load(out) as after:
         for i, row in enumerate(rows):
             g, got = clip(gradients[str(i)]()), widened(after[str(i)], row[1]).reshape(row[0])
-            found = [
+            errors = [
                 _error(ours, stepping.numbers(values[name]), g, model_target.slots_of(source, name), got, row[1])
                 for name in owners.get(row, ())
             ]
-            worst = max(worst, min(found)) if found else worst
+            worst = max(worst, min(errors)) if errors else worst
     return worst
 
 

@@ -60,20 +60,20 @@ def _imported(library: str) -> ModuleType:
             del modules[name]
 
 
-def _write(out: str, name: str, found: dict[str, Any]) -> None:
+def _write(out: str, name: str, content: dict[str, Any]) -> None:
     with open(os.path.join(out, f"{name}.json"), "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(content, file)
 
 
 def _seen(model: Any, out: str) -> dict[str, Any]:
     """Describe a model and its optimizer, and a step, after which the model's values are restored."""
-    around = model.optimizer
-    if around is None:
+    wrapper = model.optimizer
+    if wrapper is None:
         return {"problem": "the model has no optimizer"}
-    optimizer = getattr(around, "inner_optimizer", around)
+    optimizer = getattr(wrapper, "inner_optimizer", wrapper)
     kept = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
     trained = list(model.trainable_variables)
-    found = {
+    description = {
         "iterations": int(np.asarray(optimizer.iterations)),
         "weights": [_shape_dtype_digest(w) for w in model.weights],
         "kept": [_shape_dtype_digest(v) for v in kept],
@@ -84,11 +84,11 @@ def _seen(model: Any, out: str) -> dict[str, Any]:
         try:
             after = _after_step(optimizer, trained)
         except Exception as error:
-            return {**found, "problem": f"a step raises {type(error).__name__}: {error}"}
+            return {**description, "problem": f"a step raises {type(error).__name__}: {error}"}
         np.savez(os.path.join(out, "after.npz"), **after)
         for variable, value in zip(trained, start, strict=True):
             variable.assign(value)
-    return found
+    return description
 
 
 def _shape_dtype_digest(value: Any) -> tuple[list[int], str, str]:
@@ -113,11 +113,11 @@ def _after_step(optimizer: Any, trained: list[Any]) -> dict[str, Any]:
     import tensorflow as tf
 
     gradients = [gradient(i, v.shape, np.asarray(v).dtype.name) for i, v in enumerate(trained)]
-    given = [tf.constant(g, v.dtype) for g, v in zip(gradients, trained, strict=True)]
+    constants = [tf.constant(g, v.dtype) for g, v in zip(gradients, trained, strict=True)]
     for variable in trained:  # only the optimizer's own step is compared; layers get their constraints from the config
         if variable.constraint is not None:
             variable._constraint = None
-    optimizer.apply_gradients(list(zip(given, trained, strict=True)))
+    optimizer.apply_gradients(list(zip(constants, trained, strict=True)))
     return {str(i): _plain(np.asarray(v)) for i, v in enumerate(trained)}
 
 
@@ -151,8 +151,8 @@ def _asked(tensor: Any, number: int) -> np.ndarray:
 def _answers(model: Any, asked: list[np.ndarray]) -> list[np.ndarray]:
     import tensorflow as tf
 
-    found = model(asked if len(asked) > 1 else asked[0], training=False)
-    return [np.asarray(tf.cast(x, tf.float64)) for x in tf.nest.flatten(found)]
+    outputs = model(asked if len(asked) > 1 else asked[0], training=False)
+    return [np.asarray(tf.cast(x, tf.float64)) for x in tf.nest.flatten(outputs)]
 
 
 def _difference(have: list[np.ndarray], get: list[np.ndarray]) -> float:

@@ -64,16 +64,18 @@ def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, .
     Args:
       known: why the migration is approximate; a step may then differ, which is noted.
     """
-    pairs, found = _paired(source, target)
+    pairs, problems = _paired(source, target)
     renamed = _renamed(target, pairs)
     notes: list[str] = []
-    found += _slots(source, renamed, notes)
+    problems += _slots(source, renamed, notes)
     if FAMILY.get(source.algorithm, source.algorithm) != FAMILY.get(target.algorithm, target.algorithm):
-        found.append(f"the target's optimizer is {target.algorithm}, the source's {source.algorithm}")
+        problems.append(f"the target's optimizer is {target.algorithm}, the source's {source.algorithm}")
     if source.iterations != target.iterations:
-        found.append(f"iterations is {target.iterations}, not {source.iterations} (source: {source.iterations_source})")
+        problems.append(
+            f"iterations is {target.iterations}, not {source.iterations} (source: {source.iterations_source})"
+        )
     other, worst = [], None
-    if not found:
+    if not problems:
         other = list(_option_differences(source, target))
         try:
             other += _rate_differences(source, target)
@@ -86,9 +88,9 @@ def compared(source: OptimizerState, target: OptimizerState, known: tuple[str, .
         except UnsupportedError as error:
             notes.append(str(error))
     if known:
-        notes += [f"{each}; the migration is approximate: {some(known, between='; ')}" for each in other]
+        notes += [f"{text}; the migration is approximate: {some(known, between='; ')}" for text in other]
         other = []
-    return Compared((*found, *other), tuple(notes), renamed, worst)
+    return Compared((*problems, *other), tuple(notes), renamed, worst)
 
 
 def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, str], list[str]]:
@@ -104,14 +106,14 @@ def _paired(source: OptimizerState, target: OptimizerState) -> tuple[dict[str, s
     slots = [_prints_of_slots(state) for state in (source, target)]
     pairs: dict[str, str] = {}
     for exact in (True, False):
-        for name, found in theirs.items():
-            twins = free.get(found, []) if name not in pairs else []
+        for name, fingerprint in theirs.items():
+            twins = free.get(fingerprint, []) if name not in pairs else []
             fits = [v for v in twins if not exact or slots[0].get(v.name) == slots[1].get(name)]
             chosen = min(fits, key=partial(_strangeness, source, name, is_trained[name]), default=None)
             if chosen is not None:
                 twins.remove(chosen)
                 pairs[name] = chosen.name
-    problems = [f"{name} has the values of the source's {own}" for name, own in _swapped(pairs).items()]
+    problems = [f"{name} has the values of the source's {source_name}" for name, source_name in _swapped(pairs).items()]
     left = [v for group in free.values() for v in group]
     strange = [v for v in target.variables if v.name not in pairs and v.array is not None]
     strange = [v for v in strange if theirs[v.name] not in seen and v.dtype.startswith(("float", "bfloat"))]
@@ -144,12 +146,12 @@ def _swapped(pairs: Mapping[str, str]) -> dict[str, str]:
             at = pairs[at]
         return at == name
 
-    return {name: own for name, own in pairs.items() if name != own and returns(name)}
+    return {name: source_name for name, source_name in pairs.items() if name != source_name and returns(name)}
 
 
-def _strangeness(source: OptimizerState, name: str, is_trained: bool, own: StoredVariable) -> tuple[bool, bool]:
+def _strangeness(source: OptimizerState, name: str, is_trained: bool, v: StoredVariable) -> tuple[bool, bool]:
     """Key for the similarity of a source's variable with the target's of that name; the smallest is the best."""
-    return _layer_and_role(own.name) != _layer_and_role(name), _is_trained(source, own.name) not in (None, is_trained)
+    return _layer_and_role(v.name) != _layer_and_role(name), _is_trained(source, v.name) not in (None, is_trained)
 
 
 def _layer_and_role(name: str) -> str:
@@ -157,11 +159,11 @@ def _layer_and_role(name: str) -> str:
 
 
 def _prints_of_slots(state: OptimizerState) -> dict[str, dict[str, Print]]:
-    found: dict[str, dict[str, Print]] = {}
+    prints: dict[str, dict[str, Print]] = {}
     for slot, per in state.slots.items():
         for name, array in per.items():
-            found.setdefault(name, {})[slot] = print_of(array)
-    return found
+            prints.setdefault(name, {})[slot] = print_of(array)
+    return prints
 
 
 def _is_trained(state: OptimizerState, name: str) -> bool | None:
@@ -300,13 +302,13 @@ def _step_error(source: OptimizerState, target: OptimizerState, scale: float) ->
     source, target = (parity_sample.reduced(state, chosen) for state in (source, target))
     ours, theirs = (stepping.parity_source(state) for state in (source, target))
     gradients = {v.name: partial(stepping.random, v.name, v.shape, v.dtype, scale) for v in source.variables}
-    clips = [parity.gradient_scale(each, gradients) for each in (ours, theirs)]
+    clips = [parity.gradient_scale(side, gradients) for side in (ours, theirs)]
     worst = 0.0
     for v in source.variables:
         start = stepping.numbers(v.array) if v.array is not None else gradients[v.name]()
         steps = [
-            parity.step(each, start, clip(gradients[v.name]()), slots_of(state, v.name))
-            for each, clip, state in zip((ours, theirs), clips, (source, target), strict=True)
+            parity.step(side, start, clip(gradients[v.name]()), slots_of(state, v.name))
+            for side, clip, state in zip((ours, theirs), clips, (source, target), strict=True)
         ]
         (want, magnitude), (got, _) = steps
         worst = max(worst, stepping.error(got, want, magnitude * (1 + rounded(ours) / 1e-6), rounded_to(v.dtype)))

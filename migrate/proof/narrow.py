@@ -27,13 +27,13 @@ def as_later(state: OptimizerState) -> OptimizerState:
 def _with_gates(state: OptimizerState, model: StoredModel) -> OptimizerState:
     variables = {v.name: v for v in state.variables}
     slots = {slot: dict(per) for slot, per in state.slots.items()}
-    listed = [each for own in (model.groups or {}).values() for each in own]
+    listed = [pair for pairs in (model.groups or {}).values() for pair in pairs]
     for kind, order in GATES.items():
         names = names_of_class(model.config, kind)  # Keras before 1.2 calls one in a wrapper forward_...
-        for name in sorted({*names, *(each.removeprefix("forward_") for each in names)}):
+        for name in sorted({*names, *(layer.removeprefix("forward_") for layer in names)}):
             for start in (f"{part}{name}_{letter}" for part in ("", "forward_", "backward_") for letter in "WUb"):
-                each = [[v for weight, v in listed if weight.removesuffix(":0") == f"{start}_{g}"] for g in order]
-                for parts in zip(*each, strict=True):  # of several layers of a name, in turn
+                gates = [[v for weight, v in listed if weight.removesuffix(":0") == f"{start}_{g}"] for g in order]
+                for parts in zip(*gates, strict=True):  # of several layers of a name, in turn
                     _concatenate(variables, parts)
                     for per in slots.values():
                         _concatenate(per, parts)
@@ -43,17 +43,17 @@ def _with_gates(state: OptimizerState, model: StoredModel) -> OptimizerState:
 def _concatenate(by_name: dict[str, Any], parts: Sequence[str]) -> None:
     if not by_name.keys() >= set(parts):
         return
-    found = [by_name.pop(part) for part in parts]
-    arrays: list[Any] = [each.array if isinstance(each, StoredVariable) else each for each in found]
+    pieces = [by_name.pop(part) for part in parts]
+    arrays: list[Any] = [piece.array if isinstance(piece, StoredVariable) else piece for piece in pieces]
     numbers = np.concatenate([array.load() for array in arrays], axis=-1)
     array = LazyArray(numbers.shape, arrays[0].dtype, lambda: numbers, arrays[0].stored_as)
-    whole = replace(found[0], shape=array.shape, array=array) if isinstance(found[0], StoredVariable) else array
+    whole = replace(pieces[0], shape=array.shape, array=array) if isinstance(pieces[0], StoredVariable) else array
     by_name[parts[0]] = whole
 
 
 def _without_widths(state: OptimizerState, model: StoredModel) -> OptimizerState:
     called = {f"{name}_W" for name in names_of_class(model.config, "Convolution1D")}
-    stored = [each for own in (model.groups or {}).values() for each in own]
+    stored = [pair for pairs in (model.groups or {}).values() for pair in pairs]
     kernels = {variable for weight, variable in stored if weight.removesuffix(":0") in called}
     return replace(
         state,

@@ -63,8 +63,8 @@ def _worst_difference(state: OptimizerState, folder: str) -> float:
         fresh = [v for v in state.variables if v.name in state.parts.fresh and v.name not in shapes]
         after = _by_optim(folder, {n: dtype for n, (_, dtype) in shapes.items()}, start, gradients, fresh)
     else:
-        now, given = ({name: load() for name, load in each.items()} for each in (start, gradients))
-        after = by_rule.after(folder, now, given).__getitem__
+        start_values, gradient_values = ({name: load() for name, load in loads.items()} for loads in (start, gradients))
+        after = by_rule.after(folder, start_values, gradient_values).__getitem__
     clip = parity.gradient_scale(source, gradients)
     worst = 0.0
     for name, (_, dtype) in shapes.items():

@@ -88,8 +88,8 @@ def yogi(source: Source, lr: float, p: np.ndarray, g: np.ndarray, slots: Slots) 
     b1, b2 = (source.cast(key, source.get(key.replace("_", ""), 0.9)) for key in ("beta_1", "beta_2"))
     t, m, size = source.iterations + 1, *_means(source, g, slots)
     v = slots.get("v", np.full_like(g, source.get("initial_accumulator_value", 1e-6)))
-    apart = np.square(g) - v
-    side = np.tanh(10.0 * apart) if source.config.get("activation") == "tanh" else np.sign(apart)
+    difference = np.square(g) - v
+    side = np.tanh(10.0 * difference) if source.config.get("activation") == "tanh" else np.sign(difference)
     v = v + (1.0 - b2) * side * np.square(g)
     alpha = lr * math.sqrt(1.0 - b2**t) / (1.0 - b1**t) / (np.sqrt(v) + source.get("epsilon", 1e-3))
     moved = p - alpha * m

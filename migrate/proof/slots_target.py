@@ -153,17 +153,19 @@ def metadata_differences(state: OptimizerState, target: Target) -> Iterator[str]
 
 
 def _provenance_differences(state: OptimizerState, stored: Mapping[str, Any]) -> Iterator[str]:
-    wanted: dict[str, Any] = {"iterations_from": state.iterations_source}
+    expected: dict[str, Any] = {"iterations_from": state.iterations_source}
     if state.source is not None:
         source = state.source
-        wanted |= {"format": source.format, "generation": source.generation, "versions": source.versions.to_dict()}
-    for key, value in wanted.items():
+        expected |= {"format": source.format, "generation": source.generation, "versions": source.versions.to_dict()}
+    for key, value in expected.items():
         if stored.get(key) != value:
             yield f"{key} is {stored.get(key)!r} in the target, and in the source it is {value!r}"
     reasons = stored.get("reasons")
-    kept = [str(each) for each in reasons] if isinstance(reasons, list) else []
+    kept = [str(reason) for reason in reasons] if isinstance(reasons, list) else []
     yield from (
-        f"the target does not contain why it is not exact: {each}" for each in state.kept_reasons if each not in kept
+        f"the target does not contain why it is not exact: {reason}"
+        for reason in state.kept_reasons
+        if reason not in kept
     )
     if not isinstance(reasons, list) or (stored.get("fidelity") == EXACT) == bool(kept):
         yield f"the target calls itself {stored.get('fidelity')!r} for {len(kept)} reasons"

@@ -68,8 +68,8 @@ def parity_source(state: OptimizerState) -> parity.Source:
 def _innermost_optimizer(document: Mapping[str, Any]) -> Mapping[str, Any]:
     while True:
         config = document.get("config")
-        candidates = (config.get(key) for key in INSIDE) if isinstance(config, Mapping) else ()
-        inner = next((each for each in candidates if isinstance(each, Mapping) and "class_name" in each), None)
+        children = (config.get(key) for key in INSIDE) if isinstance(config, Mapping) else ()
+        inner = next((child for child in children if isinstance(child, Mapping) and "class_name" in child), None)
         if inner is None:
             return document
         document = inner

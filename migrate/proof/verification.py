@@ -106,11 +106,11 @@ def verify(
         state = read_part(path, by_ending(where), choice, hints)
     with files.here(where) as local, error_boundary.reading(urls.shown(where)):
         target = open_source(local)
-        found = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
+        result = _compared(state, urls.shown(os.fspath(source)), local, order, progress)
         target.check()
         state.check_unchanged()
     notes = [origin.doubt for origin in state.origins if origin.subject in partial.SUBJECTS]
-    return replace(found, dest=urls.shown(where), notes=(*notes, *found.notes))
+    return replace(result, dest=urls.shown(where), notes=(*notes, *result.notes))
 
 
 def _compared(
@@ -166,15 +166,15 @@ def _verify_slots(state: OptimizerState, source: str, dest: str, progress: Progr
 
 def _verify_list(state: OptimizerState, source: str, dest: str, order: str | None) -> Verification:
     plan = planning.plan(state, order)
-    found = tuple(list_target.differences(plan, dest))
+    differences = tuple(list_target.differences(plan, dest))
     return Verification(
-        ok=not found,
+        ok=not differences,
         source=source,
         dest=dest,
         slots=sum(len(owners) for owners in state.slots.values()),
         variables=0,
         iterations=state.iterations,
-        differences=found,
+        differences=differences,
         parity=None,
         notes=(
             f"the list of generation {plan.generation} has no hyperparameters, so no step is compared",
@@ -184,10 +184,10 @@ def _verify_list(state: OptimizerState, source: str, dest: str, order: str | Non
 
 
 def _verify_model(state: OptimizerState, source: str, dest: str) -> Verification:
-    found = readers.detect(dest)
-    if found.name not in model_target.FORMATS:
-        raise UnsupportedError(f"{dest} is {found.description}, which verify does not compare with a source")
-    library = model_target.FORMATS[found.name]
+    reader = readers.detect(dest)
+    if reader.name not in model_target.FORMATS:
+        raise UnsupportedError(f"{dest} is {reader.description}, which verify does not compare with a source")
+    library = model_target.FORMATS[reader.name]
     to = {"keras": "keras", "tf_keras": "tf-keras"}[library]
     expected, target = for_target(state, to, None), read(dest)
     known = expected.reasons
@@ -221,7 +221,7 @@ def _forgotten(expected: OptimizerState, target: OptimizerState) -> list[str]:
         return []
     open_ = [origin.open for origin in expected.origins if not origin.certain]
     return [
-        f"the target does not contain why it is not exact: {each}"
-        for each in open_
-        if not any(text.endswith(each) for text in kept)
+        f"the target does not contain why it is not exact: {reason}"
+        for reason in open_
+        if not any(text.endswith(reason) for text in kept)
     ]

@@ -59,9 +59,9 @@ class Restored:
                 )
         self.what = "optax"
         self._parameters = trees.named(training.params)
-        found = _mapped(whole, training, variables, choice)
-        self.state, self.targets, self._fresh = found.state, found.targets, found.fresh
-        self._parts = cells.by_state(states, found.state, self.targets)
+        matching = _mapped(whole, training, variables, choice)
+        self.state, self.targets, self._fresh = matching.state, matching.targets, matching.fresh
+        self._parts = cells.by_state(states, matching.state, self.targets)
         self._targets = {target.place: target for target in self.targets}
         self._slot_of = {
             target.place: {field: slot for slot, field in FIELDS[state.algorithm].items()}
@@ -140,13 +140,13 @@ class Restored:
     def _place_reasons(self, state: OptimizerState, places: Collection[str]) -> Iterator[str]:
         """Report arrays of the optax state that the source has in another dtype, or does not have."""
         slot_of = {field: slot for slot, field in FIELDS[state.algorithm].items()}
-        own = [(leaf, array) for leaf, array in self._paired() if leaf.name in places]
-        fresh = {leaf.what for leaf, _ in own if slot_of.get(leaf.what) not in state.slots}
+        pairs = [(leaf, array) for leaf, array in self._paired() if leaf.name in places]
+        fresh = {leaf.what for leaf, _ in pairs if slot_of.get(leaf.what) not in state.slots}
         if fresh and state.slots:
             yield f"the state has {', '.join(sorted(fresh))}, which the source does not have: it restarts"
         started = dict.fromkeys(
             leaf.what
-            for leaf, array in own
+            for leaf, array in pairs
             if not state.slots and (slot := slot_of.get(leaf.what)) and np.any(array != initial_value(state, slot))
         )
         if started:
@@ -154,7 +154,7 @@ class Restored:
                 f"the source has no slots yet, and {', '.join(started)} of the optax state holds other values than its"
                 " new ones would"
             )
-        for leaf, array in own:
+        for leaf, array in pairs:
             stored = self._stored(leaf)
             if stored is not None and str(array.dtype) != stored.dtype:
                 yield f"{leaf.what} is {array.dtype} in the state, and {stored.dtype} in the source"
@@ -224,8 +224,8 @@ class Reset:
 
     def __init__(self, state: OptimizerState, training: Optax, variables: Any, choice: Choice):
         self._training, self.what = training, "optax"
-        found = _mapped(replace(state, algorithm="optax"), training, variables, choice)
-        self.state, self.targets = found.state, found.targets
+        matching = _mapped(replace(state, algorithm="optax"), training, variables, choice)
+        self.state, self.targets = matching.state, matching.targets
         self.origins, self.warnings, self.unmapped = self.state.origins, (), ()
         self.reasons = claims.reasons(self.origins)
 
@@ -255,12 +255,12 @@ def restored(
 def _mapped(state: OptimizerState, training: Optax, variables: Any, choice: Choice) -> Mapped:
     parameters = trees.named(training.params)
 
-    def found(name: Any) -> tuple[str, tuple[int, ...], str] | None:
+    def lookup(name: Any) -> tuple[str, tuple[int, ...], str] | None:
         leaf = parameters.get(name) if isinstance(name, str) else None
         return None if leaf is None else (name, tuple(leaf.shape), str(leaf.dtype))
 
     named = {name: name for name in parameters}
-    return mapped.mapped(state, variables, found, tuple(parameters), "leaf array", choice, named)
+    return mapped.mapped(state, variables, lookup, tuple(parameters), "leaf array", choice, named)
 
 
 def _with_stored_values(training: Optax, targets: Sequence[Target]) -> Any:

@@ -85,17 +85,17 @@ class Source:
             raise UnsupportedError(f"there is no rule for {state.algorithm}")
         self._state = state
         values = {k: v for k, v in state.hyperparameters.items() if k not in NOT_TRIED}
-        own = arguments(cls)
-        self._made, self._hyper = made_from(cls, values)
+        rule_arguments = arguments(cls)
+        self._step_rule, self._hyper = made_from(cls, values)
         self._rule = comparison.Rule(state.algorithm, values)
         self._decay = float(values.get("weight_decay") or 0.0)
-        self._is_coupled = values.get("decoupled_weight_decay") is False and not self._made.places_weight_decay
+        self._is_coupled = values.get("decoupled_weight_decay") is False and not self._step_rule.places_weight_decay
         self._has_rate_in_decay = values.get("learning_rate_in_weight_decay") is not False
         self._by_unit = values.get("adaptive_grad_clip")
         self._limits = {key: float(values[key]) for key in LIMITS if values.get(key)}
         self.rate = values["learning_rate"]
         self.changes = isinstance(self.rate, Mapping) or bool(values.get("decay"))
-        self.left_out = [n for n, v in values.items() if n not in own and not _has_no_effect(n, v)]
+        self.left_out = [n for n, v in values.items() if n not in rule_arguments and not _has_no_effect(n, v)]
         self.left_out += ["clip_order"] if len(self._limits) > 1 else []
         self.left_out += ["weight_decay"] if state.algorithm == "AdamW" and "weight_decay" not in values else []
         source = step_answers.Source(state).asks[factors.TRAINED]
@@ -119,8 +119,8 @@ class Source:
         return {name: size * random.normal(size=shape) for name, shape in self._shapes.items()}
 
     def _slots(self, random: Any, size: float) -> Slots:
-        found: Slots = {}
-        for slot in self._made.slots:
+        slots: Slots = {}
+        for slot in self._step_rule.slots:
             low, high = (1.0, 2.0) if slot.nonnegative else (-1.0, 1.0)
             low, high = (low + 1.0, high + 1.0) if slot.at_least else (low, high)
             unit = size**2 if slot.nonnegative and slot.name != "u" else size
@@ -128,8 +128,8 @@ class Source:
                 dims = slot_dims(slot.like, len(whole))
                 if dims is not None:
                     drawn = unit * random.uniform(low, high, tuple(whole[d] for d in dims))
-                    found.setdefault(slot.name, {})[name] = np.asarray(drawn)
-        return found
+                    slots.setdefault(slot.name, {})[name] = np.asarray(drawn)
+        return slots
 
     def steps(self, numbers: Numbers, count: int) -> list[Arrays]:
         """The changes of the variables in each of several steps, after `count` steps."""
@@ -142,20 +142,20 @@ class Source:
             added = {}
             for name, value in values.items():
                 decay = 0.0 if self._is_excluded_from_decay(name) else self._decay
-                inside = decay if self._made.places_weight_decay else 0.0
+                inside = decay if self._step_rule.places_weight_decay else 0.0
                 gradient, shrunk = clipped[name], value
-                if not self._is_coupled and not self._made.places_weight_decay:
+                if not self._is_coupled and not self._step_rule.places_weight_decay:
                     shrunk = value * (1.0 - decay * (rate if self._has_rate_in_decay else 1.0))
                 if self._by_unit:
                     gradient = _clipped_by_unit(name, shrunk, gradient, **self._by_unit)
                 if self._is_coupled:
                     gradient = gradient + decay * value
-                given = {**self._hyper, **product, "learning_rate": rate, "base_learning_rate": rate}
-                given |= {"weight_decay": inside, **self._made.constants(value.shape, (name,))}
+                hyperparameters = {**self._hyper, **product, "learning_rate": rate, "base_learning_rate": rate}
+                hyperparameters |= {"weight_decay": inside, **self._step_rule.constants(value.shape, (name,))}
                 with np.errstate(all="ignore"):
-                    c = self._made.coefficients(np, given, np.float64(step))
-                    own = {slot: per[name] for slot, per in slots.items() if name in per}
-                    change, new = self._made.update(np, shrunk, gradient, own, c)
+                    c = self._step_rule.coefficients(np, hyperparameters, np.float64(step))
+                    arrays = {slot: per[name] for slot, per in slots.items() if name in per}
+                    change, new = self._step_rule.update(np, shrunk, gradient, arrays, c)
                 if name in self.frozen:
                     added[name] = np.zeros_like(value)
                     continue

@@ -32,7 +32,7 @@ def _operations_of(closed: Any) -> Iterator[str]:
     """Yield operations with their literal numbers, and the array positions that these concern."""
     yield from (_number(value) for value in getattr(closed, "consts", ()))
     for equation in closed.jaxpr.eqns:
-        written = [_number(each.val) for each in equation.invars if hasattr(each, "val")]
+        written = [_number(operand.val) for operand in equation.invars if hasattr(operand, "val")]
         places = equation.outvars[0].aval.shape if equation.primitive.name == "iota" else ""
         yield f"{equation.primitive.name} {written} {places} {equation.params.get('start_indices', '')}"
         for value in equation.params.values():

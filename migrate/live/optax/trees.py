@@ -66,12 +66,12 @@ def named(params: Any) -> dict[str, Any]:
     """
     import jax
 
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        if _name(path) in found:
+        if _name(path) in by_name:
             raise UnsupportedError(f"two parameters of the pytree are called {_name(path)!r}; rename one")
-        found[_name(path)] = leaf
-    return found
+        by_name[_name(path)] = leaf
+    return by_name
 
 
 def _name(path: Any) -> str:

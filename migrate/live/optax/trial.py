@@ -64,27 +64,27 @@ def tried(parts: Sequence[Part], training: Optax, fresh: Sequence[Target]) -> Ou
 
     enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # before JAX 0.8
     stored = [(state, [*targets, *(fresh if n == 0 else ())]) for n, (state, targets) in enumerate(parts)]
-    plain = [(replace(s, hyperparameters=comparison.as_written(s.hyperparameters)), own) for s, own in stored]
+    plain = [(replace(s, hyperparameters=comparison.as_written(s.hyperparameters)), targets) for s, targets in stored]
     is_same = all(a.hyperparameters == b.hyperparameters for (a, _), (b, _) in zip(plain, stored, strict=True))
     outcomes: list[Outcome] = []
     with enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for each in (plain, stored):  # 0.9, and the 0.8999999762 that a release with float32 computes
-            outcomes.append(_Trial(each, training).outcome())
+        for candidate in (plain, stored):  # 0.9, and the 0.8999999762 that a release with float32 computes
+            outcomes.append(_Trial(candidate, training).outcome())
             if not outcomes[-1].reasons or is_same:
                 break
-    found = min(outcomes, key=lambda outcome: (outcome.is_other, len(outcome.reasons)))
+    best = min(outcomes, key=lambda outcome: (outcome.is_other, len(outcome.reasons)))
     if sizes.differs(training.tx, training.params, CUT):
-        found.reasons.append(f"its operations depend on the size of variables, and it was tested with dims up to {CUT}")
-    return found
+        best.reasons.append(f"its operations depend on the size of variables, and it was tested with dims up to {CUT}")
+    return best
 
 
 class _Trial:
     def __init__(self, parts: Sequence[Part], training: Optax):
         self._count = parts[0][0].iterations
         self._ours = [Source(state, targets) for state, targets in parts]
-        for each in self._ours:
-            each.all_frozen = {name for other in self._ours for name in other.frozen}
+        for source in self._ours:
+            source.all_frozen = {name for other in self._ours for name in other.frozen}
         self._theirs = Transformation(training, parts)
         self._random = np.random.default_rng(zlib.crc32(b"optax"))
         self._factors: dict[tuple[str, str], float] = {}
@@ -93,31 +93,35 @@ class _Trial:
         count = self._count
         usual = self._drawn(1.0)
         result = Outcome(self._factors)
-        for each in self._ours:
-            self._compare_momenta(each, usual, result)
-        apart = self._apart(usual, count)
-        if apart:
-            result.reasons.append(f"its next steps are not the source's: {apart}")
+        for source in self._ours:
+            self._compare_momenta(source, usual, result)
+        difference = self._difference(usual, count)
+        if difference:
+            result.reasons.append(f"its next steps are not the source's: {difference}")
             result.is_other = True
             return result
         for size, why in SIZES.items():
-            apart = "" if any(why in reason for reason in result.reasons) else self._apart(self._drawn(size), count)
-            if apart:
+            difference = (
+                "" if any(why in reason for reason in result.reasons) else self._difference(self._drawn(size), count)
+            )
+            if difference:
                 result.reasons.append(
-                    f"with gradients of about {size:g}, {why}, its steps are not the source's: {apart}"
+                    f"with gradients of about {size:g}, {why}, its steps are not the source's: {difference}"
                 )
         small = replace(self._drawn(SMALL), start=usual.start)
-        apart = "" if result.reasons else self._apart(small, count)
-        if apart:
+        difference = "" if result.reasons else self._difference(small, count)
+        if difference:
             result.reasons.append(
                 f"with gradients of about {SMALL:g} and usual variables, which shows weight decay, its steps are not"
-                f" the source's: {apart}"
+                f" the source's: {difference}"
             )
         largest = self._steps(usual, count)[0]
-        for later in sorted({later for each in self._ours for later in _counts(count, each.rate)}):
-            apart = self._apart(usual, later, largest)
-            if apart:
-                result.reasons.append(f"{later} steps on, which shows the schedule, it is not the source's: {apart}")
+        for later in sorted({later for source in self._ours for later in _counts(count, source.rate)}):
+            difference = self._difference(usual, later, largest)
+            if difference:
+                result.reasons.append(
+                    f"{later} steps on, which shows the schedule, it is not the source's: {difference}"
+                )
                 break
         return result
 
@@ -139,18 +143,18 @@ class _Trial:
 
     def _drawn(self, size: float) -> Numbers:
         """Draw realistic numbers for gradients of that size; variables are at most 1."""
-        drawn = [each.drawn(self._random, size) for each in self._ours]
+        drawn = [source.drawn(self._random, size) for source in self._ours]
         slots: Slots = {}
-        for slot, per in ((slot, per) for each in drawn for slot, per in each.slots.items()):
+        for slot, per in ((slot, per) for numbers in drawn for slot, per in numbers.slots.items()):
             slots.setdefault(slot, {}).update(per)
-        start = {name: array for each in drawn for name, array in each.start.items()}
-        return Numbers(start, slots, _merged([each.gradients for each in drawn]))
+        start = {name: array for numbers in drawn for name, array in numbers.start.items()}
+        return Numbers(start, slots, _merged([numbers.gradients for numbers in drawn]))
 
     def _steps(self, numbers: Numbers, count: int) -> list[Arrays]:
         """The source's changes of the variables in each of several steps, after `count` steps."""
-        return _merged([each.steps(numbers, count) for each in self._ours])
+        return _merged([source.steps(numbers, count) for source in self._ours])
 
-    def _apart(self, numbers: Numbers, count: int, also: Arrays | None = None) -> str:
+    def _difference(self, numbers: Numbers, count: int, also: Arrays | None = None) -> str:
         """Describe the difference between the two steps; empty if they are the same.
 
         Args:
@@ -163,7 +167,7 @@ class _Trial:
                 far = np.abs(get[name] - have[name])
                 least = max(_largest(have[name]), _largest(also[name]) if also else 0.0)
                 if not np.all(far <= CLOSE * np.abs(have[name]) + ROUNDED * least):
-                    return _said(name, number, have[name], get[name])
+                    return _described(name, number, have[name], get[name])
         return ""
 
     def _scaled(self, numbers: Numbers) -> Numbers:
@@ -193,7 +197,7 @@ class _Trial:
 
 def _merged(sides: Sequence[list[Arrays]]) -> list[Arrays]:
     """Join the arrays of several parts, step by step."""
-    return [{name: a for arrays in each for name, a in arrays.items()} for each in zip(*sides, strict=True)]
+    return [{name: a for arrays in step for name, a in arrays.items()} for step in zip(*sides, strict=True)]
 
 
 def _zeros(arrays: Arrays) -> Arrays:
@@ -204,7 +208,7 @@ def _largest(array: np.ndarray) -> float:
     return float(np.abs(array).max(initial=0.0))
 
 
-def _said(name: str, number: int, have: np.ndarray, get: np.ndarray) -> str:
+def _described(name: str, number: int, have: np.ndarray, get: np.ndarray) -> str:
     size, off = float(np.linalg.norm(have)), float(np.linalg.norm(get - have))
     ratio = float(np.vdot(have, get)) / size**2 if size else 0.0
     if size and np.linalg.norm(get - ratio * have) < 0.01 * off:

@@ -11,21 +11,21 @@ import pytest
 import migrate
 from migrate.errors import AmbiguousError
 from migrate.live import conversions
-from migrate.live.variable_matching import Given, match
+from migrate.live.variable_matching import LiveVariable, match
 from migrate.rules.comparison import Rule, compare, spelled_out
 from migrate.state import StoredVariable
 from optim.errors import MismatchError, UnsupportedError
 
 
-def _live(*named: tuple[str, tuple[int, ...]]) -> list[Given]:
-    return [Given(name, None, shape, True) for name, shape in named]
+def _live(*named: tuple[str, tuple[int, ...]]) -> list[LiveVariable]:
+    return [LiveVariable(name, None, shape, True) for name, shape in named]
 
 
 def _stored(*named: tuple[str, tuple[int, ...]]) -> list[StoredVariable]:
     return [StoredVariable(name, None, shape, "float32", True) for name, shape in named]
 
 
-def _match(live: list[Given], stored: list[StoredVariable], **how: Any) -> dict[str, tuple[str, str]]:
+def _match(live: list[LiveVariable], stored: list[StoredVariable], **how: Any) -> dict[str, tuple[str, str]]:
     settings = {"needed": lambda v: True, "ordered": True, "equal": lambda g, v: True, **how}
     return {p.live.name: (p.stored.name, p.how) for p in match(live, stored, **settings)}
 

@@ -354,13 +354,13 @@ def test_what_an_optimizer_was_built_on_starts_fresh_by_its_own_name(oracle: Any
 
 def test_layers_that_keras_numbered_are_not_taken_for_others() -> None:
     """`dense_1` of a model with a dropped first layer is not the source's `dense_1`."""
-    from migrate.live.variable_matching import Given, Part, match
+    from migrate.live.variable_matching import LiveVariable, Part, match
     from migrate.state import StoredVariable
 
     def matched(live: list[str], part: Part) -> dict[str, tuple[str, str]]:
         stored = [StoredVariable(n, None, (2, 2), "float32", True) for n in ("dense/k", "dense_1/k")]
         stored.append(StoredVariable("dense_2/k", None, (2, 5), "float32", True))
-        given = [Given(n, None, (2, 9) if n in part.fresh else (2, 2), True) for n in live]
+        given = [LiveVariable(n, None, (2, 9) if n in part.fresh else (2, 2), True) for n in live]
         found = match(given, stored, needed=lambda v: True, ordered=True, equal=lambda g, v: False, part=part)
         return {p.live.name: (p.stored.name, p.how) for p in found}
 
