@@ -93,11 +93,7 @@ def expand(source: str, *, every: bool = False, targets: str = "") -> list[str]:
                 f"{source} holds {direct[0]}, and others in folders in it ({some(others, 3)}): --all takes all of them,"
                 " or name one"
             ) from None
-        return [
-            path
-            for checkpoint in direct
-            for path in (expand(checkpoint) if files.is_folder(checkpoint) else [checkpoint])
-        ]
+        return [path for entry in direct for path in (expand(entry) if files.is_folder(entry) else [entry])]
     checkpoints = (
         [*_prefixes(source), *_incomplete(source), *_single_file_checkpoints(source)] if kind in POINTED else []
     )

@@ -36,11 +36,11 @@ def calls(
     options = {name: value for name, value in arguments.items() if value not in (None, False, "auto", {}, ())}
 
     def call(more: Mapping[str, Any]) -> str:
-        overrides_ = {name: value for name, value in more.items() if name not in surfaces.ARGUMENTS}
-        named = {surfaces.ARGUMENTS[name]: value for name, value in more.items() if name not in overrides_}
+        settings = {name: value for name, value in more.items() if name not in surfaces.ARGUMENTS}
+        named = {surfaces.ARGUMENTS[name]: value for name, value in more.items() if name not in settings}
         if function == RESTORE:
             named = {ARGUMENTS.get(name, name): value for name, value in named.items()}
-        overrides = {**(options.get("overrides") or {}), **overrides_}
+        overrides = {**(options.get("overrides") or {}), **settings}
         return surfaces.call(function, *places, **{**options, **named, "overrides": overrides or None})
 
     return call(asked.answers) if asked.answers else "", tuple(map(call, asked.choices))
