@@ -24,8 +24,8 @@ DECAYED = (
 
 def look_at_call(reading: Reading, node: cst.Call) -> bool:
     """Rewrite `K.get_value(o.lr)`, `K.eval(o.lr)`, `K.set_value(o.lr, x)`, `hasattr(o, "lr")`; True for these calls."""
-    found = reading.names.of(node.func)
-    functions = {m[1] for m in map(names.BACKEND.match, found) if m}
+    canonical_names = reading.names.of(node.func)
+    functions = {m[1] for m in map(names.BACKEND.match, canonical_names) if m}
     if functions and reading.facts.in_rule(reading.scope(node)):
         return True
     first = node.args[0].value if node.args else None
@@ -35,8 +35,8 @@ def look_at_call(reading: Reading, node: cst.Call) -> bool:
             return _through_a_name(reading, node, functions, bound)
     if len(functions) == 1 and isinstance(first, cst.Attribute):
         function = next(iter(functions))
-        known = (*RATES, "iterations", "decay", *HYPERS)
-        if function in ("get_value", "eval") and first.attr.value in known:
+        attribute_names = (*RATES, "iterations", "decay", *HYPERS)
+        if function in ("get_value", "eval") and first.attr.value in attribute_names:
             _read(reading, node, first)
             return True
         if function == "set_value" and first.attr.value in (*RATES, "iterations", "decay"):
@@ -208,9 +208,9 @@ def _argument_of(statement: cst.CSTNode, through: int) -> cst.BaseExpression:
 
 def _run_in_session(reading: Reading, call: cst.Call) -> cst.Call | None:
     argument = reading.parent(call)
-    around = reading.parent(argument) if isinstance(argument, cst.Arg) else None
-    if isinstance(around, cst.Call) and isinstance(around.func, cst.Attribute) and around.func.attr.value == "run":
-        return around if len(around.args) == 1 else None
+    run = reading.parent(argument) if isinstance(argument, cst.Arg) else None
+    if isinstance(run, cst.Call) and isinstance(run.func, cst.Attribute) and run.func.attr.value == "run":
+        return run if len(run.args) == 1 else None
     return None
 
 
@@ -219,5 +219,5 @@ def _is_argument_of_backend(reading: Reading, node: cst.Attribute) -> bool:
     call = reading.parent(parent) if isinstance(parent, cst.Arg) else None
     if not isinstance(call, cst.Call) or not call.args or call.args[0] is not parent:
         return False
-    found = {m[1] for m in map(names.BACKEND.match, reading.names.of(call.func)) if m}
-    return bool(found & {"get_value", "eval", "set_value"})
+    functions = {m[1] for m in map(names.BACKEND.match, reading.names.of(call.func)) if m}
+    return bool(functions & {"get_value", "eval", "set_value"})

@@ -21,8 +21,8 @@ OLD_KEY, NEW_KEY = "lr", "learning_rate"
 
 def look_at_call(reading: Reading, node: cst.Call) -> None:
     """Rewrite a callback that sets the learning rate, and `logs.get("lr")`."""
-    found = reading.names.of(node.func)
-    if found and all(map(SETS_RATE.match, found)):
+    canonical_names = reading.names.of(node.func)
+    if canonical_names and all(map(SETS_RATE.match, canonical_names)):
         _callback(reading, node)
     elif isinstance(node.func, cst.Attribute) and node.func.attr.value == "get" and node.args:
         _logged(reading, node, node.func.value, node.args[0].value)
@@ -63,8 +63,8 @@ def _logged(reading: Reading, node: cst.BaseExpression, logs: cst.BaseExpression
 
 @lru_cache(maxsize=1)
 def _has_rate_callback(reading: Reading) -> bool:
-    classes = (reading.names.of(call.func) for call in reading.tree.all(cst.Call))
-    return any(found and all(map(SETS_RATE.match, found)) for found in classes)
+    names_of_calls = (reading.names.of(call.func) for call in reading.tree.all(cst.Call))
+    return any(canonical_names and all(map(SETS_RATE.match, canonical_names)) for canonical_names in names_of_calls)
 
 
 @lru_cache(maxsize=1)

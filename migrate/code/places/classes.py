@@ -23,25 +23,27 @@ PARTIAL = "functools.partial"
 
 def look(reading: Reading, node: cst.Name | cst.Attribute) -> None:
     """Look at a class that is not called here."""
-    found = reading.names.of(node)
-    if not found or not all(map(_is_class, found)):
+    canonical_names = reading.names.of(node)
+    if not canonical_names or not all(map(_is_class, canonical_names)):
         return
-    if node in reading.edits or (reading.target == targets.TF_KERAS and all(n.startswith("tf_keras.") for n in found)):
+    if node in reading.edits or (
+        reading.target == targets.TF_KERAS and all(n.startswith("tf_keras.") for n in canonical_names)
+    ):
         return
     parent = reading.parent(node)
     if isinstance(parent, (cst.Attribute, cst.ImportAlias, cst.ImportFrom, cst.Import, cst.Annotation)):
         return
     if isinstance(parent, cst.Call) and parent.func is node:
         return
-    around = _call_around(reading, parent)
-    if isinstance(around, cst.ClassDef):
-        reading.add(node, BY_HAND, SUBCLASS, old=f"class {around.name.value}({reading.text(node)})")
-    elif isinstance(around, cst.Call) and names.dotted(around.func) in ("isinstance", "issubclass"):
+    site = _call_around(reading, parent)
+    if isinstance(site, cst.ClassDef):
+        reading.add(node, BY_HAND, SUBCLASS, old=f"class {site.name.value}({reading.text(node)})")
+    elif isinstance(site, cst.Call) and names.dotted(site.func) in ("isinstance", "issubclass"):
         is_kept = reading.target != targets.TF_KERAS and set(reading.names.sources(node)) <= KEPT_BASES
-        reading.add(node, *((SAME,) if is_kept else (BY_HAND, _of_instance(reading, around, found))))
-    elif isinstance(around, cst.Call) and PARTIAL in reading.names.of(around.func) and around.args[0] is parent:
-        _partial(reading, node, around)
-    elif all(map(names.WRAPPERS.search, found)) and _naming_statement(reading, node) is parent:
+        reading.add(node, *((SAME,) if is_kept else (BY_HAND, _of_instance(reading, site, canonical_names))))
+    elif isinstance(site, cst.Call) and PARTIAL in reading.names.of(site.func) and site.args[0] is parent:
+        _partial(reading, node, site)
+    elif all(map(names.WRAPPERS.search, canonical_names)) and _naming_statement(reading, node) is parent:
         return  # found where it is called
     elif not _under_a_name(reading, node):
         reading.add(node, BY_HAND, HANDED_ON)
@@ -56,16 +58,16 @@ def _call_around(reading: Reading, parent: cst.CSTNode | None) -> cst.CSTNode | 
     """The call or class with this argument, also in a tuple: `isinstance(o, (str, Optimizer))`."""
     if isinstance(parent, cst.Element) and isinstance(reading.parent(parent), cst.Tuple):
         above = reading.parent(reading.parent(parent) or parent)
-        around = reading.parent(above) if isinstance(above, cst.Arg) else None
-        is_question = isinstance(around, cst.Call) and names.dotted(around.func) in ("isinstance", "issubclass")
-        return around if is_question else None
+        call = reading.parent(above) if isinstance(above, cst.Arg) else None
+        is_question = isinstance(call, cst.Call) and names.dotted(call.func) in ("isinstance", "issubclass")
+        return call if is_question else None
     return reading.parent(parent) if isinstance(parent, cst.Arg) else None
 
 
-def _of_instance(reading: Reading, call: cst.Call, found: frozenset[str]) -> str:
+def _of_instance(reading: Reading, call: cst.Call, canonical_names: frozenset[str]) -> str:
     first = reading.text(call.args[0].value)
-    cls = min(found).rsplit(".", 1)[-1]
-    if any(map(names.BASES.match, found)):
+    cls = min(canonical_names).rsplit(".", 1)[-1]
+    if any(map(names.BASES.match, canonical_names)):
         return "test for the target's Optimizer; TFOptimizer is gone, and for_keras returns Keras's Optimizer"
     if reading.target != targets.OPTIM:
         return f"test for the class of the target, {reading.target.replace('-', '_')}.optimizers.{cls}"
@@ -106,11 +108,11 @@ def _rewrite(reading: Reading, classes: Sequence[tuple[cst.CSTNode, str]], sites
     """Rewrite both ends, if every call means the same for every class, and a class the same for every call."""
     rows: list[tuple[cst.Call, list[Outcome]]] = []
     for site in sites:
-        found = [reading.one(site, reading.outcomes(name, site)) for _, name in classes]
-        if any(a is None or a.target is None or a.name.startswith("tensorflow.train.") for a in found):
+        site_answers = [reading.one(site, reading.outcomes(name, site)) for _, name in classes]
+        if any(a is None or a.target is None or a.name.startswith("tensorflow.train.") for a in site_answers):
             return False
-        rows.append((site, [a for a in found if a is not None]))
-    if any(len({_given(answer) for answer in answers}) > 1 for _, answers in rows):
+        rows.append((site, [a for a in site_answers if a is not None]))
+    if any(len({_call_arguments(answer) for answer in answers}) > 1 for _, answers in rows):
         return False
     for index, (_, name) in enumerate(classes):
         if len({_added(answers[index]) for _, answers in rows}) > 1 or not names.old_class(name):
@@ -125,11 +127,13 @@ def _rewrite(reading: Reading, classes: Sequence[tuple[cst.CSTNode, str]], sites
 def _split(answer: Outcome) -> tuple[dict[str, str], dict[str, str]]:
     """Split a result into the call's arguments and the class's additional ones."""
     assert answer.target is not None
-    given = {k: v.text for k, v in answer.target.arguments.items() if answer.target.origin.get(k) in answer.bound}
-    return given, {k: v.text for k, v in answer.target.arguments.items() if k not in given}
+    call_arguments = {
+        k: v.text for k, v in answer.target.arguments.items() if answer.target.origin.get(k) in answer.bound
+    }
+    return call_arguments, {k: v.text for k, v in answer.target.arguments.items() if k not in call_arguments}
 
 
-def _given(answer: Outcome) -> tuple[tuple[str, str], ...]:
+def _call_arguments(answer: Outcome) -> tuple[tuple[str, str], ...]:
     return tuple(_split(answer)[0].items())
 
 
@@ -142,10 +146,10 @@ def _replace_class(reading: Reading, node: cst.CSTNode, answers: Sequence[Outcom
     first = answers[0].target
     assert first is not None
     module = reading.optim if reading.target == targets.OPTIM else first.module
-    more = _split(answers[0])[1]
+    class_arguments = _split(answers[0])[1]
     text = f"{module}.{first.name}"
-    if more:
-        text = f"{PARTIAL}({text}, {', '.join(f'{k}={v}' for k, v in more.items())})"
+    if class_arguments:
+        text = f"{PARTIAL}({text}, {', '.join(f'{k}={v}' for k, v in class_arguments.items())})"
         reading.imports.add("import functools")
     reading.edits[node] = lambda updated: cst.parse_expression(text)
     constructors.import_target(reading, module)
@@ -156,17 +160,19 @@ def _replace_class(reading: Reading, node: cst.CSTNode, answers: Sequence[Outcom
 
 def _replace_call(reading: Reading, site: cst.Call, answer: Outcome, cls: cst.CSTNode) -> None:
     assert answer.target is not None
-    given = _split(answer)[0]
-    own: Target = replace(answer.target, arguments={k: v for k, v in answer.target.arguments.items() if k in given})
-    edit = calls.replacement(site, own, answer.bound, reading.text(site.func), None)
+    call_arguments = _split(answer)[0]
+    target: Target = replace(
+        answer.target, arguments={k: v for k, v in answer.target.arguments.items() if k in call_arguments}
+    )
+    edit = calls.replacement(site, target, answer.bound, reading.text(site.func), None)
     is_optim = reading.target == targets.OPTIM
-    more = [cst.Arg(cst.parse_expression(text)) for text in constructors.keras_argument(reading, cls)]
+    keras_arguments = [cst.Arg(cst.parse_expression(text)) for text in constructors.keras_argument(reading, cls)]
 
     def wrapped(updated: cst.CSTNode) -> cst.CSTNode:
         new = edit(cst.ensure_type(updated, cst.Call))
         if not is_optim:
             return new
-        return cst.Call(cst.parse_expression(f"{reading.optim}.for_keras"), [cst.Arg(new), *more])
+        return cst.Call(cst.parse_expression(f"{reading.optim}.for_keras"), [cst.Arg(new), *keras_arguments])
 
     reading.edits[site] = wrapped
     reading.add(site, REWRITTEN, "", " ".join(reading.text(wrapped(site)).split()))
@@ -174,15 +180,15 @@ def _replace_call(reading: Reading, site: cst.Call, answer: Outcome, cls: cst.CS
 
 def _partial(reading: Reading, node: cst.Name | cst.Attribute, call: cst.Call) -> None:
     """Rewrite `functools.partial(SGD, lr=0.1)`, if it gets no other arguments later."""
-    made_by = cst.Call(node, call.args[1:])
-    found = reading.names.of(node)
-    answer = reading.one(call, reading.outcomes(next(iter(found)), made_by)) if len(found) == 1 else None
+    class_call = cst.Call(node, call.args[1:])
+    classes = reading.names.of(node)
+    answer = reading.one(call, reading.outcomes(next(iter(classes)), class_call)) if len(classes) == 1 else None
     if answer is None or answer.target is None or answer.name.startswith("tensorflow.train."):
         reading.add(call, BY_HAND, HANDED_ON if answer is None or answer.target else str(answer.error))
         return
     module = reading.optim if reading.target == targets.OPTIM else answer.target.module
     callee = f"{module}.{answer.target.name}"
-    new = reading.text(calls.replacement(made_by, answer.target, answer.bound, callee, None)(made_by))
+    new = reading.text(calls.replacement(class_call, answer.target, answer.bound, callee, None)(class_call))
     if reading.target == targets.OPTIM:
         new = f"{reading.optim}.for_keras({', '.join([new, *constructors.keras_argument(reading, node)])})"
     text = f"lambda: {new}"

@@ -49,16 +49,16 @@ def look(reading: Reading, node: cst.Call) -> None:
     """Look at a call of an optimizer class, of a wrapper, or of a name that may be one."""
     if wrappers.is_wrapper(reading, node.func):
         return
-    found = reading.names.of(node.func)
-    classes = {n for n in found if names.old_class(n) or names.is_foreign(n)}
+    canonical_names = reading.names.of(node.func)
+    classes = {n for n in canonical_names if names.old_class(n) or names.is_foreign(n)}
     if not classes:
-        if found and all(name.endswith(".optimizers.TFOptimizer") for name in found):
+        if canonical_names and all(name.endswith(".optimizers.TFOptimizer") for name in canonical_names):
             reading.add(node, BY_HAND, NO_TF_OPTIMIZER)
         elif reading.names.partly(node.func) and _looks_like_a_class(reading, node.func):
             reading.add(node, UNSURE, "the name is imported on one path and bound differently on another")
         return
-    if len(classes) < len(found):
-        reading.add(node, UNSURE, f"it may be {' or '.join(sorted(found))}, of which not all are known")
+    if len(classes) < len(canonical_names):
+        reading.add(node, UNSURE, f"it may be {' or '.join(sorted(canonical_names))}, of which not all are known")
         return
     answer = reading.one(node, [o for name in sorted(classes) for o in reading.outcomes(name, node)])
     if answer is None:
@@ -181,8 +181,8 @@ def _use_of_optimizer(reading: Reading, node: cst.Call) -> str:
         if isinstance(call, cst.Call):
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile":
                 return "compiled"
-            found = reading.names.of(call.func)
-            if _is_around(reading, call) or (found and all(map(names.is_foreign, found))):
+            canonical_names = reading.names.of(call.func)
+            if _makes_wrapper(reading, call) or (canonical_names and all(map(names.is_foreign, canonical_names))):
                 return "wrapped"
         return "unknown"
     if isinstance(parent, cst.Attribute):
@@ -190,7 +190,7 @@ def _use_of_optimizer(reading: Reading, node: cst.Call) -> str:
     return _use_of_name(reading, reading.assigned_name(node))
 
 
-def _is_around(reading: Reading, call: cst.Call) -> bool:
+def _makes_wrapper(reading: Reading, call: cst.Call) -> bool:
     """Whether a call creates a wrapper around another optimizer, possibly of an unknown package."""
     return wrappers.is_wrapper(reading, call.func) or bool(elsewhere.unknown_class(reading, call.func))
 
@@ -200,22 +200,22 @@ def _use_of_name(reading: Reading, text: str) -> str:
     if not text:
         return "unknown"
     if text not in reading.uses:
-        reading.uses[text] = _found_use(reading, text)
+        reading.uses[text] = _use_in_file(reading, text)
     return reading.uses[text]
 
 
-def _found_use(reading: Reading, text: str) -> str:
-    given = reading.usage.arguments.get(text, [])
-    if any(_is_around(reading, call) for call in given):
+def _use_in_file(reading: Reading, text: str) -> str:
+    argument_calls = reading.usage.arguments.get(text, [])
+    if any(_makes_wrapper(reading, call) for call in argument_calls):
         return "wrapped"
-    if any(map(is_compile, given)):
+    if any(map(is_compile, argument_calls)):
         return "compiled"
-    calls = reading.usage.methods.get(text, [])
-    methods = {cst.ensure_type(call.func, cst.Attribute).attr.value for call in calls}
-    has_escaped = bool(given) or text in reading.usage.returned
+    method_calls = reading.usage.methods.get(text, [])
+    methods = {cst.ensure_type(call.func, cst.Attribute).attr.value for call in method_calls}
+    has_escaped = bool(argument_calls) or text in reading.usage.returned
     if methods and methods <= {"apply_gradients"} and not has_escaped and reading.is_eager:
         return "eager"
-    if "minimize" in methods and not has_escaped and all(map(_is_eager_minimize, calls)):
+    if "minimize" in methods and not has_escaped and all(map(_is_eager_minimize, method_calls)):
         return "eager"
     return "graph" if methods & {"minimize", "compute_gradients"} else "unknown"
 
@@ -232,7 +232,7 @@ def _advice_for_sharing(reading: Reading, node: cst.Call, use: str) -> list[str]
     if use == "compiled" and _is_shared_by_models(reading, node):
         return [SHARED.format(name=name)]
     variables = sharing.stepped(reading, name, statement)
-    return [STEPPED.format(name=name, variables=", ".join(f"*{each}" for each in variables))] if variables else []
+    return [STEPPED.format(name=name, variables=", ".join(f"*{text}" for text in variables))] if variables else []
 
 
 def _is_shared_by_models(reading: Reading, node: cst.Call) -> bool:
@@ -248,16 +248,16 @@ def _is_shared_by_models(reading: Reading, node: cst.Call) -> bool:
 
 def _compiles(reading: Reading, name: str) -> dict[Scope, tuple[set[object], set[cst.CSTNode | None]]]:
     """For each scope that binds a name: the models compiled with it, and the loops in which they change."""
-    found: dict[Scope, tuple[set[object], set[cst.CSTNode | None]]] = {}
+    compiles: dict[Scope, tuple[set[object], set[cst.CSTNode | None]]] = {}
     for call in reading.usage.compiled_with(name):
         home = reading.facts.bound(name, reading.scope(call))
         if home is None:
             continue
-        models, loops = found.setdefault(home, (set(), set()))
+        models, loops = compiles.setdefault(home, (set(), set()))
         models.add(dotted(_compiled_model(call)) or call)
         if _model_changes_in_loop(reading, call):
             loops.add(_loop(reading, call))
-    return found
+    return compiles
 
 
 def _compiled_model(call: cst.Call) -> cst.BaseExpression:

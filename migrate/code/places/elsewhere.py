@@ -37,15 +37,15 @@ MODULE = "the class of this module is chosen elsewhere: its arguments have new n
 
 def look_at_call(reading: Reading, node: cst.Call) -> None:
     """Look at a call whose optimizer comes from a string, a factory or another package."""
-    found = reading.names.of(node.func)
+    canonical_names = reading.names.of(node.func)
     if dotted(node.func) in ("eval", "exec") and "optimizers" in reading.text(node):
         reading.add(node, BY_HAND, MODULE)
-    elif EXTENDS in found:
+    elif EXTENDS in canonical_names:
         reading.add(node, BY_HAND, "its classes follow optim's with weight_decay=: use those in its calls")
-    elif (made_by := _factory(reading, node)) is not None:
-        _extended(reading, node, made_by)
-    elif not found or not (is_compile(node) or any(map(names.LOOKUPS.match, found))):
-        _by_keyword(reading, node, bool(found) and all(map(names.FRAMEWORK.match, found)))
+    elif (factory := _factory(reading, node)) is not None:
+        _extended(reading, node, factory)
+    elif not canonical_names or not (is_compile(node) or any(map(names.LOOKUPS.match, canonical_names))):
+        _by_keyword(reading, node, bool(canonical_names) and all(map(names.FRAMEWORK.match, canonical_names)))
         _of_another_package(reading, node)
 
 
@@ -94,9 +94,9 @@ def _factory(reading: Reading, node: cst.Call) -> cst.Call | None:
     return factory if isinstance(factory, cst.Call) and EXTENDS in reading.names.of(factory.func) else None
 
 
-def _extended(reading: Reading, node: cst.Call, made_by: cst.Call) -> None:
+def _extended(reading: Reading, node: cst.Call, factory: cst.Call) -> None:
     """Report a class with decoupled weight decay; for Adam and SGD it is AdamW and SGDW of Addons."""
-    bases = reading.names.of(made_by.args[0].value) if made_by.args else frozenset()
+    bases = reading.names.of(factory.args[0].value) if factory.args else frozenset()
     last = next(iter(bases)).rpartition(".")[2] if len(bases) == 1 else ""
     if last not in ("Adam", "SGD"):
         reading.add(node, BY_HAND, "make it optim's class with weight_decay= and learning_rate_in_weight_decay=False")
@@ -111,18 +111,18 @@ def _extended(reading: Reading, node: cst.Call, made_by: cst.Call) -> None:
 
 def look_at_module(reading: Reading, node: cst.Name | cst.Attribute) -> None:
     """Report a module of optimizers that is passed on: `getattr(keras.optimizers, name)`, `opts = keras.optimizers`."""
-    found = reading.names.of(node)
-    if not found or not all(map(names.is_module, found)):
+    canonical_names = reading.names.of(node)
+    if not canonical_names or not all(map(names.is_module, canonical_names)):
         return
     parent = reading.parent(node)
     if isinstance(parent, cst.Attribute) and (parent.attr is node or parent.attr.value != "__dict__"):
         return
-    around = reading.parent(parent) if isinstance(parent, cst.Arg) else None
-    if isinstance(around, cst.Call) and reading.names.of(around):
+    call = reading.parent(parent) if isinstance(parent, cst.Arg) else None
+    if isinstance(call, cst.Call) and reading.names.of(call):
         return  # getattr(keras.optimizers, "Adam")
     if isinstance(parent, (cst.ImportAlias, cst.ImportFrom, cst.Import, cst.AsName)) or _is_in_import(reading, node):
         return
-    reading.add(around or node, BY_HAND, MODULE)
+    reading.add(call or node, BY_HAND, MODULE)
 
 
 def _is_in_import(reading: Reading, node: cst.CSTNode) -> bool:

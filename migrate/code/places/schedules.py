@@ -36,8 +36,8 @@ OWN = "write it as a subclass of LearningRateSchedule, which optim accepts too"
 
 def look(reading: Reading, node: cst.Call) -> None:
     """Look at a call that creates a schedule that the target has elsewhere, or not at all."""
-    found = reading.names.of(node.func)
-    name = next(iter(found)) if len(found) == 1 else ""
+    canonical_names = reading.names.of(node.func)
+    name = next(iter(canonical_names)) if len(canonical_names) == 1 else ""
     package = "tf_keras" if reading.target == targets.TF_KERAS else "keras"
     if decay := TRAIN.match(name):
         _report_decay_function(reading, node, decay[1], package)
@@ -55,14 +55,14 @@ def _report_decay_function(reading: Reading, node: cst.Call, function: str, pack
         reading.add(node, BY_HAND, f"Keras has no {function}: {OWN}")
         return
     step = 0 if function.startswith("piecewise") else 1
-    given = []
+    arguments = []
     for index, argument in enumerate(node.args):
         key = argument.keyword.value if argument.keyword else ""
         if key in (*STEPS, "name") or (not key and index == step):
             continue
         key = {"learning_rate": "initial_learning_rate"}.get(key, key)
-        given.append(f"{key}={reading.text(argument.value)}" if key else reading.text(argument.value))
-    new = f"{package}.optimizers.schedules.{cls}({', '.join(given)})"
+        arguments.append(f"{key}={reading.text(argument.value)}" if key else reading.text(argument.value))
+    new = f"{package}.optimizers.schedules.{cls}({', '.join(arguments)})"
     reading.add(
         node, BY_HAND, f"give the optimizer {' '.join(new.split())}: it follows the optimizer's own count of steps"
     )
@@ -86,15 +86,15 @@ def _rewrite_experimental(reading: Reading, node: cst.Call, cls: str, package: s
 
 def look_at_class(reading: Reading, node: cst.Name | cst.Attribute) -> None:
     """Replace a schedule's old class, called or inherited from, by that of the target's Keras."""
-    found = {m[1] for m in map(SCHEDULES.match, reading.names.of(node)) if m}
+    class_names = {m[1] for m in map(SCHEDULES.match, reading.names.of(node)) if m}
     parent = reading.parent(node)
-    if len(found) != 1 or isinstance(parent, (cst.ImportAlias, cst.AsName, cst.Attribute)):
+    if len(class_names) != 1 or isinstance(parent, (cst.ImportAlias, cst.AsName, cst.Attribute)):
         return
     sources = reading.names.sources(node)
     if not sources or not all(map(is_gone, sources)):
         return
     keras = "tf_keras" if reading.target == targets.TF_KERAS else "keras"
-    new = f"{keras}.optimizers.schedules.{found.pop()}"
+    new = f"{keras}.optimizers.schedules.{class_names.pop()}"
     reading.edits[node] = lambda updated: cst.parse_expression(new)
     constructors.import_target(reading, keras)
     reading.add(node, REWRITTEN, "", new)

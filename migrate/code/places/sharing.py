@@ -25,7 +25,7 @@ def stepped(reading: Reading, optimizer: cst.BaseExpression | str, at: cst.CSTNo
     if home is None:
         return []
     calls = [c for c in reading.usage.methods.get(name, ()) if reading.facts.bound(name, reading.scope(c)) == home]
-    variables = [reading.text(each) for each in map(_variables, calls) if each is not None]
+    variables = [reading.text(expression) for expression in map(_variables, calls) if expression is not None]
     models = {OF_MODEL.sub("", text): text for text in reversed(variables)}
     return sorted(models.values()) if len(models) > len(reading.facts.values[home, name]) else []
 
@@ -36,9 +36,9 @@ def _variables(call: cst.Call) -> cst.BaseExpression | None:
         return None
     named = [a.value for a in call.args if a.keyword is not None and a.keyword.value == "var_list"]
     plain = [a.value for a in call.args if a.keyword is None and not a.star]
-    given = next(iter([*named, *plain[STEPS[method] :]]), None)
+    variables = next(iter([*named, *plain[STEPS[method] :]]), None)
     if method == "minimize":
-        return given
-    if isinstance(given, cst.Call) and names.dotted(given.func) == "zip" and len(given.args) == 2:
-        return given.args[1].value
+        return variables
+    if isinstance(variables, cst.Call) and names.dotted(variables.func) == "zip" and len(variables.args) == 2:
+        return variables.args[1].value
     return None

@@ -97,15 +97,15 @@ def _named(reading: Reading, value: cst.Name | cst.Attribute) -> None:
 
 def look_at_lookup(reading: Reading, node: cst.Call) -> None:
     """Look at `optimizers.get(...)` and `optimizers.deserialize(...)`."""
-    found = reading.names.of(node.func)
-    if not found or not all(map(names.LOOKUPS.match, found)):
+    canonical_names = reading.names.of(node.func)
+    if not canonical_names or not all(map(names.LOOKUPS.match, canonical_names)):
         return
     value = node.args[0].value if node.args else None
     name = _name_of(value) if value is not None else None
     if value is not None and name in names.STRINGS:
         by_name(reading, value, name or "", True, whole=node)
     elif value is not None and _values_by_key(value) is not None:
-        _config(reading, node, value, next(iter(found)))
+        _config(reading, node, value, next(iter(canonical_names)))
     else:
         reading.add(
             node,
@@ -195,12 +195,12 @@ def _values_by_key(node: cst.BaseExpression) -> dict[str, cst.BaseExpression] | 
         return keys if len(keys) == len(node.args) else None
     if not isinstance(node, cst.Dict):
         return None
-    found = {}
+    values = {}
     for element in node.elements:
         if not isinstance(element, cst.DictElement) or not isinstance(element.key, cst.SimpleString):
             return None
-        found[str(element.key.evaluated_value)] = element.value
-    return found
+        values[str(element.key.evaluated_value)] = element.value
+    return values
 
 
 def _name_of(node: cst.BaseExpression | None) -> str | None:

@@ -176,10 +176,10 @@ def _opened_path(reading: Reading, node: cst.BaseExpression) -> cst.BaseExpressi
 
 def _alone_in_with(reading: Reading, line: cst.CSTNode | None) -> cst.With | None:
     block = reading.parent(line) if line is not None else None
-    around = reading.parent(block) if isinstance(block, cst.IndentedBlock) and len(block.body) == 1 else None
-    if isinstance(around, cst.With) and len(around.items) == 1:
-        called = around.items[0].item
-        return around if isinstance(called, cst.Call) and names.dotted(called.func) == "open" else None
+    statement = reading.parent(block) if isinstance(block, cst.IndentedBlock) and len(block.body) == 1 else None
+    if isinstance(statement, cst.With) and len(statement.items) == 1:
+        called = statement.items[0].item
+        return statement if isinstance(called, cst.Call) and names.dotted(called.func) == "open" else None
     return None
 
 

@@ -40,23 +40,23 @@ ADVICE = {
 
 def is_wrapper(reading: Reading, node: cst.BaseExpression) -> bool:
     """Whether a name is, on every path, a wrapper around another optimizer."""
-    found = reading.callee(node)
-    return bool(found) and all(names.FRAMEWORK.match(n) and names.WRAPPERS.search(n) for n in found)
+    canonical_names = reading.callee(node)
+    return bool(canonical_names) and all(names.FRAMEWORK.match(n) and names.WRAPPERS.search(n) for n in canonical_names)
 
 
 def takes(reading: Reading, inner: cst.Call) -> bool:
     """Whether the wrapper around this constructor becomes arguments of it, or accepts the new optimizer unchanged."""
-    around = _around(reading, inner)
-    return around is not None and (
+    wrapper = _wrapper_of(reading, inner)
+    return wrapper is not None and (
         reading.target == targets.KERAS
         or (
-            _inner(around) is inner
-            and (_loss_scale_arguments(reading, around) or _lookahead_argument(reading, around)) is not None
+            _inner(wrapper) is inner
+            and (_loss_scale_arguments(reading, wrapper) or _lookahead_argument(reading, wrapper)) is not None
         )
     )
 
 
-def _around(reading: Reading, inner: cst.CSTNode) -> cst.Call | None:
+def _wrapper_of(reading: Reading, inner: cst.CSTNode) -> cst.Call | None:
     parent = reading.parent(inner)
     call = reading.parent(parent) if isinstance(parent, cst.Arg) else None
     return call if isinstance(call, cst.Call) and is_wrapper(reading, call.func) else None
@@ -116,43 +116,43 @@ def _loss_scale_arguments(reading: Reading, node: cst.Call) -> Mapping[str, Valu
     name = next(iter(reading.callee(node.func)))
     is_new = _is_of_tf_24(name)
     order = ("", "dynamic", "initial_scale", "dynamic_growth_steps") if is_new else ("", "loss_scale")
-    given: dict[str, Value] = {}
+    arguments: dict[str, Value] = {}
     for index, argument in enumerate(node.args):
         key = argument.keyword.value if argument.keyword else (order[index] if index < len(order) else None)
         if key is None:
             return None
         if key and key not in INNER:
-            given[key] = facts.literal(argument.value, reading.module)
-    return _of_new(given) if is_new else _of_old(given)
+            arguments[key] = facts.literal(argument.value, reading.module)
+    return _of_new(arguments) if is_new else _of_old(arguments)
 
 
 def _lookahead_argument(reading: Reading, node: cst.Call) -> Mapping[str, Value] | None:
     if _class(reading, node) != "Lookahead" or any(a.star for a in node.args):
         return None
-    given = {"sync_period": "6", "slow_step_size": "0.5"}
+    arguments = {"sync_period": "6", "slow_step_size": "0.5"}
     for index, argument in enumerate(node.args):
-        key = argument.keyword.value if argument.keyword else ("optimizer", *given, "name")[index]
-        if key in given:
-            given[key] = reading.text(argument.value)
-    return {"lookahead": Value(f"{{{', '.join(f'{key!r}: {text}' for key, text in given.items())}}}")}
+        key = argument.keyword.value if argument.keyword else ("optimizer", *arguments, "name")[index]
+        if key in arguments:
+            arguments[key] = reading.text(argument.value)
+    return {"lookahead": Value(f"{{{', '.join(f'{key!r}: {text}' for key, text in arguments.items())}}}")}
 
 
-def _of_new(given: Mapping[str, Value]) -> Mapping[str, Value] | None:
-    dynamic, first = given.get("dynamic", Value.of(True)), given.get("initial_scale", Value.of(None))
-    steps = given.get("dynamic_growth_steps", Value.of(None))
+def _of_new(arguments: Mapping[str, Value]) -> Mapping[str, Value] | None:
+    dynamic, first = arguments.get("dynamic", Value.of(True)), arguments.get("initial_scale", Value.of(None))
+    steps = arguments.get("dynamic_growth_steps", Value.of(None))
     if dynamic.literal is False and first.literal is not None:
         return {"loss_scale": first}
     if dynamic.literal is not True or first.literal not in (None, FIRST_SCALE):
         return None
-    more = {"loss_scale_growth_steps": steps} if steps.literal not in (None, 2000) else {}
-    return {"loss_scale": Value.of("dynamic"), **more}
+    growth_steps = {"loss_scale_growth_steps": steps} if steps.literal not in (None, 2000) else {}
+    return {"loss_scale": Value.of("dynamic"), **growth_steps}
 
 
-def _of_old(given: Mapping[str, Value]) -> Mapping[str, Value] | None:
-    scale = given.get("loss_scale", Value.of("dynamic"))
+def _of_old(arguments: Mapping[str, Value]) -> Mapping[str, Value] | None:
+    scale = arguments.get("loss_scale", Value.of("dynamic"))
     is_number = isinstance(scale.literal, (int, float)) and scale.literal > 0
-    good = set(given) <= {"loss_scale"} and (scale.literal == "dynamic" or is_number)
-    return {"loss_scale": Value.of(scale.literal)} if good else None
+    is_supported = set(arguments) <= {"loss_scale"} and (scale.literal == "dynamic" or is_number)
+    return {"loss_scale": Value.of(scale.literal)} if is_supported else None
 
 
 def _into_constructor(reading: Reading, node: cst.Call, cls: str, scaling: Mapping[str, Value]) -> None:
@@ -170,8 +170,8 @@ def _into_constructor(reading: Reading, node: cst.Call, cls: str, scaling: Mappi
     reading.entries = [(at, finding) for at, finding in reading.entries if at is not inner]  # this finding covers both
     reading.edits[node] = lambda updated: _merged(_inner(cst.ensure_type(updated, cst.Call)), scaling) or updated
     is_rewrite = cls == "enable_mixed_precision_graph_rewrite"
-    own = "the optimizer does it itself" if cls == "Lookahead" else "the optimizer scales its losses itself"
-    message = POLICY if is_rewrite else own
+    note = "the optimizer does it itself" if cls == "Lookahead" else "the optimizer scales its losses itself"
+    message = POLICY if is_rewrite else note
     reading.add(node, DIFFERS if is_rewrite else REWRITTEN, message, reading.text(new))
 
 
@@ -187,10 +187,10 @@ def _merged(new: object, scaling: Mapping[str, Value]) -> cst.Call | None:
 
 def _with(call: cst.BaseExpression, scaling: Mapping[str, Value]) -> cst.Call:
     text = ", ".join(f"{key}={value.text}" for key, value in scaling.items())
-    more = cst.ensure_type(cst.parse_expression(f"f({text})"), cst.Call).args
+    arguments = cst.ensure_type(cst.parse_expression(f"f({text})"), cst.Call).args
     new = cst.ensure_type(call, cst.Call)
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    return new.with_changes(args=[*(a.with_changes(comma=comma) for a in new.args), *more])
+    return new.with_changes(args=[*(a.with_changes(comma=comma) for a in new.args), *arguments])
 
 
 def _around_new(reading: Reading, node: cst.Call, scaling: Mapping[str, Value]) -> None:
