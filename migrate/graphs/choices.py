@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from migrate.graphs.nodes import PASSING, VARIABLES, Nodes
-from migrate.graphs.patterns import STEP, Found, match
+from migrate.graphs.patterns import STEP, Captures, match
 
 MOST_NODES = 2_000
 """Nodes that a rate may depend on: one of a hundred pieces has a thousand."""
@@ -46,8 +46,10 @@ def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
     ancestors = list(islice(nodes.ancestors(name, with_choices=True), MOST_NODES + 1))
     if len(ancestors) > MOST_NODES:
         return None
-    constants = {number for each in ancestors if (number := nodes.constant(each)) is not None and math.isfinite(number)}
-    near = {math.floor(each) + more for each in constants for more in (-1, 0, 1)}
+    constants = {
+        number for ancestor in ancestors if (number := nodes.constant(ancestor)) is not None and math.isfinite(number)
+    }
+    near = {math.floor(constant) + offset for constant in constants for offset in (-1, 0, 1)}
     steps = sorted({0, *(step for step in near if step > 0)})
     try:
         rates = [_value(nodes, name, step, {}) for step in steps]
@@ -61,28 +63,28 @@ def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
     return {"boundaries": [steps[i - 1] for i in changes], "values": [rates[0], *(rates[i] for i in changes)]}
 
 
-def _value(nodes: Nodes, name: str, step: int, known: dict[str, Any]) -> Any:
+def _value(nodes: Nodes, name: str, step: int, values: dict[str, Any]) -> Any:
     """Evaluate a node's output at a step: a float, a bool, the step, or `_DEAD`."""
-    if name not in known:
-        known[name] = _computed(nodes, name, step, known)
-    return known[name]
+    if name not in values:
+        values[name] = _computed(nodes, name, step, values)
+    return values[name]
 
 
-def _computed(nodes: Nodes, name: str, step: int, known: dict[str, Any]) -> Any:
+def _computed(nodes: Nodes, name: str, step: int, values: dict[str, Any]) -> Any:
     node, _, output = name.partition(":")
     op = nodes.op(node)
-    if any(_value(nodes, side, step, known) is _DEAD for side in nodes.sides(node)):
+    if any(_value(nodes, side, step, values) is _DEAD for side in nodes.sides(node)):
         return _DEAD
     if op in VARIABLES or op == "Const":
         number = nodes.constant(node)
-        if number is None and not match(nodes, node, STEP, Found()):
+        if number is None and not match(nodes, node, STEP, Captures()):
             raise _UnknownError
         return _Step(step) if number is None else number
-    inputs = [_value(nodes, str(i), step, known) for i in nodes.by_name[node].input if not i.startswith("^")]
+    inputs = [_value(nodes, str(i), step, values) for i in nodes.by_name[node].input if not i.startswith("^")]
     if op == "Merge":
-        alive = [each for each in inputs if each is not _DEAD]
+        alive = [value for value in inputs if value is not _DEAD]
         return alive[0] if len(alive) == 1 else _fail() if alive else _DEAD
-    if any(each is _DEAD for each in inputs):
+    if any(value is _DEAD for value in inputs):
         return _DEAD
     if op in PASSING and len(inputs) == 1:
         return inputs[0] if op != "Cast" or inputs[0] == int(inputs[0]) else _fail()

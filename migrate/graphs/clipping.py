@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from migrate.graphs.nodes import Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, Anything, Either, Found, Pattern, match, operands
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Captures, Either, Pattern, match, operands
 
 
 @dataclass(frozen=True)
@@ -31,27 +31,27 @@ class Clip:
 def clipped(nodes: Nodes, name: str) -> Clip | None:
     """Return how a node clips; None if it does not clip, or if no option of Keras clips so."""
     for option, pattern in _CLIPPINGS:
-        found = Found()
-        if not match(nodes, name, pattern, found):
+        captures = Captures()
+        if not match(nodes, name, pattern, captures):
             continue
-        limit = found.constants["limit"]
-        return Clip(option, limit, **found.nodes) if found.constants.get("low", -limit) == -limit else None
+        limit = captures.constants["limit"]
+        return Clip(option, limit, **captures.nodes) if captures.constants.get("low", -limit) == -limit else None
     return None
 
 
 def may_limit(nodes: Nodes, name: str) -> bool:
     """Whether a node may be a limit although it is not from these functions."""
-    compares = any(_COMPARING.fullmatch(nodes.op(each)) for each in nodes.ancestors(name, to_gradients=True))
-    known = (*(pattern for _, pattern in _CLIPPINGS), _BY_AVERAGE)
-    return compares and not any(match(nodes, name, each, Found()) for each in known)
+    compares = any(_COMPARING.fullmatch(nodes.op(node)) for node in nodes.ancestors(name, to_gradients=True))
+    patterns = (*(pattern for _, pattern in _CLIPPINGS), _BY_AVERAGE)
+    return compares and not any(match(nodes, name, pattern, Captures()) for pattern in patterns)
 
 
 def normed(nodes: Nodes, name: str) -> list[str]:
     """The gradients of `tf.global_norm`, Sqrt(2 * Sum(Pack(L2Loss(gradient), ...))); empty for any other node."""
-    found = Found()
-    if not match(nodes, name, ("Sqrt", ("Mul", ("Sum", Anything("all"), Anything()), 2.0)), found):
+    captures = Captures()
+    if not match(nodes, name, ("Sqrt", ("Mul", ("Sum", Anything("all"), Anything()), 2.0)), captures):
         return []
-    losses = [operands(nodes, loss, "L2Loss") for loss in operands(nodes, found.nodes["all"], "Pack")]
+    losses = [operands(nodes, loss, "L2Loss") for loss in operands(nodes, captures.nodes["all"], "Pack")]
     return [nodes.source(loss[0]) for loss in losses] if all(losses) else []
 
 
@@ -78,9 +78,9 @@ _SCALES: tuple[Pattern, ...] = (
     (ADD, _SCALE, ("Sub", _NORM, _NORM)),
 )
 """By all gradients' norm; from 1.13 on a norm that is not finite makes the gradients NaN."""
-_PARTS = tuple((DIVIDE, "limit", each) for each in (("Maximum", _NORM, "limit"), ("Maximum", "limit", _NORM)))
+_PARTS = tuple((DIVIDE, "limit", divisor) for divisor in (("Maximum", _NORM, "limit"), ("Maximum", "limit", _NORM)))
 _PARTS_BELOW_1 = tuple(
-    ("Minimum", *each) for each in ((1.0, (DIVIDE, "limit", _NORM)), ((DIVIDE, "limit", _NORM), 1.0))
+    ("Minimum", *arguments) for arguments in ((1.0, (DIVIDE, "limit", _NORM)), ((DIVIDE, "limit", _NORM), 1.0))
 )
 _OWN: Pattern = Either(*_PARTS, *_PARTS_BELOW_1)
 """Written by hand: min(1, limit / norm) and limit / max(norm, limit)."""
@@ -95,7 +95,7 @@ _CLIPPINGS: tuple[tuple[str, Pattern], ...] = (
     ("clipvalue", ("ClipByValue", _GRADIENT, "low", "limit")),
     ("clipvalue", ("Maximum", ("Minimum", _GRADIENT, "limit"), "low")),
     ("clipnorm", ("Mul", ("Mul", _GRADIENT, "limit"), ("Minimum", ("Rsqrt", _SQUARES), (DIVIDE, 1.0, "limit")))),
-    *(("clipnorm", (DIVIDE, ("Mul", _GRADIENT, "limit"), ("Maximum", each, "limit"))) for each in _LENGTHS),
-    *(("global_clipnorm", ("Mul", _GRADIENT, each)) for each in (*_SCALES, _OWN)),
+    *(("clipnorm", (DIVIDE, ("Mul", _GRADIENT, "limit"), ("Maximum", length, "limit"))) for length in _LENGTHS),
+    *(("global_clipnorm", ("Mul", _GRADIENT, scale)) for scale in (*_SCALES, _OWN)),
     ("global_clipnorm", ("Mul", _OWN, _GRADIENT)),
 )

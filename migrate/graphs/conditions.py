@@ -58,22 +58,22 @@ def taken(protos: Sequence[Any], functions: Mapping[str, Any], trained: Collecti
     branches: dict[str, frozenset[str]] = {}
     doubt = ""
     for _ in range(_MOST):
-        found = next(
+        choice = next(
             ((p, s) for p in _conditions(nodes, trained) if (s := _common_side(nodes, p, trained)) is not None), None
         )
-        if found is None:
+        if choice is None:
             break
-        condition, side = found
+        condition, side = choice
         branch = _unused_nodes(nodes, {condition: not side})
         doubt = doubt or _left_out(nodes, branch)
         if _is_guard(nodes, condition) is not side:
-            for each in branch:
-                branches[each] = branches.get(each, frozenset()) | {condition}
+            for node in branch:
+                branches[node] = branches.get(node, frozenset()) | {condition}
             if not _counts(nodes, condition):
                 doubt = f"{condition!r} ({nodes.op(condition)}) decides at which steps variables are updated"
         nodes = Nodes(_folded(nodes, {condition: side}), functions)
-    finite = {each: _is_guard(nodes, each) for each in set(_switches(nodes).values())}
-    guards = {each: end for each, end in finite.items() if end is not None}
+    finite = {condition: _is_guard(nodes, condition) for condition in set(_switches(nodes).values())}
+    guards = {condition: end for condition, end in finite.items() if end is not None}
     return Taken(Nodes(_folded(nodes, guards), functions) if guards else nodes, branches, doubt)
 
 
@@ -83,7 +83,7 @@ _MOST = 20
 
 def _without_constant_ones(nodes: Nodes) -> Nodes:
     """Resolve conditions that are constants. Horovod adds one per gradient: whether there is more than one worker."""
-    contents = {each: nodes.content(each) for each in set(_switches(nodes).values())}
+    contents = {condition: nodes.content(condition) for condition in set(_switches(nodes).values())}
     sides = {
         condition: bool(value.numbers[0])
         for condition, value in contents.items()
@@ -104,8 +104,8 @@ def _conditions(nodes: Nodes, trained: Collection[str]) -> Iterator[str]:
         while nodes.op(name) in _SWITCHES and name not in chain:
             chain.append(name)
             name = nodes.source(nodes.inputs[name][0])
-        for each in reversed(chain):
-            condition = _condition(nodes, each)
+        for switch in reversed(chain):
+            condition = _condition(nodes, switch)
             if condition and condition not in seen:
                 seen.add(condition)
                 yield condition
@@ -136,7 +136,7 @@ def _common_side(nodes: Nodes, condition: str, trained: Collection[str]) -> bool
 
 def _left_out(nodes: Nodes, branch: set[str]) -> str:
     """Why a change on one side may never run: the condition's output does not wait for it. Empty if all is well."""
-    changes = {each for each in branch if _STEPS.fullmatch(nodes.op(each)) and not nodes.is_no_step(each)}
+    changes = {node for node in branch if _STEPS.fullmatch(nodes.op(node)) and not nodes.is_no_step(node)}
     ends = (n for n, inputs in nodes.inputs.items() if nodes.op(n) in _MERGES and not branch.isdisjoint(inputs))
     left = changes.difference(*map(nodes.waits_for, ends))
     return (
@@ -151,8 +151,8 @@ def _unused_nodes(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
     outputs = _empty_outputs(_switches(nodes), sides)
     readers: dict[str, list[str]] = {}
     for name, node in nodes.by_name.items():
-        for each in node.input:
-            readers.setdefault(_output(str(each)), []).append(name)
+        for input_name in node.input:
+            readers.setdefault(_output(str(input_name)), []).append(name)
     outputs_of: dict[str, list[str]] = {}
     for output in readers:
         outputs_of.setdefault(node_of(output), []).append(output)
@@ -161,8 +161,8 @@ def _unused_nodes(nodes: Nodes, sides: Mapping[str, bool]) -> set[str]:
         name = todo.pop()
         if name in dead:
             continue
-        read = [_output(str(i)) for i in nodes.by_name[name].input if not str(i).startswith("^")]
-        alive = [each for each in read if each not in outputs and node_of(each) not in dead]
+        inputs = [_output(str(i)) for i in nodes.by_name[name].input if not str(i).startswith("^")]
+        alive = [input_name for input_name in inputs if input_name not in outputs and node_of(input_name) not in dead]
         if nodes.op(name) in _MERGES and alive:
             continue
         dead.add(name)
@@ -175,7 +175,7 @@ def _switches(nodes: Nodes) -> dict[str, str]:
 
 
 def _empty_outputs(switches: Mapping[str, str], sides: Mapping[str, bool]) -> set[str]:
-    return {f"{name}:{0 if sides[each] else 1}" for name, each in switches.items() if each in sides}
+    return {f"{name}:{0 if sides[condition] else 1}" for name, condition in switches.items() if condition in sides}
 
 
 def _output(name: str) -> str:
@@ -186,23 +186,23 @@ def _output(name: str) -> str:
 def _folded(nodes: Nodes, sides: Mapping[str, bool]) -> list[Any]:
     """Keep the nodes of one side of each condition, and remove the switches in front of them."""
     switches = {name: condition for name, condition in _switches(nodes).items() if condition in sides}
-    dead, empty, found = _unused_nodes(nodes, sides), _empty_outputs(switches, sides), []
+    dead, empty, protos = _unused_nodes(nodes, sides), _empty_outputs(switches, sides), []
     for name, node in nodes.by_name.items():
         if name in dead or name in switches:
             continue
         changed = type(node)()
         changed.CopyFrom(node)
         del changed.input[:]
-        given = [str(i) for i in node.input if nodes.op(name) not in _MERGES or _output(str(i)) not in empty]
-        inputs = [_without_switch(nodes, each, switches) for each in given]
-        left = (node_of(str(each)) for each in node.input)
+        input_names = [str(i) for i in node.input if nodes.op(name) not in _MERGES or _output(str(i)) not in empty]
+        inputs = [_without_switch(nodes, input_name, switches) for input_name in input_names]
+        left = (node_of(str(input_name)) for input_name in node.input)
         inputs.extend(f"^{condition}" for condition in dict.fromkeys(switches[n] for n in left if n in switches))
         if nodes.op(name) in _MERGES:
             inputs = [i for i in inputs if node_of(i) not in dead]
             changed.op = "Identity" if sum(not i.startswith("^") for i in inputs) == 1 else node.op
         changed.input.extend(inputs)
-        found.append(changed)
-    return found
+        protos.append(changed)
+    return protos
 
 
 def _without_switch(nodes: Nodes, name: str, switches: Collection[str]) -> str:
@@ -223,7 +223,7 @@ def _is_guard(nodes: Nodes, condition: str) -> bool | None:
     if op in _SAME and inputs:
         return _is_guard(nodes, inputs[0])
     if op in _EACH and inputs:
-        values = {_is_guard(nodes, each) for each in (inputs[:-1] if op == "ConcatV2" else inputs)}
+        values = {_is_guard(nodes, parent) for parent in (inputs[:-1] if op == "ConcatV2" else inputs)}
         return values.pop() if len(values) == 1 else None
     return None
 
@@ -231,17 +231,17 @@ def _is_guard(nodes: Nodes, condition: str) -> bool | None:
 def _is_of_gradients(nodes: Nodes, name: str) -> bool:
     clip = clipped(nodes, name)
     ancestors = list(nodes.ancestors(name if clip is None else clip.gradient, to_gradients=True))
-    gradients = [each for each in ancestors if nodes.is_gradient(each)]
-    rest = [each for each in ancestors if each not in gradients and each not in nodes.variables]
-    by = [nodes.inputs[each][-1] for each in rest if nodes.op(each) in _QUOTIENTS and nodes.inputs[each]]
+    gradients = [node for node in ancestors if nodes.is_gradient(node)]
+    rest = [node for node in ancestors if node not in gradients and node not in nodes.variables]
+    by = [nodes.inputs[node][-1] for node in rest if nodes.op(node) in _QUOTIENTS and nodes.inputs[node]]
     divided = any(map(nodes.has_gradients, by))
-    known = bool(gradients) and not divided and all(nodes.op(each) in _OF_GRADIENTS.split() for each in rest)
-    return known or name in nodes.losses()
+    is_finite = bool(gradients) and not divided and all(nodes.op(node) in _OF_GRADIENTS.split() for node in rest)
+    return is_finite or name in nodes.losses()
 
 
 def _counts(nodes: Nodes, condition: str) -> bool:
     ancestors = set(nodes.ancestors(condition))
     variables = ancestors & nodes.variables
-    types = [nodes.attribute(each, "dtype") for each in variables]
-    whole = all(each is not None and each.type in (INT32, INT64, BOOL) for each in types)
-    return whole and all(nodes.op(each) in _COUNTING.split() for each in ancestors - variables)
+    types = [nodes.attribute(variable, "dtype") for variable in variables]
+    whole = all(dtype is not None and dtype.type in (INT32, INT64, BOOL) for dtype in types)
+    return whole and all(nodes.op(node) in _COUNTING.split() for node in ancestors - variables)

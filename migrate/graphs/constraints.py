@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from migrate.graphs.nodes import Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, Anything, Cast, Either, Found, Pattern, match
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Captures, Cast, Either, Pattern, match
 
 
 def patterns(moved: Pattern) -> tuple[Pattern, ...]:
@@ -28,5 +28,5 @@ def patterns(moved: Pattern) -> tuple[Pattern, ...]:
 
 def moved_before(nodes: Nodes, value: str) -> str:
     """Return the updated value that a constraint is applied to, empty if there is no constraint."""
-    found = Found()
-    return found.nodes["moved"] if match(nodes, value, Either(*patterns(Anything("moved"))), found) else ""
+    captures = Captures()
+    return captures.nodes["moved"] if match(nodes, value, Either(*patterns(Anything("moved"))), captures) else ""

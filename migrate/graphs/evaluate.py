@@ -94,19 +94,19 @@ def _scattered(op: str) -> Callable[..., Any] | None:
 
 def assignments(nodes: Nodes, names: Iterable[str]) -> dict[str, list[Write]]:
     """Group the assignments among these ops by variable, whether they set all of it or rows."""
-    found: dict[str, list[Write]] = {}
+    writes: dict[str, list[Write]] = {}
     for name in names:
         op, inputs = nodes.op(name), nodes.inputs[name]
         if (op in _ASSIGNED or _scattered(op)) and len(inputs) > 1 and not nodes.is_no_step(name):
             target = changed(nodes, name)
-            found.setdefault(target, []).append(Write(name, target, inputs[-1]))
-    return found
+            writes.setdefault(target, []).append(Write(name, target, inputs[-1]))
+    return writes
 
 
 def changed(nodes: Nodes, op: str) -> str:
     """The variable that an op changes. In TF 1.0 an op may follow an `Assign` instead of the variable."""
-    found = nodes.target(nodes.inputs[op][0])
-    return nodes.target(nodes.inputs[found][0]) if nodes.op(found) == "Assign" else found
+    target = nodes.target(nodes.inputs[op][0])
+    return nodes.target(nodes.inputs[target][0]) if nodes.op(target) == "Assign" else target
 
 
 def rows_of(nodes: Nodes, traced: Iterable[str]) -> set[str]:
@@ -131,13 +131,13 @@ def can_evaluate(nodes: Nodes, name: str) -> bool:
         return True
     if op in _FLOATS_ONLY and _type(nodes, name, "T") in (INT32, INT64):
         return False
-    known = op in _UNARY or op in _BINARY or op in _THREE or op in _ASSIGNED or op in ("AddN", *_PASSED_ON)
-    return known or _scattered(op) is not None
+    is_elementwise = op in _UNARY or op in _BINARY or op in _THREE or op in _ASSIGNED or op in ("AddN", *_PASSED_ON)
+    return is_elementwise or _scattered(op) is not None
 
 
 def _type(nodes: Nodes, name: str, key: str) -> int:
-    found = nodes.attribute(name, key)
-    return 0 if found is None else int(found.type)
+    attribute = nodes.attribute(name, key)
+    return 0 if attribute is None else int(attribute.type)
 
 
 def _is_exact_cast(nodes: Nodes, name: str) -> bool:
@@ -149,26 +149,26 @@ def _is_exact_cast(nodes: Nodes, name: str) -> bool:
 def _inputs(nodes: Nodes, name: str, writes: Writes) -> list[str]:
     """The outputs that a node reads, `NODE` or `NODE:1`; instead of a variable, the assignment that changed it
     before."""
-    read = [str(each) for each in nodes.by_name[name].input if not each.startswith("^")]
-    if len(read) > _INPUTS:
+    input_names = [str(input_name) for input_name in nodes.by_name[name].input if not input_name.startswith("^")]
+    if len(input_names) > _INPUTS:
         raise UnknownError(name)
-    outputs = [_passed_on(nodes, each) for each in read]
+    outputs = [_passed_on(nodes, input_name) for input_name in input_names]
     op = nodes.op(name)
     if (op in _ASSIGNED or _scattered(op)) and outputs:
         outputs[0] = nodes.target(outputs[0])
-    found = [_as_read(nodes, name, each, writes) for each in outputs]
+    inputs = [_as_read(nodes, name, output, writes) for output in outputs]
     if _scattered(op):
-        return [found[0], *found[2:]]
-    return found[:1] if op in _GATHERS else found[1:] if op == "Fill" else found
+        return [inputs[0], *inputs[2:]]
+    return inputs[:1] if op in _GATHERS else inputs[1:] if op == "Fill" else inputs
 
 
 def _as_read(nodes: Nodes, reader: str, output: str, writes: Writes) -> str:
     """Resolve a read variable to its latest assignment. Readers with one input and no control edge wait for nothing."""
-    given = [each.op for each in writes.get(output, ()) if each.op != reader]
-    if not given or len(nodes.by_name[reader].input) < 2:
+    ops = [write.op for write in writes.get(output, ()) if write.op != reader]
+    if not ops or len(nodes.by_name[reader].input) < 2:
         return output
     before = nodes.waits_for(reader)
-    return last(nodes, [op for op in given if op in before]) or output
+    return last(nodes, [op for op in ops if op in before]) or output
 
 
 def last(nodes: Nodes, assignments: Sequence[str]) -> str:
@@ -181,9 +181,9 @@ def last(nodes: Nodes, assignments: Sequence[str]) -> str:
         return next(iter(assignments), "")
     if len(assignments) > _INPUTS:
         raise UnknownError(assignments[0])
-    for each in assignments:
-        if nodes.waits_for(each).issuperset(set(assignments) - {each}):
-            return each
+    for assignment in assignments:
+        if nodes.waits_for(assignment).issuperset(set(assignments) - {assignment}):
+            return assignment
     raise UnknownError(assignments[0])
 
 
@@ -192,10 +192,10 @@ def _passed_on(nodes: Nodes, output: str) -> str:
     name, _, place = output.partition(":")
     for _ in range(len(nodes.by_name)):
         number = int(place.rpartition(":")[2] or 0)
-        given = [str(i) for i in nodes.by_name[name].input] if nodes.op(name) == "IdentityN" else []
-        if number >= len(given):
+        inputs = [str(i) for i in nodes.by_name[name].input] if nodes.op(name) == "IdentityN" else []
+        if number >= len(inputs):
             break
-        name, _, place = given[number].removeprefix("^").partition(":")
+        name, _, place = inputs[number].removeprefix("^").partition(":")
     number = int(place.rpartition(":")[2] or 0)
     return f"{name}:{number}" if number else name
 
@@ -221,59 +221,59 @@ def trace(nodes: Nodes, outputs: Sequence[str], stop: Callable[[str], bool], wri
     Raises:
       UnknownError: more than `MOST`, a cycle, or assignments in no certain order.
     """
-    found: dict[str, list[str]] = {}
+    inputs: dict[str, list[str]] = {}
     opened: dict[str, list[str]] = {}
     todo = list(outputs)
     while todo:
-        each = todo[-1]
-        if each in found:
+        output = todo[-1]
+        if output in inputs:
             todo.pop()
             continue
-        if each in opened:
-            found[todo.pop()] = opened[each]
+        if output in opened:
+            inputs[todo.pop()] = opened[output]
             continue
         if len(opened) >= MOST:
-            raise UnknownError(each)
-        starts = stop(each) or node_of(each) != each or not can_evaluate(nodes, each)
-        opened[each] = [] if starts else _inputs(nodes, each, writes)
-        missing = [i for i in opened[each] if i not in found]
+            raise UnknownError(output)
+        starts = stop(output) or node_of(output) != output or not can_evaluate(nodes, output)
+        opened[output] = [] if starts else _inputs(nodes, output, writes)
+        missing = [i for i in opened[output] if i not in inputs]
         if any(i in opened for i in missing):
-            raise UnknownError(each)
+            raise UnknownError(output)
         todo += missing
-    return found
+    return inputs
 
 
 def evaluate(
-    nodes: Nodes, traced: Mapping[str, Sequence[str]], given: Mapping[str, np.ndarray]
+    nodes: Nodes, traced: Mapping[str, Sequence[str]], start_values: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Compute the values of outputs in float64, without those that are unknown.
 
     Args:
-      traced: the result of `trace`. given: values where the evaluation starts, except constants.
+      traced: the result of `trace`. start_values: values where the evaluation starts, except constants.
     """
-    found: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     for output, inputs in traced.items():
-        value = given.get(output)
+        value = start_values.get(output)
         if value is None and not inputs and nodes.op(output) == "Const":
             value = number_of(nodes, output)
-        if value is None and inputs and all(each in found for each in inputs):
+        if value is None and inputs and all(input_name in values for input_name in inputs):
             with np.errstate(all="ignore"):
-                value = _computed(nodes.op(output), [found[each] for each in inputs])
+                value = _computed(nodes.op(output), [values[input_name] for input_name in inputs])
         if value is not None:
-            found[output] = value
-    return found
+            values[output] = value
+    return values
 
 
 def _computed(op: str, values: Sequence[np.ndarray]) -> np.ndarray | None:
     if op == "AddN":
-        return np.asarray(sum(np.asarray(each, float) for each in values))
+        return np.asarray(sum(np.asarray(value, float) for value in values))
     if op in ("Cast", "Fill", *_GATHERS, *_PASSED_ON):
         return values[0] if len(values) == 1 else None
     op = op.removeprefix("Resource")
     tables = {1: (_UNARY,), 2: (_BINARY, _ASSIGNED, _SCATTERED), 3: (_THREE,)}.get(len(values), ())
     function = next((table[op] for table in tables if op in table), None)
     chosen_by = {1: "LogicalNot", 2: "LogicalAnd LogicalOr", 3: "Select SelectV2"}.get(len(values), "").split()
-    if op in chosen_by and any(each.dtype != bool for each in values[: 1 if len(values) == 3 else None]):
+    if op in chosen_by and any(value.dtype != bool for value in values[: 1 if len(values) == 3 else None]):
         return None
-    numbers = [each if each.dtype == bool else np.asarray(each, float) for each in values]
+    numbers = [value if value.dtype == bool else np.asarray(value, float) for value in values]
     return None if function is None else np.asarray(function(*numbers))

@@ -73,27 +73,31 @@ def probe_of(update: Update, cut: tuple[str, ...]) -> Probe | None:
     arrays[update.variable] = _spread(rng, (-12, 6), zeros=0.5)
     gradient = _spread(rng, (-12, 13))
     numbers: dict[str, np.ndarray] = {}
-    for each, inputs in update.traced.items():
-        if not inputs and each not in update.leaves and each not in arrays and update.nodes.op(each) != "Const":
-            numbers[each] = _COUNTS if each in update.counters else rng.uniform(0.15, 0.9, (_SEEDS, 1))
+    for output, inputs in update.traced.items():
+        if not inputs and output not in update.leaves and output not in arrays and update.nodes.op(output) != "Const":
+            numbers[output] = _COUNTS if output in update.counters else rng.uniform(0.15, 0.9, (_SEEDS, 1))
     factors, later = _changing(update, numbers)
-    powers = {name: each**_EXPONENTS for name, each in factors.items()}
+    powers = {name: factor**_EXPONENTS for name, factor in factors.items()}
     values = evaluate(update.nodes, update.traced, {**arrays, **numbers, **powers, **dict.fromkeys(cut, gradient)})
     if any(end not in values for end in update.ends.values()):
         return None
     new = {name: np.broadcast_to(values[end], gradient.shape) for name, end in update.ends.items()}
     scalars = _scalars(update, values)
-    steps = [((each, more), _COUNTS + more) for each in update.counters for more in (1.0, 0.0)]
-    steps += [(("", more), _EXPONENTS + more) for more in (0.0, 1.0) if powers]
+    steps = [((counter, offset), _COUNTS + offset) for counter in update.counters for offset in (1.0, 0.0)]
+    steps += [(("", offset), _EXPONENTS + offset) for offset in (0.0, 1.0) if powers]
     sizes = {name: len(_cone(update.traced, name)) for scalar, _ in scalars if (name := scalar.output)}
-    changed = {s.output: later[each] for s, _ in scalars if (each := update.nodes.source(s.output)) in later}
+    changed = {s.output: later[source] for s, _ in scalars if (source := update.nodes.source(s.output)) in later}
     return Probe(arrays, gradient, new, scalars, steps, changed, factors, sizes)
 
 
 def _changing(update: Update, numbers: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Numbers in variables: the factors of those that each step multiplies, and the new values of all that change."""
     traced, factors = {}, {}
-    for name in [each for each in numbers if each in update.nodes.variables and len(update.writes.get(each, ())) == 1]:
+    for name in [
+        variable
+        for variable in numbers
+        if variable in update.nodes.variables and len(update.writes.get(variable, ())) == 1
+    ]:
         end = update.writes[name][0].op
         traced[name] = end, trace(update.nodes, [end], update.is_gradient, update.writes)
         one, two = (
@@ -102,9 +106,11 @@ def _changing(update: Update, numbers: Mapping[str, np.ndarray]) -> tuple[dict[s
         )
         if np.allclose(one, two, rtol=1e-9) and np.all((one > 0) & (one < 1)):
             factors[name] = np.broadcast_to(one, (_SEEDS, 1))
-    powers = {name: each**_EXPONENTS for name, each in factors.items()}
-    later = {name: evaluate(update.nodes, each, {**numbers, **powers}).get(end) for name, (end, each) in traced.items()}
-    return factors, {name: np.broadcast_to(each, (_SEEDS, 1)) for name, each in later.items() if each is not None}
+    powers = {name: factor**_EXPONENTS for name, factor in factors.items()}
+    later = {
+        name: evaluate(update.nodes, outputs, {**numbers, **powers}).get(end) for name, (end, outputs) in traced.items()
+    }
+    return factors, {name: np.broadcast_to(value, (_SEEDS, 1)) for name, value in later.items() if value is not None}
 
 
 def _spread(rng: np.random.Generator, decades: tuple[int, int], zeros: float = 0.2) -> np.ndarray:
@@ -115,42 +121,42 @@ def _spread(rng: np.random.Generator, decades: tuple[int, int], zeros: float = 0
 
 def _scalars(update: Update, values: Mapping[str, np.ndarray]) -> list[tuple[Scalar, np.ndarray]]:
     """The numbers of the graph, the most direct inputs of the update first; then 1 minus each, 0 and 1."""
-    found: list[tuple[Scalar, np.ndarray]] = []
+    scalars: list[tuple[Scalar, np.ndarray]] = []
     for output in reversed(update.traced):
         if output in update.others or output in update.own or output not in values or values[output].dtype == bool:
             continue
         value = np.broadcast_to(values[output], (_SEEDS, 1))
-        if np.all(np.isfinite(value)) and not any(np.array_equal(value, other) for _, other in found):
-            starts = (update.nodes.op(each) for each in _cone(update.traced, output) if not update.traced[each])
+        if np.all(np.isfinite(value)) and not any(np.array_equal(value, other) for _, other in scalars):
+            starts = (update.nodes.op(start) for start in _cone(update.traced, output) if not update.traced[start])
             number = float(value[0, 0]) if set(starts) == {"Const"} else None
-            found.append((Scalar(output, number), value))
-    if len(found) > _MOST_SCALARS:
+            scalars.append((Scalar(output, number), value))
+    if len(scalars) > _MOST_SCALARS:
         raise UnknownError(update.variable)
-    more = [(Scalar(s.output, None if s.number is None else 1 - s.number, True), 1 - v) for s, v in found]
-    more += [(Scalar(s.output, -s.number, True), -v) for s, v in found if s.number is not None and s.number < 0]
-    more += [(Scalar("", number), np.full((_SEEDS, 1), number)) for number in (0.0, 1.0)]
-    for scalar, value in more:
-        if not any(np.allclose(value, other, rtol=1e-9, atol=0) for _, other in found):
-            found.append((scalar, value))
-    return found
+    candidates = [(Scalar(s.output, None if s.number is None else 1 - s.number, True), 1 - v) for s, v in scalars]
+    candidates += [(Scalar(s.output, -s.number, True), -v) for s, v in scalars if s.number is not None and s.number < 0]
+    candidates += [(Scalar("", number), np.full((_SEEDS, 1), number)) for number in (0.0, 1.0)]
+    for scalar, value in candidates:
+        if not any(np.allclose(value, other, rtol=1e-9, atol=0) for _, other in scalars):
+            scalars.append((scalar, value))
+    return scalars
 
 
 def _cone(traced: Mapping[str, Sequence[str]], output: str) -> set[str]:
     seen, todo = set[str](), [output]
     while todo:
-        if (each := todo.pop()) not in seen:
-            seen.add(each)
-            todo += traced[each]
+        if (name := todo.pop()) not in seen:
+            seen.add(name)
+            todo += traced[name]
     return seen
 
 
 @cache
 def variants(slots: int) -> tuple[Rule, ...]:
     """All rules with this many slots of the variable's shape, for each set of structural choices."""
-    found: dict[Rule, None] = {}
+    candidates: dict[Rule, None] = {}
     for kind in rules.every():
-        choices = {name: each for name, each in arguments(kind).items() if isinstance(each, Choice)}
-        options = {name: _options(name, each) for name, each in choices.items()}
+        choices = {name: argument for name, argument in arguments(kind).items() if isinstance(argument, Choice)}
+        options = {name: _options(name, choice) for name, choice in choices.items()}
         for values in product(*options.values()):
             for number in (0.5, 0.0):
                 hyper = dict.fromkeys((RATE, *hyperparameters(kind)), number)
@@ -161,8 +167,8 @@ def variants(slots: int) -> tuple[Rule, ...]:
                 except DtoptError:
                     continue
                 if rule.elementwise and len(rule.slots) == slots and {s.like for s in rule.slots} <= {VARIABLE}:
-                    found[rule] = None
-    return tuple(found)
+                    candidates[rule] = None
+    return tuple(candidates)
 
 
 def _options(name: str, choice: Choice) -> tuple[Any, ...]:
@@ -185,9 +191,9 @@ class Fit:
 
     def __init__(self, rule: Rule, slots: Mapping[str, str], variable: str, probe: Probe) -> None:
         self._rule, self._probe = rule, probe
-        self._old = {name: probe.arrays[each] for name, each in slots.items()}
+        self._old = {name: probe.arrays[slot] for name, slot in slots.items()}
         self._start = probe.arrays[variable]
-        self._want = {name: probe.new[each] for name, each in slots.items()}
+        self._want = {name: probe.new[slot] for name, slot in slots.items()}
         self._want[CHANGE] = probe.new[variable] - self._start
         self._margin = {name: 1e-14 * np.abs(old) for name, old in (*self._old.items(), (CHANGE, self._start))}
         self._valid = self._possible()
@@ -199,7 +205,7 @@ class Fit:
         """Select the points with values that slots can have: a mean of squares is at least the square of the mean, and
         graphs compute roots of the difference."""
         possible = np.ones(self._start.shape, bool)
-        undefined = np.any([np.isnan(each) for each in self._want.values()], axis=0)
+        undefined = np.any([np.isnan(values) for values in self._want.values()], axis=0)
         for square in [slot for slot in self._rule.slots if slot.nonnegative]:
             possible &= self._old[square.name] >= 0
             for mean in self._old.keys() - {square.name}:
@@ -208,9 +214,9 @@ class Fit:
 
     def solved(self) -> tuple[dict[str, Scalar], tuple[str, float] | None, str] | None:
         for step, number in self._steps() if self._valid.sum() >= _POINTS // 2 else ():
-            found = self._solve({}, list(self._names), number)
-            if found is not None:
-                hyper, decays = found
+            solution = self._solve({}, list(self._names), number)
+            if solution is not None:
+                hyper, decays = solution
                 return hyper, step, decays
             if not self._fits_slots:
                 return None
@@ -218,10 +224,14 @@ class Fit:
 
     def _steps(self) -> Iterator[tuple[tuple[str, float] | None, np.ndarray]]:
         base = {name: np.full((_SEEDS, 1), 0.37) for name in self._names}
-        few, many = (self._outputs(base, np.full((_SEEDS, 1), count)) for count in (2.0, 5.0))
-        if few is None or many is None or any(np.any(self._moves_alone(name, each)) for name, each in few.items()):
+        early, late = (self._outputs(base, np.full((_SEEDS, 1), count)) for count in (2.0, 5.0))
+        if (
+            early is None
+            or late is None
+            or any(np.any(self._moves_alone(name, result)) for name, result in early.items())
+        ):
             return
-        if all(np.array_equal(few[name], many[name], equal_nan=True) for name in few):
+        if all(np.array_equal(early[name], late[name], equal_nan=True) for name in early):
             yield None, np.ones((_SEEDS, 1))
         else:
             yield from self._probe.steps
@@ -248,44 +258,44 @@ class Fit:
         return np.where(np.isfinite(want), near, (result == want) | (np.isnan(result) & np.isnan(want)))
 
     def _solve(
-        self, known: dict[str, int], unknown: list[str], step: np.ndarray
+        self, places: dict[str, int], unknown: list[str], step: np.ndarray
     ) -> tuple[dict[str, Scalar], str] | None:
         """Fit one hyperparameter after another, at the points that depend on it alone or on few others."""
-        base = self._hyper(known, unknown)
+        base = self._hyper(places, unknown)
         outputs = self._outputs(base, step)
         if outputs is None:
             return None
         depends = {name: self._dependence(outputs, base, name, step) for name in unknown}
-        unknown = [name for name in unknown if any(each.any() for each in depends[name].values())]
+        unknown = [name for name in unknown if any(points.any() for points in depends[name].values())]
         if not unknown:
-            return self._checked(known, outputs, step)
+            return self._checked(places, outputs, step)
         names, place, points = self._least(depends, unknown)
         self._fits_slots |= place == CHANGE
         for combination in self._fitting(base, names, place, points, step)[:3]:
             rest = [name for name in unknown if name not in names]
-            found = self._solve({**known, **dict(zip(names, combination, strict=True))}, rest, step)
-            if found is not None:
-                return found
+            solution = self._solve({**places, **dict(zip(names, combination, strict=True))}, rest, step)
+            if solution is not None:
+                return solution
         return None
 
-    def _hyper(self, known: Mapping[str, int], unknown: Sequence[str]) -> dict[str, np.ndarray]:
+    def _hyper(self, places: Mapping[str, int], unknown: Sequence[str]) -> dict[str, np.ndarray]:
         base = {name: np.full((_SEEDS, 1), 0.37) for name in self._names}
-        return base | {name: self._probe.scalars[place][1] for name, place in known.items()}
+        return base | {name: self._probe.scalars[place][1] for name, place in places.items()}
 
     def _dependence(
         self, outputs: Mapping[str, np.ndarray], base: Mapping[str, np.ndarray], name: str, step: np.ndarray
     ) -> dict[str, np.ndarray]:
         """The points of each output that depend on a hyperparameter; for the change, only those without weight
         decay."""
-        found = {key: np.zeros(self._valid.shape, bool) for key in outputs}
+        points = {key: np.zeros(self._valid.shape, bool) for key in outputs}
         for value in (0.61, 1e-3):
             other = self._outputs({**base, name: np.full((_SEEDS, 1), value)}, step)
-            for key in found if other is not None else ():
+            for key in points if other is not None else ():
                 with np.errstate(all="ignore"):
                     near = np.abs(other[key] - outputs[key]) <= 1e-12 * np.abs(outputs[key])  # type: ignore[index]
-                found[key] |= ~near & np.isfinite(other[key]) & self._valid  # type: ignore[index]
-        found[CHANGE] &= self._start == 0
-        return found
+                points[key] |= ~near & np.isfinite(other[key]) & self._valid  # type: ignore[index]
+        points[CHANGE] &= self._start == 0
+        return points
 
     def _least(
         self, depends: Mapping[str, Mapping[str, np.ndarray]], unknown: Sequence[str]
@@ -312,21 +322,21 @@ class Fit:
         if len(scalars) ** len(scanned) > _MOST_COMBINATIONS:
             return []
         values = np.stack([value for _, value in scalars])
-        found: list[tuple[int, ...]] = []
+        fits: list[tuple[int, ...]] = []
         every = product(range(len(scalars)), repeat=len(scanned))
         while combinations := list(islice(every, _AT_ONCE)):
             hyper = dict(base) | ({RATE: np.ones((_SEEDS, 1))} if is_linear else {})
-            hyper |= {name: values[[each[i] for each in combinations]] for i, name in enumerate(scanned)}
+            hyper |= {name: values[[combination[i] for combination in combinations]] for i, name in enumerate(scanned)}
             outputs = self._outputs(hyper, step)
             if outputs is None:
                 return []
             results = np.broadcast_to(outputs[key], (len(combinations), *points.shape))
             if is_linear:
-                found += self._with_rate(combinations, results, names, key, points)
+                fits += self._with_rate(combinations, results, names, key, points)
             else:
                 good = np.all(self._close(key, results) | ~points, axis=(1, 2))
-                found += [combinations[i] for i in np.flatnonzero(good)]
-        return found
+                fits += [combinations[i] for i in np.flatnonzero(good)]
+        return fits
 
     def _is_linear(self, base: Mapping[str, np.ndarray], key: str, step: np.ndarray) -> bool:
         one, two = (self._outputs({**base, RATE: np.full((_SEEDS, 1), rate)}, step) for rate in (1.0, 2.0))
@@ -340,7 +350,7 @@ class Fit:
         key: str,
         points: np.ndarray,
     ) -> list[tuple[int, ...]]:
-        found = []
+        fits = []
         place = names.index(RATE)
         with np.errstate(all="ignore"):
             factors = self._want[key] / results
@@ -353,22 +363,22 @@ class Fit:
                 if np.all(np.abs(value[:, 0] - most[i]) <= 4 * _NEAR * np.abs(most[i])):
                     whole = list(combinations[i])
                     whole.insert(place, j)
-                    found.append(tuple(whole))
-        return found
+                    fits.append(tuple(whole))
+        return fits
 
     def _checked(
-        self, known: Mapping[str, int], outputs: Mapping[str, np.ndarray], step: np.ndarray
+        self, places: Mapping[str, int], outputs: Mapping[str, np.ndarray], step: np.ndarray
     ) -> tuple[dict[str, Scalar], str] | None:
         """The hyperparameters, if all outputs are right at all points; weights may decay first."""
-        if not self._keeps_scalars(known, step):
+        if not self._keeps_scalars(places, step):
             return None
-        hyper = {name: self._probe.scalars[known[name]][0] for name in self._names if name in known}
+        hyper = {name: self._probe.scalars[places[name]][0] for name in self._names if name in places}
         good = {name: np.all(self._close(name, outputs[name]) | ~self._valid) for name in self._want}
         if all(good.values()):
             return hyper, ""
         if not all(good[name] for name in self._old):
             return None
-        rate = self._probe.scalars[known[RATE]][1] if RATE in known else None
+        rate = self._probe.scalars[places[RATE]][1] if RATE in places else None
         for scalar, value in self._probe.scalars:
             for decays, amount in (("rate", None if rate is None else rate * value), ("step", value)):
                 if (
@@ -379,13 +389,13 @@ class Fit:
                     return {**hyper, DECAY: scalar}, decays
         return None
 
-    def _keeps_scalars(self, known: Mapping[str, int], step: np.ndarray) -> bool:
+    def _keeps_scalars(self, places: Mapping[str, int], step: np.ndarray) -> bool:
         if not self._rule.scalars:
             return True
-        hyper = self._hyper(known, ())
+        hyper = self._hyper(places, ())
         c = self._rule.coefficients(np, {**hyper, "base_learning_rate": hyper[RATE]}, step)
         for name in self._rule.scalars:
-            later = self._probe.later.get(self._probe.scalars[known[name]][0].output) if name in known else None
+            later = self._probe.later.get(self._probe.scalars[places[name]][0].output) if name in places else None
             if later is None or not np.allclose(c[name], later, rtol=_NEAR, atol=0):
                 return False
         return True

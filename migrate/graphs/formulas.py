@@ -14,7 +14,7 @@ import numpy as np
 
 from migrate.graphs.evaluate import FUNCTIONS
 from migrate.graphs.nodes import BOOL, DOUBLE, FLOAT, INT32, INT64, VARIABLES, Nodes
-from migrate.graphs.patterns import STEP, Found, match
+from migrate.graphs.patterns import STEP, Captures, match
 
 MOST = 2_000
 """Most operations of one rate."""
@@ -73,14 +73,14 @@ def read(nodes: Nodes, name: str) -> list[list[Any]] | float | None:
 
 def _folded(operations: list[list[Any]]) -> float | None:
     values: list[Any] = []
-    for op, *taken in operations:
-        if op == "Const" and not isinstance(taken[1], list):
-            values.append(np.dtype(taken[0]).type(taken[1]))
+    for op, *operands in operations:
+        if op == "Const" and not isinstance(operands[1], list):
+            values.append(np.dtype(operands[0]).type(operands[1]))
         elif op == "Cast":
-            values.append(np.dtype(taken[1]).type(values[taken[0]]))
+            values.append(np.dtype(operands[1]).type(values[operands[0]]))
         elif op in _FOLDED:
             with np.errstate(all="ignore"):
-                values.append(_FOLDED[op](*(values[each] for each in taken)))
+                values.append(_FOLDED[op](*(values[place] for place in operands)))
         else:
             return None
     return float(values[-1]) if math.isfinite(values[-1]) else None
@@ -108,15 +108,15 @@ class _Formula:
         op = nodes.op(node)
         if output and (op, output) not in (("Switch", "1"), ("RefSwitch", "1")):
             raise _NoFormulaError
-        waits = frozenset(side for each in nodes.sides(node) for side in self.value(each).sides)
+        waits = frozenset(side for switch in nodes.sides(node) for side in self.value(switch).sides)
         if op == "Const" or op in VARIABLES:
-            found = self._number(node)
-            return found._replace(sides=waits)
-        names = [str(each) for each in nodes.by_name[node].input if not each.startswith("^")]
-        inputs = [self.value(each) for each in (names[:1] if op == "Print" else names)]
+            number = self._number(node)
+            return number._replace(sides=waits)
+        names = [str(input_name) for input_name in nodes.by_name[node].input if not input_name.startswith("^")]
+        inputs = [self.value(input_name) for input_name in (names[:1] if op == "Print" else names)]
         if op == "Merge":
             return self._merged(*inputs) if len(inputs) == 2 else _fail()
-        sides = waits.union(*(each.sides for each in inputs))
+        sides = waits.union(*(value.sides for value in inputs))
         if op in ("Switch", "RefSwitch"):
             data, condition = inputs
             self._need(condition.dtype == "bool" and condition.shape == ())
@@ -124,7 +124,7 @@ class _Formula:
         if op in _HANDED_ON:
             self._need(len(inputs) == 1)
             return inputs[0]._replace(sides=sides)
-        return self._made(node, op, inputs)._replace(sides=sides)
+        return self._value_of_op(node, op, inputs)._replace(sides=sides)
 
     def _number(self, node: str) -> _Value:
         nodes, content = self._nodes, self._nodes.content(node)
@@ -139,7 +139,7 @@ class _Formula:
             number = nodes.values[node]
             self._need(math.isfinite(number))
             return self._add(["Const", dtype, number if dtype in _FLOATS else int(number)], dtype)
-        self._need(match(nodes, node, STEP, Found()))
+        self._need(match(nodes, node, STEP, Captures()))
         self.has_step = True
         return self._add(["Step", dtype], dtype)
 
@@ -148,19 +148,19 @@ class _Formula:
         (mine,), (other,) = a.sides - b.sides, b.sides - a.sides
         self._need(mine[0] == other[0] and (a.dtype, a.shape) == (b.dtype, b.shape))
         yes, no = (a, b) if mine[1] else (b, a)
-        found = self._add(["SelectV2", mine[0], yes.place, no.place], a.dtype, a.shape)
-        return found._replace(sides=a.sides & b.sides)
+        choice = self._add(["SelectV2", mine[0], yes.place, no.place], a.dtype, a.shape)
+        return choice._replace(sides=a.sides & b.sides)
 
-    def _made(self, node: str, op: str, inputs: Sequence[_Value]) -> _Value:
-        op, places = _CALLED.get(op, op), [each.place for each in inputs]
-        dtypes = {each.dtype for each in inputs}
-        shape = max((each.shape for each in inputs), key=len)
+    def _value_of_op(self, node: str, op: str, inputs: Sequence[_Value]) -> _Value:
+        op, places = _CALLED.get(op, op), [value.place for value in inputs]
+        dtypes = {value.dtype for value in inputs}
+        shape = max((value.shape for value in inputs), key=len)
         if op == "Cast":
             dtype = _DTYPES[self._nodes.attribute(node, "DstT").type]
             self._need(len(inputs) == 1 and not self._nodes.flag(node, "Truncate"))
             return self._add([op, *places, dtype], dtype, shape)
         if op in TAKEN:
-            alike = {each.shape for each in inputs} <= {(), shape}
+            alike = {value.shape for value in inputs} <= {(), shape}
             self._need(len(dtypes) == 1 and dtypes <= set(TAKEN[op]) and alike and len(inputs) == 2 - (op in _ONE))
             by = self._operations[places[-1]]
             self._need(op not in ("FloorDiv", "FloorMod") or (by[0] == "Const" and by[2] not in (0, 0.0)))
@@ -171,10 +171,10 @@ class _Formula:
             self._need(condition.shape in ((), yes.shape))
             return self._add([op, *places], yes.dtype, yes.shape)
         if op in ("Max", "Min", "Sum"):
-            taken, axis = inputs
-            self._need(not self._nodes.flag(node, "keep_dims") and len(taken.shape) == 1)
+            numbers, axis = inputs
+            self._need(not self._nodes.flag(node, "keep_dims") and len(numbers.shape) == 1)
             self._need(self._operations[axis.place] in (["Const", "int32", [0]], ["Const", "int32", 0]))
-            return self._add([op, *places], taken.dtype)
+            return self._add([op, *places], numbers.dtype)
         if op == "OneHot":
             index, depth, *values = inputs
             self._need((index.shape, depth.dtype, len({v.dtype for v in values})) == ((), "int32", 1))

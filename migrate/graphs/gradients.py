@@ -17,7 +17,7 @@ from functools import cached_property
 
 from migrate.graphs.clipping import Clip, clipped, may_limit, normed
 from migrate.graphs.nodes import FIRST, GIVEN, ROWS_ADDED, SCATTERS, SETS, Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, match
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Captures, match
 from migrate.state import CHANGED
 
 _SUMS = ("AddN", "AccumulateNV2", *ADD.split())
@@ -70,24 +70,24 @@ class _Path:
         """Return a node on the path that does not give the gradient of a loss, None if all do."""
         name = self.nodes.source(name)
         try:
-            found = self._sum(name)
+            total = self._sum(name)
         except _StrangeError as error:
             return str(error)
-        return None if found is None or self._is_of_loss(found) else name
+        return None if total is None or self._is_of_loss(total) else name
 
-    def _is_of_loss(self, found: _Sum) -> bool:
+    def _is_of_loss(self, total: _Sum) -> bool:
         """Whether this is the sum or mean of gradients, each counted once, with or without a loss scale."""
-        count = len(found.gradients)
-        if len(set(found.gradients)) < count:
+        count = len(total.gradients)
+        if len(set(total.gradients)) < count:
             return False
-        if not found.scale and self._is_part(found.share, count, found.many):
+        if not total.scale and self._is_part(total.share, count, total.many):
             return True
-        scales = {_loss_scale(self.nodes, each) for each in found.gradients}
-        numbers = {self.nodes.constant(each) for each in scales}
+        scales = {_loss_scale(self.nodes, gradient) for gradient in total.gradients}
+        numbers = {self.nodes.constant(scale) for scale in scales}
         number = next(iter(numbers)) if len(numbers) == 1 else None
-        if found.scale:
-            return scales == {found.scale} and self._is_part(found.share, count, found.many)
-        return (number or 0) > 1 and self._is_part(found.share * (number or 0), count, found.many)
+        if total.scale:
+            return scales == {total.scale} and self._is_part(total.share, count, total.many)
+        return (number or 0) > 1 and self._is_part(total.share * (number or 0), count, total.many)
 
     @staticmethod
     def _is_part(share: float, count: int, many: bool) -> bool:
@@ -95,7 +95,7 @@ class _Path:
         parts = 1 / share if share else 0.0
         if many:
             return math.isnan(parts) or (parts > 0.5 and math.isclose(parts, round(parts), rel_tol=1e-6))
-        return any(math.isclose(parts, each, rel_tol=1e-6) for each in (1, count))
+        return any(math.isclose(parts, number, rel_tol=1e-6) for number in (1, count))
 
     def _sum(self, name: str) -> _Sum | None:
         """Express a node as a sum of gradients; None for zeros."""
@@ -105,19 +105,19 @@ class _Path:
             self.fed += [name] if op == "Placeholder" else []
             return _Sum(1.0, (name,))
         if nodes.is_gradient(name):
-            read = nodes.differentiated(name)
-            if read and self.owner not in read:
+            variables = nodes.differentiated(name)
+            if variables and self.owner not in variables:
                 raise _StrangeError(name)
             return _Sum(1.0, (name,))
         if name in self._open:
             raise _StrangeError(name)
         self._open.add(name)
         try:
-            return self._made(name, op, inputs)
+            return self._sum_of_op(name, op, inputs)
         finally:
             self._open.discard(name)
 
-    def _made(self, name: str, op: str, inputs: Sequence[str]) -> _Sum | None:
+    def _sum_of_op(self, name: str, op: str, inputs: Sequence[str]) -> _Sum | None:
         nodes = self.nodes
         if _is_zero(nodes, name):
             return None
@@ -132,10 +132,10 @@ class _Path:
         if op == ROWS_ADDED and len(inputs) > 1 and self._are_rows(inputs[1]):
             return self._together(name, inputs[:1])
         if op in _JOINS or _WORKERS.fullmatch(op):
-            found = self._together(name, [*inputs[:1], *(i for i in inputs[1:] if not _is_set_or_fed(nodes, i))])
-            if op == "Mean" and found is not None:
-                found = replace(found, share=found.share / len(found.gradients))
-            return replace(found, many=True) if found is not None and _WORKERS.fullmatch(op) else found
+            total = self._together(name, [*inputs[:1], *(i for i in inputs[1:] if not _is_set_or_fed(nodes, i))])
+            if op == "Mean" and total is not None:
+                total = replace(total, share=total.share / len(total.gradients))
+            return replace(total, many=True) if total is not None and _WORKERS.fullmatch(op) else total
         if op in _HANDED_ON:
             return self._together(name, inputs[:1])
         if op == "PlaceholderWithDefault":
@@ -159,20 +159,22 @@ class _Path:
     def _is_sum_of_workers(self, name: str) -> bool:
         attributes = {key: self.nodes.attribute(name, key) for key in _HOROVOD}
         numbers = {
-            key: each.i if key == "reduce_op" else each.f for key, each in attributes.items() if each is not None
+            key: attribute.i if key == "reduce_op" else attribute.f
+            for key, attribute in attributes.items()
+            if attribute is not None
         }
         return all(number in _HOROVOD[key] for key, number in numbers.items())
 
     def _together(self, name: str, names: Sequence[str]) -> _Sum | None:
         """Add nodes that each have the same share of their gradients."""
-        found = [each for each in map(self._sum, names) if each is not None]
-        if not found:
+        totals = [total for total in map(self._sum, names) if total is not None]
+        if not totals:
             return None
-        first = found[0]
-        same = all(math.isclose(each.share, first.share, rel_tol=1e-6) for each in found)
-        if not same or any((each.many, each.scale) != (first.many, first.scale) for each in found):
+        first = totals[0]
+        same = all(math.isclose(total.share, first.share, rel_tol=1e-6) for total in totals)
+        if not same or any((total.many, total.scale) != (first.many, first.scale) for total in totals):
             raise _StrangeError(name)
-        return replace(first, gradients=tuple(g for each in found for g in each.gradients))
+        return replace(first, gradients=tuple(g for total in totals for g in total.gradients))
 
     def _gathered(self, variable: str) -> _Sum:
         """A variable to which a loop adds gradients. It may be reset to zeros or to the first gradient."""
@@ -183,28 +185,28 @@ class _Path:
             if op.startswith("AssignSub"):
                 raise _StrangeError(write.op)
             added = nodes.inputs[source] if op in SETS and nodes.op(source) in _SUMS else []
-            rest = [each for each in added if nodes.source(each) != variable]
-            found = self._together(source, rest if len(rest) == len(added) - 1 else [write.value])
-            sums += [found] if found is not None else []
+            rest = [addend for addend in added if nodes.source(addend) != variable]
+            total = self._together(source, rest if len(rest) == len(added) - 1 else [write.value])
+            sums += [total] if total is not None else []
         if not sums or all(nodes.op(write.op) not in SETS for write in writes):
             raise _StrangeError(variable)
-        if any((each.share, each.scale) != (sums[0].share, sums[0].scale) for each in sums):
+        if any((total.share, total.scale) != (sums[0].share, sums[0].scale) for total in sums):
             raise _StrangeError(variable)
         self.gathered[variable] = [write.op for write in writes]
-        gradients = dict.fromkeys(g for each in sums for g in each.gradients)
+        gradients = dict.fromkeys(g for total in sums for g in total.gradients)
         return replace(sums[0], gradients=tuple(gradients), many=True)
 
     def _taken(self, name: str, accumulator: str) -> _Sum | None:
         """The mean of the gradients in an accumulator; SyncReplicasOptimizer has one accumulator for each variable."""
         nodes, source = self.nodes, self.nodes.source(accumulator)
-        given = [
+        gradients = [
             inputs[2]
             for op, inputs in nodes.inputs.items()
             if nodes.op(op).endswith("AccumulatorApplyGradient")
             and len(inputs) > 2
             and nodes.source(inputs[0]) == source
         ]
-        sums = [self._sum(each) for each in given]
+        sums = [self._sum(gradient) for gradient in gradients]
         if len(sums) != 1:  # with several, it averages only the requested number
             raise _StrangeError(name)
         return sums[0]
@@ -217,14 +219,14 @@ class _Path:
             number = self.nodes.constant(scale or by)
             if scale is None and not _is_set_or_fed(self.nodes, by):
                 continue
-            found = self._sum(gradient)
-            if found is None:
+            total = self._sum(gradient)
+            if total is None:
                 return None
-            if scale is not None and number is None and not found.scale:
-                return replace(found, scale=scale)
+            if scale is not None and number is None and not total.scale:
+                return replace(total, scale=scale)
             number = math.nan if number is None else number
             share = number if scale is None else 1 / number if number else 0.0
-            return replace(found, share=found.share * share)
+            return replace(total, share=total.share * share)
         raise _StrangeError(name)
 
     def _divisor(self, op: str, by: str) -> str | None:
@@ -234,9 +236,9 @@ class _Path:
         if op != "Mul":
             source = nodes.source(by)
             return source if source in nodes.variables or _is_set_or_fed(nodes, source) else None
-        found = Found()
+        captures = Captures()
         inverse = ((DIVIDE, 1.0, Anything("scale")), ("Reciprocal Inv", Anything("scale")))
-        return found.nodes["scale"] if any(match(nodes, by, each, found) for each in inverse) else None
+        return captures.nodes["scale"] if any(match(nodes, by, pattern, captures) for pattern in inverse) else None
 
 
 def _loss_scale(nodes: Nodes, gradient: str) -> str:
@@ -244,11 +246,11 @@ def _loss_scale(nodes: Nodes, gradient: str) -> str:
     pass begins with that product, `gradients/SCALED_grad/Mul(Fill, scale)`."""
     ancestors = list(nodes.ancestors(gradient))
     first = set(filter(FIRST.search, ancestors))
-    readers = [each for each in ancestors if not first.isdisjoint(nodes.parents(each)) and each not in first]
+    readers = [node for node in ancestors if not first.isdisjoint(nodes.parents(node)) and node not in first]
     scales = set()
-    for each in readers:
-        others = [p for p in nodes.parents(each) if p not in first]
-        scales.add(others[0] if nodes.op(each) == "Mul" and len(others) == 1 else "")
+    for reader in readers:
+        others = [p for p in nodes.parents(reader) if p not in first]
+        scales.add(others[0] if nodes.op(reader) == "Mul" and len(others) == 1 else "")
     return scales.pop() if len(scales) == 1 else ""
 
 
@@ -269,9 +271,9 @@ def taken(nodes: Nodes, ops: Collection[str]) -> list[str]:
     """The gradients that enter the ops of an update: values computed outside of it, without row numbers, or values that
     the program feeds, if there are no others."""
     rows = {nodes.inputs[n][_ROWS[op]] for n in ops if (op := nodes.op(n).removeprefix("Resource")) in _ROWS}
-    read = {each for name in ops for each in nodes.inputs[name]}.difference(ops, rows)
-    values = [n for n in read if nodes.has_gradients(n)]
-    return values or [n for n in read if nodes.op(nodes.source(n)) == "Placeholder"]
+    input_names = {input_name for name in ops for input_name in nodes.inputs[name]}.difference(ops, rows)
+    values = [n for n in input_names if nodes.has_gradients(n)]
+    return values or [n for n in input_names if nodes.op(nodes.source(n)) == "Placeholder"]
 
 
 def made_from_gradients(nodes: Nodes, name: str) -> bool:
@@ -279,8 +281,8 @@ def made_from_gradients(nodes: Nodes, name: str) -> bool:
     seen, todo = {name}, [name]
     while todo:
         changed = nodes.changing.get(todo.pop())
-        each = () if changed is None else nodes.inputs[changed[1]]
-        ancestors = {n for start in (each or [name]) for n in nodes.ancestors(start, to_gradients=True)}
+        inputs = () if changed is None else nodes.inputs[changed[1]]
+        ancestors = {n for start in (inputs or [name]) for n in nodes.ancestors(start, to_gradients=True)}
         if any(map(nodes.is_gradient, ancestors)):
             return True
         todo += [n for n in ancestors - seen if n in nodes.changing]
@@ -339,25 +341,25 @@ class Gradients:
 
     @cached_property
     def _ops_by_variable(self) -> dict[str, str]:
-        nodes, found = self._nodes, dict[str, str]()
+        nodes, ops = self._nodes, dict[str, str]()
         for name, inputs in nodes.inputs.items():
             if nodes.op(name) in _CHANGING and not nodes.is_backward(name):
-                for each in map(nodes.source, filter(nodes.is_gradient, inputs)):
-                    found |= dict.fromkeys(nodes.differentiated(each) or [""], name)
-        return found
+                for gradient in map(nodes.source, filter(nodes.is_gradient, inputs)):
+                    ops |= dict.fromkeys(nodes.differentiated(gradient) or [""], name)
+        return ops
 
     def _rounded(self, name: str) -> str | None:
         """A cast to fewer digits on the path of a gradient, as before it is sent to workers; None if there is no new
         one."""
         nodes, todo = self._nodes, [name]
         while todo:
-            each = todo.pop()
-            if each in self._walked or each in nodes.variables:
+            node = todo.pop()
+            if node in self._walked or node in nodes.variables:
                 continue
-            self._walked.add(each)
-            if nodes.rounds(each) and nodes.has_gradients(each):
-                return each
-            todo.extend(() if nodes.is_backward(each) else nodes.inputs.get(each, ()))
+            self._walked.add(node)
+            if nodes.rounds(node) and nodes.has_gradients(node):
+                return node
+            todo.extend(() if nodes.is_backward(node) else nodes.inputs.get(node, ()))
         return None
 
     def _is_of_whole_gradients(self, clip: Clip, owner: str) -> bool:

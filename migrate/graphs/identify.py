@@ -56,7 +56,7 @@ class Identifier:
     def __init__(self, nodes: Nodes, writes: Writes, *, rows: bool = False) -> None:
         """Args: writes: all assignments of each variable in one step. rows: whether ops may change rows only."""
         self._nodes, self._writes, self._rows = nodes, writes, rows
-        self._known: dict[Any, tuple[list[str], list[Identity]]] = {}
+        self._identities: dict[Any, tuple[list[str], list[Identity]]] = {}
         """By the form of an update: its outputs, and the rules."""
 
     def of(self, variable: str, moved: str = "") -> list[Identity]:
@@ -70,25 +70,25 @@ class Identifier:
             if len(rows_of(self._nodes, update.traced)) > self._rows:
                 return []
             outputs, key = list(update.traced), update.form()
-            if key not in self._known and len(self._known) >= _MOST:
+            if key not in self._identities and len(self._identities) >= _MOST:
                 return []
-            if key not in self._known:
-                found = (_identified(update, cut) for cut in update.cuts())
-                self._known[key] = outputs, next(filter(None, found), [])
+            if key not in self._identities:
+                attempts = (_identified(update, cut) for cut in update.cuts())
+                self._identities[key] = outputs, next(filter(None, attempts), [])
         except (UnknownError, LookupError, ValueError, AttributeError):
             return []
-        before, known = self._known[key]
-        return [_renamed(identity, dict(zip(before, outputs, strict=True))) for identity in known]
+        before, identities = self._identities[key]
+        return [_renamed(identity, dict(zip(before, outputs, strict=True))) for identity in identities]
 
 
 def _renamed(identity: Identity, names: Mapping[str, str]) -> Identity:
     return replace(
         identity,
-        slots={slot: names[each] for slot, each in identity.slots.items()},
-        hyper={key: replace(each, output=names.get(each.output, "")) for key, each in identity.hyper.items()},
-        gradient=tuple(names[each] for each in identity.gradient),
+        slots={slot: names[variable] for slot, variable in identity.slots.items()},
+        hyper={key: replace(scalar, output=names.get(scalar.output, "")) for key, scalar in identity.hyper.items()},
+        gradient=tuple(names[output] for output in identity.gradient),
         step=identity.step and (names.get(identity.step[0], ""), identity.step[1]),
-        powers={key: names[each] for key, each in identity.powers.items()},
+        powers={key: names[variable] for key, variable in identity.powers.items()},
     )
 
 
@@ -97,7 +97,7 @@ def _identified(update: Update, cut: tuple[str, ...]) -> list[Identity]:
     probe = probe_of(update, cut)
     if probe is None:
         return []
-    found: dict[Any, tuple[int, Identity]] = {}
+    candidates: dict[Any, tuple[int, Identity]] = {}
     for rule in variants(len(update.slots)):
         for variables in permutations(update.slots):
             slots = dict(zip((slot.name for slot in rule.slots), variables, strict=True))
@@ -105,17 +105,22 @@ def _identified(update: Update, cut: tuple[str, ...]) -> list[Identity]:
             if fit is None:
                 continue
             hyper, step, decays = fit
-            cost = sum(_cost(probe, each) for each in hyper.values())
+            cost = sum(_cost(probe, scalar) for scalar in hyper.values())
             key = (type(rule), variables, tuple(hyper.items()), step, decays)
-            before = found[key][1].rules if key in found else ()
+            before = candidates[key][1].rules if key in candidates else ()
             powers = _powers(probe, hyper) if step is not None and not step[0] else {}
-            found[key] = (cost, Identity((*before, rule), slots, hyper, cut, step, decays, powers))
-    least = min((cost for cost, _ in found.values()), default=0)
-    return [identity for cost, identity in found.values() if cost == least]
+            candidates[key] = (cost, Identity((*before, rule), slots, hyper, cut, step, decays, powers))
+    least = min((cost for cost, _ in candidates.values()), default=0)
+    return [identity for cost, identity in candidates.values() if cost == least]
 
 
 def _powers(probe: Probe, hyper: Mapping[str, Scalar]) -> dict[str, str]:
-    values = {key: value for key, each in hyper.items() for scalar, value in probe.scalars if scalar == each}
+    values = {
+        key: value
+        for key, hyperparameter in hyper.items()
+        for scalar, value in probe.scalars
+        if scalar == hyperparameter
+    }
     return {
         key: name
         for name, factor in probe.factors.items()

@@ -80,17 +80,21 @@ def is_keras1(arrays: Mapping[str, LazyArray]) -> bool:
 def find(arrays: Mapping[str, LazyArray], nodes: Nodes) -> tuple[list[Keras1Optimizer], list[str]]:
     """Return the optimizers that the graph trains with, and the first setting of each whose class is unclear."""
     steps = list(_steps(nodes))
-    found, unknown = [], []
+    optimizers, unknown = [], []
     for settings in _consecutive_scalars(arrays):
-        updates = [(target, read) for target, _, read in steps if _is_weight(target, arrays) and read & set(settings)]
+        updates = [
+            (target, variables)
+            for target, _, variables in steps
+            if _is_weight(target, arrays) and variables & set(settings)
+        ]
         if not updates:
             continue  # of an optimizer that trains nothing
         optimizer = _optimizer(settings, updates, steps, arrays, nodes)
         if optimizer is None:
             unknown.append(settings[0])
         else:
-            found.append(optimizer)
-    return found, unknown
+            optimizers.append(optimizer)
+    return optimizers, unknown
 
 
 def _is_weight(key: str, arrays: Mapping[str, LazyArray]) -> bool:
@@ -116,9 +120,9 @@ def _steps(nodes: Nodes) -> Iterator[tuple[str, str, frozenset[str]]]:
     """Yield (variable, op, variables that its new value depends on) for each assignment of a step."""
     for write in nodes.writes():
         if write.target in nodes.variables:
-            read = nodes.variables_of(write.value)
-            if read or nodes.op(write.op) == "AssignAdd":
-                yield write.target, write.op, read
+            variables = nodes.variables_of(write.value)
+            if variables or nodes.op(write.op) == "AssignAdd":
+                yield write.target, write.op, variables
 
 
 def _optimizer(
@@ -131,8 +135,8 @@ def _optimizer(
     """Return the optimizer with these settings, None unless exactly one class builds this graph."""
     nameless = {key for key in arrays if ANONYMOUS.fullmatch(key)} - set(settings)
     owners: dict[str, list[str]] = {}
-    for target, read in updates:
-        for slot in read & nameless:
+    for target, variables in updates:
+        for slot in variables & nameless:
             owners.setdefault(slot, []).append(target)
     slots = sorted(owners, key=_number)
     trained = list(dict.fromkeys(owners[slot][0] for slot in slots))
@@ -142,12 +146,12 @@ def _optimizer(
         return None
     if not _are_all(slots, arrays):
         return None
-    writers = {slot: [(op, read) for target, op, read in steps if target == slot] for slot in slots}
+    writers = {slot: [(op, variables) for target, op, variables in steps if target == slot] for slot in slots}
     counted = [target for target, op, _ in steps if nodes.op(op) == "AssignAdd" and target in settings]
-    if any(len(each) != 1 for each in writers.values()):
+    if any(len(ops) != 1 for ops in writers.values()):
         return None
     fitting = [c for c in CLASSES if _fits(c, settings, slots, len(trained), writers, counted, nodes)]
-    rate_is_read = all(settings[c.settings.index(RATE)] in read for c in fitting for _, read in updates)
+    rate_is_read = all(settings[c.settings.index(RATE)] in variables for c in fitting for _, variables in updates)
     if len(fitting) != 1 or not rate_is_read:
         return None
     named = dict(zip(fitting[0].settings, settings, strict=True))
@@ -177,9 +181,9 @@ def _fits(
     if any(named[key] != ITERATIONS for key in counted):
         return False
     for i, slot in enumerate(slots):
-        op, read = writers[slot][0]
-        wanted, names = set(kind.slots[i // count]), {named[key] for key in read if key in named}
-        if names != wanted and not (RATE in wanted and names == wanted | {ITERATIONS, DECAY}):
+        op, variables = writers[slot][0]
+        slot_settings, names = set(kind.slots[i // count]), {named[key] for key in variables if key in named}
+        if names != slot_settings and not (RATE in slot_settings and names == slot_settings | {ITERATIONS, DECAY}):
             return False
         last = nodes.op(nodes.source(nodes.inputs[op][1])).removesuffix("V2")
         if kind.last and i // count == len(kind.slots) - 1 and last != kind.last:

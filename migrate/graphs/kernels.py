@@ -68,13 +68,13 @@ class Kernel:
 
 
 def _kernels(column: int, fixed: Mapping[str, Mapping[str, Any]]) -> dict[str, Kernel]:
-    found = {}
+    kernels = {}
     for row in _OPS.strip().splitlines():
         names, slots, powers, others = (part.split() for part in row.split("|"))
-        given = tuple(_NAMES.get(each, each) for each in others)
+        arguments = tuple(_NAMES.get(name, name) for name in others)
         state = 1 + len(slots) + int(powers[0])
-        found[names[0]] = Kernel(names[column], tuple(slots), state, given, fixed.get(names[0], {}))
-    return {op: kernel for op, kernel in found.items() if kernel.class_name != "-"}
+        kernels[names[0]] = Kernel(names[column], tuple(slots), state, arguments, fixed.get(names[0], {}))
+    return {op: kernel for op, kernel in kernels.items() if kernel.class_name != "-"}
 
 
 TF_TRAIN, OPTIMIZER_V2 = _kernels(1, _OF_BOTH), _kernels(2, _OF_V2)

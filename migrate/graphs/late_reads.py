@@ -27,14 +27,14 @@ def late_read(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str
     """
     moved = {**kernels, **{name: others[name] for name in _together(nodes, kernels, others)}}
     readers = _readers(nodes, {v for v in moved.values() if nodes.op(v) != "VarHandleOp"}, ancestors(nodes, kernels))
-    reading = sorted({each for per in readers.values() for each in per if each not in moved})
+    reading = sorted({reader for per in readers.values() for reader in per if reader not in moved})
     bits = {name: 1 << place for place, name in enumerate((*reading, *moved))}
     done = before(nodes, ancestors(nodes, moved), bits)
     for kernel, variable in moved.items():
-        for each in sorted(readers.get(variable, set()) - moved.keys()):
-            if not bits[each] & done[kernel] and (kernel in kernels or not bits[kernel] & done[each]):
+        for reader in sorted(readers.get(variable, set()) - moved.keys()):
+            if not bits[reader] & done[kernel] and (kernel in kernels or not bits[kernel] & done[reader]):
                 return (
-                    f"{each!r} reads {variable!r} for the gradient of another variable, and {kernel!r} does not wait"
+                    f"{reader!r} reads {variable!r} for the gradient of another variable, and {kernel!r} does not wait"
                     " for it, as with tf.gradients and tf.group: some gradients may come from variables that had"
                     " already changed; the target uses the variables from before the step"
                 )
@@ -43,63 +43,63 @@ def late_read(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str
 
 def _together(nodes: Nodes, kernels: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
     """The kernels of others that share an op with one of these kernels: one op waits for both."""
-    own, places = 1 << len(others), {name: 1 << place for place, name in enumerate(others)}
-    bits = {**places, **dict.fromkeys(kernels, own)}
-    met = 0
+    kernel_bit, places = 1 << len(others), {name: 1 << place for place, name in enumerate(others)}
+    bits = {**places, **dict.fromkeys(kernels, kernel_bit)}
+    partners = 0
     for done in before(nodes, list(nodes.by_name), bits).values() if others else ():
-        met |= done if done & own else 0
-    return [name for name, bit in places.items() if met & bit]
+        partners |= done if done & kernel_bit else 0
+    return [name for name, bit in places.items() if partners & bit]
 
 
 def ancestors(nodes: Nodes, kernels: Mapping[str, str]) -> list[str]:
     """The kernels and all nodes that they wait for."""
     seen, todo = set(kernels), list(kernels)
     while todo:
-        for each in _inputs(nodes, todo.pop()):
-            if each not in seen:
-                seen.add(each)
-                todo.append(each)
+        for parent in _inputs(nodes, todo.pop()):
+            if parent not in seen:
+                seen.add(parent)
+                todo.append(parent)
     return [name for name in nodes.by_name if name in seen]
 
 
 def _inputs(nodes: Nodes, name: str) -> Iterator[str]:
     node = nodes.by_name.get(name)
-    for each in node.input if node is not None else ():
-        yield node_of(each)
+    for input_name in node.input if node is not None else ():
+        yield node_of(input_name)
 
 
 def _readers(nodes: Nodes, variables: set[str], step: list[str]) -> dict[str, set[str]]:
     owners: dict[str, set[str]] = {variable: {variable} for variable in variables}
-    found: dict[str, set[str]] = {}
+    readers: dict[str, set[str]] = {}
     consumers: dict[str, list[str]] = {}
     for name in step:
-        for each in nodes.inputs[name]:
-            consumers.setdefault(each, []).append(name)
+        for input_name in nodes.inputs[name]:
+            consumers.setdefault(input_name, []).append(name)
     todo = list(variables)
     while todo:
         alias = todo.pop()
         for name in consumers.get(alias, ()):
             if nodes.op(name) in _ALIASES and nodes.inputs[name][0] == alias:
-                known = owners.setdefault(name, set())
-                if not owners[alias] <= known:
-                    known |= owners[alias]
+                name_owners = owners.setdefault(name, set())
+                if not owners[alias] <= name_owners:
+                    name_owners |= owners[alias]
                     todo.append(name)
             elif nodes.op(name) not in _OF_SHAPES:
                 for variable in owners[alias]:
-                    found.setdefault(variable, set()).add(name)
-    return found
+                    readers.setdefault(variable, set()).add(name)
+    return readers
 
 
 def before(nodes: Nodes, step: list[str], bits: Mapping[str, int]) -> dict[str, int]:
     """For each node the readers, as bits, that finish before it. Repeated for loops until nothing changes."""
-    found = dict.fromkeys(step, 0)
+    done = dict.fromkeys(step, 0)
     changed = True
     while changed:
         changed = False
         for name in step:
-            known = found[name]
-            for each in _inputs(nodes, name):
-                known |= found.get(each, 0) | bits.get(each, 0)
-            changed = changed or known != found[name]
-            found[name] = known
-    return found
+            node_bits = done[name]
+            for input_name in _inputs(nodes, name):
+                node_bits |= done.get(input_name, 0) | bits.get(input_name, 0)
+            changed = changed or node_bits != done[name]
+            done[name] = node_bits
+    return done

@@ -15,7 +15,7 @@ from migrate.graphs.clipping import clipped
 from migrate.graphs.fit import RATE
 from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.nodes import ROWS_ADDED, Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, Anything, Cast, Either, Found, Pattern, Variable, match
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Captures, Cast, Either, Pattern, Variable, match
 from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.writers import alone_written, changers, rewritten
 from migrate.releases.recognition import UPDATES_OF_PLAIN_OPS
@@ -113,7 +113,7 @@ def _constant_hyperparameters(nodes: Nodes, settings: Mapping[str, str], identit
     own = {_CALLED.get(key, key): variable for key, variable in settings.items()}
     found: dict[str, Any] = {}
     for key, scalar in reversed(list(identity.hyper.items())):
-        if key == RATE and not match(nodes, scalar.output, _decayed_rate(settings), Found()):
+        if key == RATE and not match(nodes, scalar.output, _decayed_rate(settings), Captures()):
             return None
         if key == RATE or (key in own and not scalar.is_derived and nodes.source(scalar.output) == own[key]):
             continue
@@ -159,7 +159,7 @@ def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[d
     if clip is not None and clip.option == "clipvalue":
         limits["clipvalue"], gradient = clip.limit, _added_rows(nodes, clip.gradient)
         clip = clipped(nodes, gradient)
-    found = Found()
+    found = Captures()
     unclipped = ("Switch", _GRADIENT, ("GreaterEqual", ("Sqrt", _ANY), "clipnorm"))
     if is_of_all and match(nodes, gradient, ("Merge", unclipped, _ANY), found):
         limits["clipnorm"], gradient = found.constants["clipnorm"], found.nodes["gradient"]

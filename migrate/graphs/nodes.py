@@ -50,9 +50,9 @@ def _plain(name: str) -> str:
     return re.sub(r"v\d$", "", name.replace("_", "").lower())
 
 
-def node_of(given: Any) -> str:
-    """The node of an input, given as `NODE:1` or `^NODE`."""
-    return str(given).removeprefix("^").partition(":")[0]
+def node_of(input_name: Any) -> str:
+    """The node of an input, written as `NODE:1` or `^NODE`."""
+    return str(input_name).removeprefix("^").partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Nodes:
         return name
 
     def called(self, name: str) -> set[str]:
-        values = [each.value for each in self.by_name[name].attr] if self.functions else []
+        values = [attribute.value for attribute in self.by_name[name].attr] if self.functions else []
         named = [str(f.name) for v in values for f in (v.func, *v.list.func)]
         return {self.op(name), *named} & self.functions.keys()
 
@@ -140,11 +140,11 @@ class Nodes:
     def rounds(self, name: str) -> bool:
         """Whether an op casts floats to a narrower dtype; casts of the backward pass do not count."""
         dtypes = [self.attribute(name, key) for key in ("SrcT", "DstT")] if self.op(name) == "Cast" else []
-        digits = [_DIGITS.get(each.type, 0) for each in dtypes if each is not None]
+        digits = [_DIGITS.get(dtype.type, 0) for dtype in dtypes if dtype is not None]
         return len(digits) == 2 and 0 < digits[1] < digits[0] and not self.is_backward(name)
 
     def parents(self, name: str) -> list[str]:
-        return [self.source(each) for each in self.inputs.get(name, ())]
+        return [self.source(parent) for parent in self.inputs.get(name, ())]
 
     def before_rows_added(self, gradient: str) -> str:
         """Return a gradient before its repeated rows are added up, if they are."""
@@ -190,9 +190,9 @@ class Nodes:
     def shape(self, variable: str) -> tuple[int, ...] | None:
         """The shape of a variable; None unless the graph defines all of it."""
         value = self.attribute(variable, "shape")
-        found = None if value is None else value.shape
-        dims = () if found is None else tuple(int(dim.size) for dim in found.dim)
-        return None if found is None or found.unknown_rank or min(dims, default=0) < 0 else dims
+        shape = None if value is None else value.shape
+        dims = () if shape is None else tuple(int(dim.size) for dim in shape.dim)
+        return None if shape is None or shape.unknown_rank or min(dims, default=0) < 0 else dims
 
     def writes(self) -> Iterator[Write]:
         """Yield all assignments except those that initialize or restore."""
@@ -208,26 +208,26 @@ class Nodes:
     def changers(self, variables: Collection[str]) -> dict[str, str]:
         """Map the variables that a step may change to an op that does: it writes a computed value, or its inside is
         unknown, as in a loop or a function call."""
-        found: dict[str, str] = {}
+        changers: dict[str, str] = {}
         for name, inputs in self.inputs.items():
-            met = [each for each in inputs if each in variables]
-            if not met or self.op(name) in READS or self.is_no_step(name):
+            candidates = [variable for variable in inputs if variable in variables]
+            if not candidates or self.op(name) in READS or self.is_no_step(name):
                 continue
-            writes = self.op(name) in WRITES and len(inputs) > 1 and inputs[0] in met
+            writes = self.op(name) in WRITES and len(inputs) > 1 and inputs[0] in candidates
             if not writes or not (self.is_given(inputs[1]) or self.sets_alone(name)):
-                found |= dict.fromkeys(met, name)
-        return found
+                changers |= dict.fromkeys(candidates, name)
+        return changers
 
     def sets_constant(self, name: str) -> bool:
-        given = self.inputs[name][1:2] if self.op(name) in SETS else []
-        return [self.op(self.source(each)) for each in given] == ["Const"]
+        values = self.inputs[name][1:2] if self.op(name) in SETS else []
+        return [self.op(self.source(value)) for value in values] == ["Const"]
 
     def sets_alone(self, name: str) -> bool:
         """Whether an op sets a variable to a constant and no op waits for it: the program decides when to run it, like
         char-rnn's `run(tf.assign(rate, 0.1))`."""
         waiting = [name] if self.sets_constant(name) else []
-        for each in waiting:
-            readers = self.readers.get(each, ())
+        for op in waiting:
+            readers = self.readers.get(op, ())
             if any(self.op(reader) not in ("Identity", "ReadVariableOp") for reader in readers):
                 return False
             waiting += [reader for reader in readers if reader not in waiting]
@@ -242,8 +242,8 @@ class Nodes:
         target, first = (self.inputs[name] or [""])[0], name.partition("/")[0].rstrip("_0123456789")
         if first in NOT_STEPS or name in (f"{target}/Assign", f"{target}/IsInitialized/VarIsInitializedOp"):
             return True
-        given = self.source(self.inputs[name][1]) if self.op(name) in SETS and len(self.inputs[name]) > 1 else ""
-        return self.op(given) == "HorovodBroadcast" and self.parents(given) == [target]
+        source = self.source(self.inputs[name][1]) if self.op(name) in SETS and len(self.inputs[name]) > 1 else ""
+        return self.op(source) == "HorovodBroadcast" and self.parents(source) == [target]
 
     def flag(self, name: str, attribute: str) -> bool:
         return any(a.key == attribute and a.value.b for a in self.by_name[name].attr)
@@ -278,11 +278,11 @@ class Nodes:
     def _forward(self, name: str) -> Iterator[str]:
         """Yield the ops whose gradient a node may be, judged by its name."""
         parts = name.split("/")
-        for end in (i for i, each in enumerate(parts[:-1]) if each.endswith("_grad") and i):
+        for end in (i for i, part in enumerate(parts[:-1]) if part.endswith("_grad") and i):
             op = [*parts[:end], parts[end].removesuffix("_grad")]
             # an imported graph has a prefix before SCOPE
             names = ("/".join(op[:i] + op[j:]) for i in range(end) for j in range(i + 1, end + 1))
-            yield from (each for each in names if each in self.by_name and each not in self.variables)
+            yield from (op_name for op_name in names if op_name in self.by_name and op_name not in self.variables)
 
     def losses(self) -> frozenset[str]:
         """The losses that `tf.gradients` differentiates."""
@@ -295,8 +295,8 @@ class Nodes:
 
         Of the ops with a matching name the longest is the likeliest: `a/Exp` before `Exp`.
         """
-        read = [self.variables.intersection(self.parents(op)) for op in sorted(self._forward(name), key=len)]
-        return frozenset().union(*read) if read and read[-1] else frozenset()
+        variables = [self.variables.intersection(self.parents(op)) for op in sorted(self._forward(name), key=len)]
+        return frozenset().union(*variables) if variables and variables[-1] else frozenset()
 
     def ancestors(
         self, name: str, stop: Collection[str] = (), *, to_gradients: bool = False, with_choices: bool = False
@@ -305,15 +305,15 @@ class Nodes:
         gradients, and include what chooses the side of a `tf.cond`."""
         seen, todo = set(stop), [name]
         while todo:
-            each = todo.pop()
-            if each in seen:
+            node = todo.pop()
+            if node in seen:
                 continue
-            seen.add(each)
-            yield each
-            if each not in self.variables and not (to_gradients and self.is_gradient(each)):
-                todo.extend(self.inputs.get(each, ()))
+            seen.add(node)
+            yield node
+            if node not in self.variables and not (to_gradients and self.is_gradient(node)):
+                todo.extend(self.inputs.get(node, ()))
             if with_choices:
-                todo.extend(self.sides(each))
+                todo.extend(self.sides(node))
 
     def has_gradients(self, name: str) -> bool:
         """Whether a value depends on gradients."""
@@ -327,11 +327,11 @@ class Nodes:
     @cached_property
     def readers(self) -> dict[str, list[str]]:
         """The nodes that read each node, or wait for it."""
-        found: dict[str, list[str]] = {}
+        readers: dict[str, list[str]] = {}
         for name, node in self.by_name.items():
-            for each in node.input:
-                found.setdefault(node_of(each), []).append(name)
-        return found
+            for input_name in node.input:
+                readers.setdefault(node_of(input_name), []).append(name)
+        return readers
 
     def waits_for(self, name: str) -> set[str]:
         """All nodes that finish before this one, by its inputs and control edges."""
@@ -340,8 +340,8 @@ class Nodes:
         seen, todo = self._waits.setdefault(name, set()), [name]
         while todo:
             node = self.by_name.get(todo.pop())
-            for each in node.input if node is not None else ():
-                before = node_of(each)
+            for input_name in node.input if node is not None else ():
+                before = node_of(input_name)
                 if before not in seen:
                     seen.add(before)
                     todo.append(before)
@@ -350,23 +350,23 @@ class Nodes:
     def variables_of(self, name: str) -> frozenset[str]:
         """The variables that a value depends on, without those that only gradients depend on. They are computed once
         for each node, because all updates may depend on the norm of all gradients."""
-        known, todo, opened = self._variables_of, [name], set[str]()
+        cache, todo, opened = self._variables_of, [name], set[str]()
         while todo:
-            each = todo[-1]
-            ends = each in known or each in self.variables or self.is_gradient(each)
-            inputs = () if ends else self.inputs.get(each, ())
-            missing = [i for i in inputs if i not in known]
-            if missing and each not in opened:
-                opened.add(each)
+            node = todo[-1]
+            ends = node in cache or node in self.variables or self.is_gradient(node)
+            inputs = () if ends else self.inputs.get(node, ())
+            missing = [i for i in inputs if i not in cache]
+            if missing and node not in opened:
+                opened.add(node)
                 todo += missing
                 continue
             if missing:  # as in a loop, which depends on itself
-                known[each] = self.variables.intersection(self.ancestors(each, to_gradients=True))
-            elif each not in known:
-                own = {each} & self.variables
-                known[each] = frozenset(own).union(*(known[i] for i in inputs))
+                cache[node] = self.variables.intersection(self.ancestors(node, to_gradients=True))
+            elif node not in cache:
+                variables = {node} & self.variables
+                cache[node] = frozenset(variables).union(*(cache[i] for i in inputs))
             todo.pop()
-        return known[name]
+        return cache[name]
 
 
 FLOAT, DOUBLE, INT32, INT64, BOOL = 1, 2, 3, 9, 10

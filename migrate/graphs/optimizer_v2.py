@@ -21,7 +21,7 @@ from migrate.graphs.gradients import Gradients, taken
 from migrate.graphs.identify import Identifier, Identity
 from migrate.graphs.kernels import ARGUMENTS, L2, OPTIMIZER_V2, RATE, Kernel, kernel_of
 from migrate.graphs.nodes import INT32, INT64, READS, SCATTERS, SETS, Nodes, Write
-from migrate.graphs.patterns import ADD, DIVIDE, STEP, Cast, Either, Found, Pattern, Variable, match
+from migrate.graphs.patterns import ADD, DIVIDE, STEP, Captures, Cast, Either, Pattern, Variable, match
 from migrate.graphs.rule_configs import class_of_rule
 from migrate.graphs.sparse_rows import is_sparse, owner_of
 from migrate.graphs.tf_train import Trained
@@ -166,7 +166,7 @@ def _of_rule(
             return None
         if value is not None:
             config[_CALLED.get(key, key)] = value if key == RATE else float(np.float32(value))
-    counts = identity.step is None or (match(nodes, identity.step[0], STEP, Found()) and identity.step[1] == 1.0)
+    counts = identity.step is None or (match(nodes, identity.step[0], STEP, Captures()) and identity.step[1] == 1.0)
     return config if counts and not identity.decays else None
 
 
@@ -174,7 +174,7 @@ def _constraint_op(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None
     moving = {name for name in names if nodes.inputs[name][:1] == [owner] and nodes.op(name) not in READS}
     bounds = Either(*constraints.patterns(Variable(owner)))
     for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS and len(moving) > 1):
-        if write.target == owner and match(nodes, write.value, bounds, Found()):
+        if write.target == owner and match(nodes, write.value, bounds, Captures()):
             readers = [each for each in nodes.ancestors(write.value) if owner in nodes.inputs.get(each, ())]
             if all(moving - {write.op} <= nodes.waits_for(each) for each in readers):
                 return write.op
@@ -208,7 +208,7 @@ def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]
     known = [variable, *([decayed] if key == RATE else ())]
     if key == L2:  # Ftrl adds its beta to it from TF 2.4 on
         known += [(ADD, variable, (DIVIDE, Variable(f"{own}/beta"), ("Mul", 2.0, each))) for each in (rate, decayed)]
-    if any(match(nodes, source, each, Found()) for each in known):
+    if any(match(nodes, source, each, Captures()) for each in known):
         return True, None
     value: Any = nodes.constant(source)
     if value is None and key == RATE:

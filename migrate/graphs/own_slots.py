@@ -9,7 +9,7 @@ from itertools import pairwise
 from migrate.algorithms.tf_train import AVERAGES
 from migrate.graphs.kernels import Kernel
 from migrate.graphs.nodes import Nodes, Write
-from migrate.graphs.patterns import Found, Variable, match
+from migrate.graphs.patterns import Captures, Variable, match
 
 _POWERS = ("beta1_power", "beta2_power")
 CENTERED = (0, 2, 1, 3)
@@ -73,7 +73,7 @@ def _of_another(name: str) -> str:
 
 
 def _is_power(nodes: Nodes, write: Write, beta: float | None) -> bool:
-    found = Found()
+    found = Captures()
     by = match(nodes, write.value, ("Mul", Variable(write.target), "beta"), found)
     return by and found.constants["beta"] == beta
 

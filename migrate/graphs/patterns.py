@@ -45,14 +45,14 @@ class Cast:
 
 
 @dataclass
-class Found:
+class Captures:
     """The constants and nodes that names of a pattern matched."""
 
     constants: dict[str, float] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
 
 
-def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
+def match(nodes: Nodes, name: str, pattern: Pattern, captures: Captures) -> bool:
     """Whether a node fits a pattern. Constants of one name must be equal."""
     source = nodes.source(name)
     if pattern == STEP:
@@ -63,28 +63,28 @@ def match(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
     if isinstance(pattern, Variable):
         return source == pattern.name and not nodes.is_cast(name)
     if isinstance(pattern, Cast):
-        return nodes.is_cast(name) and match(nodes, source, pattern.of, found)
+        return nodes.is_cast(name) and match(nodes, source, pattern.of, captures)
     if isinstance(pattern, Anything):
-        return not pattern.name or found.nodes.setdefault(pattern.name, source) == source
+        return not pattern.name or captures.nodes.setdefault(pattern.name, source) == source
     if isinstance(pattern, Either):
-        return any(_matches_alone(nodes, name, each, found) for each in pattern.patterns)
+        return any(_matches_alone(nodes, name, alternative, captures) for alternative in pattern.patterns)
     if isinstance(pattern, (float, str)):
         number = nodes.constant(name)
         if number is None or (nodes.is_cast(name) and number != int(number)):
             return False
-        return number == (pattern if isinstance(pattern, float) else found.constants.setdefault(pattern, number))
+        return number == (pattern if isinstance(pattern, float) else captures.constants.setdefault(pattern, number))
     inputs = operands(nodes, name, pattern[0])
     return len(inputs) == len(pattern) - 1 and all(
-        match(nodes, each, wanted, found) for each, wanted in zip(inputs, pattern[1:], strict=True)
+        match(nodes, input_name, operand, captures) for input_name, operand in zip(inputs, pattern[1:], strict=True)
     )
 
 
-def _matches_alone(nodes: Nodes, name: str, pattern: Pattern, found: Found) -> bool:
-    """As `match`, but leave `found` unchanged if the pattern does not fit."""
-    trial = Found(dict(found.constants), dict(found.nodes))
+def _matches_alone(nodes: Nodes, name: str, pattern: Pattern, captures: Captures) -> bool:
+    """As `match`, but leave `captures` unchanged if the pattern does not fit."""
+    trial = Captures(dict(captures.constants), dict(captures.nodes))
     if not match(nodes, name, pattern, trial):
         return False
-    found.constants, found.nodes = trial.constants, trial.nodes
+    captures.constants, captures.nodes = trial.constants, trial.nodes
     return True
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from migrate.graphs import choices, formulas
 from migrate.graphs.nodes import WRITES, Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Found, Pattern, match
+from migrate.graphs.patterns import ADD, DIVIDE, STEP, Anything, Captures, Pattern, match
 from migrate.graphs.writers import writers
 from migrate.state import GLOBAL_STEP, MOVING
 
@@ -96,7 +96,7 @@ def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[
     op, inputs = raised[0], nodes.inputs[raised[0]]
     one: Pattern = 1.0 if nodes.op(op).startswith("AssignAdd") else (ADD, STEP, 1.0)
     always = nodes.op(op) in WRITES and counts(inputs[0])  # and not in a `tf.cond` or a loop
-    if not always or not match(nodes, inputs[1], one, Found()):
+    if not always or not match(nodes, inputs[1], one, Captures()):
         return f"{op!r} raises the global step, which the schedule reads, by another amount than one"
     if not nodes.waits_for(op).issuperset(kernels):
         return f"{op!r} raises the global step, which the schedule reads, and does not wait for all of the step"
@@ -115,10 +115,10 @@ def _warmed_up(nodes: Nodes, name: str) -> str:
     """The rate after a warm-up that is over. BERT's `create_optimizer` adds both, other programs use `tf.where`."""
     counter = nodes.counter or next((each for each in nodes.changing if each.endswith(GLOBAL_STEP)), "")
     steps, _ = nodes.changing.get(counter, (0.0, ""))
-    found = next((f for pattern in _WARMED if match(nodes, name, pattern, f := Found())), None)
+    found = next((f for pattern in _WARMED if match(nodes, name, pattern, f := Captures())), None)
     return found.nodes["then"] if found is not None and steps >= found.constants["warmup_steps"] else name
 
 
 def _constants(nodes: Nodes, name: str, pattern: Pattern) -> dict[str, float]:
-    found = Found()
+    found = Captures()
     return found.constants if match(nodes, name, pattern, found) else {}

@@ -17,7 +17,7 @@ from migrate.graphs.gradients import Gradients, made_from_gradients, taken
 from migrate.graphs.kernels import ARGUMENTS, L2, RATE, TF_TRAIN, Kernel, kernel_of
 from migrate.graphs.late_reads import late_read
 from migrate.graphs.nodes import Nodes
-from migrate.graphs.patterns import ADD, DIVIDE, Anything, Found, Variable, match
+from migrate.graphs.patterns import ADD, DIVIDE, Anything, Captures, Variable, match
 from migrate.graphs.sparse_rows import is_sparse, lazy, of_own_rule, owner_of, rows_apart
 from migrate.graphs.table_rules import BETAS, TableRule
 from migrate.graphs.writers import alone_written, changers, other_writer, text_of_writer
@@ -204,7 +204,7 @@ class _Read:
                     rates[given] = schedules.read(nodes, given)
                 value = rates[given]
             source = nodes.source(given)
-            if value is None and key == L2 and match(nodes, source, _WITH_BETA, found := Found()):
+            if value is None and key == L2 and match(nodes, source, _WITH_BETA, found := Captures()):
                 value = found.constants[L2]
                 yield from [("beta", found.constants["beta"])] if found.constants["beta"] else []
             if value is None and source in nodes.changing:
@@ -292,7 +292,7 @@ def _with_decay(
     outside: dict[str, str],
 ) -> str:
     """The class, replaced by that of tf.contrib.opt if updates also do p ← p − weight_decay·p."""
-    found = Found()
+    found = Captures()
     decayed: set[str] = set()
     stepped = {owner_of(name) for name in applied}
     for write in nodes.writes():
