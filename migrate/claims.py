@@ -110,10 +110,10 @@ def questions(origins: Iterable[Origin]) -> Questions:
     """Join the answers of everything that is not certain."""
     answers: dict[str, Any] = {}
     several: list[dict[str, Any]] = []
-    for found in (surfaces.ways(origin.confirm) for origin in origins if not origin.certain):
-        closed = [way for way in found if way is not None]
+    for ways in (surfaces.ways(origin.confirm) for origin in origins if not origin.certain):
+        closed = [way for way in ways if way is not None]
         agrees = all(answers.get(key, value) == value for way in closed for key, value in way.items())
-        if len(found) == 1 and closed and agrees:
+        if len(ways) == 1 and closed and agrees:
             answers |= closed[0]
         else:
             several += [way for way in closed if way not in several]
@@ -150,8 +150,11 @@ def remembered(texts: object) -> tuple[Origin, ...]:
     Args:
       texts: a list of them; anything else is ignored.
     """
-    found = [str(each) for each in texts] if isinstance(texts, list) else []
-    return tuple(Origin("migrated state", None, UNINTERPRETED, doubt=f"when dtopt wrote it: {t}") for t in found)
+    sentences = [str(text) for text in texts] if isinstance(texts, list) else []
+    return tuple(
+        Origin("migrated state", None, UNINTERPRETED, doubt=f"when dtopt wrote it: {sentence}")
+        for sentence in sentences
+    )
 
 
 def to_remember(origins: Iterable[Origin]) -> list[str]:

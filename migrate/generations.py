@@ -295,7 +295,7 @@ _TABLE = (
         rmsprop_epsilon_inside=ALWAYS,
     ),
 )
-_BY_NAME = {each.name: each for each in _TABLE}
+_BY_NAME = {generation.name: generation for generation in _TABLE}
 _UNKNOWN = Generation("", omits_unused_limits=True)
 
 
@@ -309,12 +309,12 @@ def traits(name: str | None) -> Generation:
 
 def having(trait: Callable[[Generation], bool]) -> frozenset[str]:
     """Return the names of generations with a trait."""
-    return frozenset(each.name for each in _TABLE if trait(each))
+    return frozenset(generation.name for generation in _TABLE if trait(generation))
 
 
 def described() -> dict[str, str]:
     """Return each field of a Generation, without its name, and the field's meaning."""
-    return {each.name: each.metadata["text"] for each in fields(Generation) if each.metadata}
+    return {attribute.name: attribute.metadata["text"] for attribute in fields(Generation) if attribute.metadata}
 
 
 def check(name: str) -> str:

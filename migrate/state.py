@@ -64,21 +64,21 @@ class Effects:
     moving: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(found: Mapping[str, str]) -> Effects:
+    def of(effects: Mapping[str, str]) -> Effects:
         """Effects by their names in reports; other keys are hyperparameters."""
-        names = {each.metadata["subject"]: each.name for each in fields(Effects) if each.metadata}
-        moving = {key.removeprefix(MOVING): text for key, text in found.items() if key.startswith(MOVING)}
-        settings = {key: text for key, text in found.items() if key not in names and not key.startswith(MOVING)}
-        known = {names[key]: text for key, text in found.items() if key in names}
-        return Effects(**known, settings=settings, moving=moving)
+        names = {effect.metadata["subject"]: effect.name for effect in fields(Effects) if effect.metadata}
+        moving = {key.removeprefix(MOVING): text for key, text in effects.items() if key.startswith(MOVING)}
+        settings = {key: text for key, text in effects.items() if key not in names and not key.startswith(MOVING)}
+        texts = {names[key]: text for key, text in effects.items() if key in names}
+        return Effects(**texts, settings=settings, moving=moving)
 
     def __bool__(self) -> bool:
         return self != Effects()
 
     def by_subject(self) -> dict[str, str]:
         """The effects that are set, without `moving`, by their names in reports."""
-        known = {each.metadata["subject"]: getattr(self, each.name) for each in fields(self) if each.metadata}
-        return {**self.settings, **{subject: text for subject, text in known.items() if text}}
+        texts = {effect.metadata["subject"]: getattr(self, effect.name) for effect in fields(self) if effect.metadata}
+        return {**self.settings, **{subject: text for subject, text in texts.items() if text}}
 
 
 @dataclass(frozen=True)
@@ -93,19 +93,19 @@ class Layers:
     """A layer or model: its own variables, then those inside. Members of a chain follow each other; chains may be
     interleaved in any way. `own_last`: whether its own variables come last, None if unknown."""
 
-    own: tuple[LayerVariable, ...] = ()
+    own_variables: tuple[LayerVariable, ...] = ()
     chains: tuple[tuple[Layers, ...], ...] = ()
     own_last: bool | None = False
 
     def variables(self) -> list[LayerVariable]:
         """All of them, chain after chain."""
         within = [v for chain in self.chains for layer in chain for v in layer.variables()]
-        return [*within, *self.own] if self.own_last else [*self.own, *within]
+        return [*within, *self.own_variables] if self.own_last else [*self.own_variables, *within]
 
     def ordered(self) -> bool:
         """Whether only one order is possible."""
         trained = [chain for chain in self.chains if any(layer.trained() for layer in chain)]
-        if self.own_last is None and trained and any(v.trainable is not False for v in self.own):
+        if self.own_last is None and trained and any(v.trainable is not False for v in self.own_variables):
             return False
         return len(trained) <= 1 and all(layer.ordered() for chain in trained for layer in chain)
 
@@ -334,8 +334,8 @@ class OptimizerState:
 
     def checks(self) -> list[Check]:
         """Checks of the files around the arrays, which must finish before the state is trusted."""
-        found = (array.extent.check for array in self.arrays() if array.extent is not None)
-        return list({id(check): check for check in found if check is not None}.values())
+        checks = (array.extent.check for array in self.arrays() if array.extent is not None)
+        return list({id(check): check for check in checks if check is not None}.values())
 
     def finish_checks(self) -> None:
         """Finish all of `checks`. Raises DamagedFileError."""

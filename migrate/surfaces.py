@@ -103,11 +103,11 @@ def naming(names: Sequence[str]) -> str:
 
 def words(answers: Mapping[str, Any]) -> list[str]:
     """The options that answer so, as words of a command."""
-    found: list[str] = []
+    options: list[str] = []
     for name, value in answers.items():
         plain = value if isinstance(value, str) else json.dumps(value)
-        found += [name, plain] if name in ARGUMENTS else ["--set", f"{name}={shown(value)}"]
-    return found
+        options += [name, plain] if name in ARGUMENTS else ["--set", f"{name}={shown(value)}"]
+    return options
 
 
 def ways(text: str) -> list[dict[str, Any] | None]:

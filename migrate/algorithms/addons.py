@@ -121,7 +121,7 @@ def as_keras(
         much.
       MissingHintError: Addons made the class from one of several classes.
     """
-    plain, own = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
+    plain, settings = class_name.rpartition(">")[2].rpartition(".")[2], dict(config)
     if plain == MULTIPLE and traits(generation).has_multi_optimizer:
         raise UnsupportedError(
             "the optimizer is MultiOptimizer, which contains several optimizers, each for some of the"
@@ -131,7 +131,7 @@ def as_keras(
             " second and its --optimizer-config"
         )
     if not traits(generation).is_extended_by_addons:  # later ones have classes of the same names
-        return class_name, own
+        return class_name, settings
     if plain == MULTIPLE:
         raise UnsupportedError(
             "the optimizer is MultiOptimizer, and TensorFlow Addons saves only its number of steps: no file"
@@ -140,48 +140,48 @@ def as_keras(
             " base or --optimizer head and its --optimizer-config. If not, start new optimizers for the"
             " variables that optimizer_specs in the config lists"
         )
-    if plain == EXTENDED and own:
-        if "weight_decay" not in own:
+    if plain == EXTENDED and settings:
+        if "weight_decay" not in settings:
             raise UnsupportedError(
                 f"the optimizer is {EXTENDED} without weight_decay in its config, which TensorFlow Addons"
                 " always saves. The file was altered, or this is another class of that name. To migrate the"
                 f" state for a custom rule, add {confirming('own_rule', True)}"
             )
-        made = _extended(own, user_class)
-        if made is not None:
-            return DECAYED.get(made, made), _decayed(own, {"weight_decay": PER_STEP})
+        base = _extended(settings, user_class)
+        if base is not None:
+            return DECAYED.get(base, base), _decayed(settings, {"weight_decay": PER_STEP})
     decays = {"weight_decay": PER_STEP} if plain in DECAYED else {"weight_decay_rate": PER_RATE}
-    if plain in DECAYED and (not is_stored or "weight_decay" in own or "exclude_from_weight_decay" in own):
-        return DECAYED[plain], _decayed(own, decays)
+    if plain in DECAYED and (not is_stored or "weight_decay" in settings or "exclude_from_weight_decay" in settings):
+        return DECAYED[plain], _decayed(settings, decays)
     if plain == "AdamWeightDecay":
-        return "Adam", _decayed(own, decays)
+        return "Adam", _decayed(settings, decays)
     if plain == BERT:
-        return plain, {**_decayed(own, decays), CORRECTED: False}
+        return plain, {**_decayed(settings, decays), CORRECTED: False}
     if plain == "NadamOptimizer":
-        return plain, {**own, NESTEROV: True}
+        return plain, {**settings, NESTEROV: True}
     if plain in LAZY_CLASSES:
-        return LAZY_CLASSES[plain], {**own, LAZY: True}
+        return LAZY_CLASSES[plain], {**settings, LAZY: True}
     if plain.startswith(DISTRIBUTED):
-        return plain.removeprefix(DISTRIBUTED), own
-    own = {RENAMED.get(plain, {}).get(key, key): value for key, value in own.items()}
-    if plain in ("LAMB", "LARS") and "exclude_from_weight_decay" in own:
-        own[EXCLUDED] = own.pop("exclude_from_weight_decay")
-    return plain if is_known(class_name) else class_name, own
+        return plain.removeprefix(DISTRIBUTED), settings
+    settings = {RENAMED.get(plain, {}).get(key, key): value for key, value in settings.items()}
+    if plain in ("LAMB", "LARS") and "exclude_from_weight_decay" in settings:
+        settings[EXCLUDED] = settings.pop("exclude_from_weight_decay")
+    return plain if is_known(class_name) else class_name, settings
 
 
-def _extended(config: Mapping[str, Any], told: str) -> str | None:
+def _extended(config: Mapping[str, Any], user_class: str) -> str | None:
     """Return the class given to `extend_with_decoupled_weight_decay`, None if it is not one of `_EXTENDED_BY`."""
     fitting = [name for name, keys in _EXTENDED_BY.items() if keys <= config.keys()]
     if not fitting or fitting[0] not in _BY_NAME:
         return next(iter(fitting), None)
-    said = next((name for name in (told, config.get("name")) if name in _BY_NAME), None)
-    if said is None:
+    choice = next((name for name in (user_class, config.get("name")) if name in _BY_NAME), None)
+    if choice is None:
         ways = " or ".join(confirming("class_name", name) for name in _BY_NAME)
         raise MissingHintError(
             f"the optimizer is {EXTENDED}, the name that TensorFlow Addons gives every class with weight"
             f" decay. Its config fits {' and '.join(_BY_NAME)}: choose with {ways}"
         )
-    return said
+    return choice
 
 
 def implied(class_name: str, is_confirmed: bool, generation: str) -> set[str]:
@@ -196,11 +196,11 @@ def implied(class_name: str, is_confirmed: bool, generation: str) -> set[str]:
 
 def _decayed(config: Mapping[str, Any], decays: Mapping[str, str]) -> dict[str, Any]:
     """Return a config with its decay and exclusion patterns under the names of this module."""
-    own = {decays.get(key, key): value for key, value in config.items()}
-    if "exclude_from_weight_decay" in own:
-        own.setdefault(EXCLUDED, own["exclude_from_weight_decay"] or [])
-        del own["exclude_from_weight_decay"]
-    return own
+    settings = {decays.get(key, key): value for key, value in config.items()}
+    if "exclude_from_weight_decay" in settings:
+        settings.setdefault(EXCLUDED, settings["exclude_from_weight_decay"] or [])
+        del settings["exclude_from_weight_decay"]
+    return settings
 
 
 def doubt(class_name: str, generation: str, is_stored: bool, taken: str) -> tuple[str, str]:

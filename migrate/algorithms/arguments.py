@@ -27,9 +27,9 @@ class Arguments:
 
     def doubt(self, subject: str, text: str, kind: str = DEFAULT, confirm: str = "") -> None:
         """Add a warning: why a value may be wrong."""
-        known = self.origins.get(subject)
-        told = f"{known.doubt}; {text}" if known is not None and known.doubt else text
-        self.origins[subject] = Origin(subject, self.values.get(subject), kind, doubt=told, confirm=confirm)
+        origin = self.origins.get(subject)
+        doubt = f"{origin.doubt}; {text}" if origin is not None and origin.doubt else text
+        self.origins[subject] = Origin(subject, self.values.get(subject), kind, doubt=doubt, confirm=confirm)
 
     def doubt_fact(self, fact: Fact, releases: Sequence[Release], when: str, value: Any = None) -> None:
         """Add a warning about an answer that differs between releases, with each `--set` that resolves it.

@@ -68,9 +68,9 @@ def as_dtensor(config: Mapping[str, Any], is_sure: bool, out: Arguments) -> dict
 
 def _check_known(limits: Mapping[str, float], releases: Releases, out: Arguments) -> None:
     """Warn about a `global_clipnorm` that no release of a source can have written."""
-    limit, told = limits.get("global_clipnorm"), out.origins.get("global_clipnorm")
-    is_said = told is None or told.kind in (FILE, HINT)
-    if limit is not None and is_said and facts.GLOBAL.of(releases) == facts.LACKS:
+    limit, origin = limits.get("global_clipnorm"), out.origins.get("global_clipnorm")
+    is_stated = origin is None or origin.kind in (FILE, HINT)
+    if limit is not None and is_stated and facts.GLOBAL.of(releases) == facts.LACKS:
         out.doubt(
             "global_clipnorm",
             "global_clipnorm is set, but this generation does not have it: it is new in TF 2.4",
@@ -86,8 +86,8 @@ def _check_above_zero(limits: Mapping[str, float], releases: Releases, out: Argu
     """
     acts = facts.ZERO.may_be(facts.ZEROES, releases)
     for key, value in limits.items():
-        told = out.origins.get(key)
-        if value <= 0 and acts and (told is None or told.kind != SET):
+        origin = out.origins.get(key)
+        if value <= 0 and acts and (origin is None or origin.kind != SET):
             zero = "with which this generation makes every gradient zero; optim cannot do that"
             raise UnsupportedError(
                 f"{key} is {value:g} in the optimizer's config,"
@@ -116,8 +116,8 @@ def _clip_order(releases: Releases, out: Arguments) -> None:
 
 def _goes_for_all(limits: Mapping[str, float], releases: Releases, out: Arguments) -> bool:
     """Return whether `clipnorm` limited one norm over all gradients, as the release did it or as the user sets it."""
-    answer, said = facts.NORM.of(releases), out.origins.get("global_clipnorm")
-    if answer is None and said is not None and said.kind == SET and "global_clipnorm" in limits:
+    answer, origin = facts.NORM.of(releases), out.origins.get("global_clipnorm")
+    if answer is None and origin is not None and origin.kind == SET and "global_clipnorm" in limits:
         return True
     out.doubt_fact(facts.NORM, releases, "clipnorm is set", limits["clipnorm"])
     return answer == facts.ALL

@@ -29,5 +29,5 @@ ALGORITHM = spec.Algorithm(
     defaults=spec.constants(lambda_=0.01, epsilon=1e-7, ord="fro"),
     scalars=("lambda_",),
     time_decay=False,
-    lazy=spec.apart,  # Rows without a gradient keep their values, and the norm is that of the other rows
+    lazy=spec.custom_rows,  # Rows without a gradient keep their values, and the norm is that of the other rows
 )

@@ -77,12 +77,12 @@ def _slots(stored: Stored) -> dict[str, list[LazyArray]]:
     if stored.weights is None:
         return {name.lstrip("_"): list(per.values()) for name, per in stored.slots.items()}
     names = [v.name.removesuffix(":0") for v in stored.variables]
-    found: dict[str, list[LazyArray]] = {}
+    slots: dict[str, list[LazyArray]] = {}
     for stored_as, array in stored.weights:
         slot = _slot(stored_as.removesuffix(":0"), names, traits(stored.generation).names_in_list == SLOT_LAST)
         if slot:
-            found.setdefault(slot, []).append(array)
-    return found
+            slots.setdefault(slot, []).append(array)
+    return slots
 
 
 def _in_blocks(stored: Stored) -> dict[str, list[LazyArray]]:

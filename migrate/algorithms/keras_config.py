@@ -184,16 +184,16 @@ def always_says_decay(algorithm: Algorithm, generation: str) -> bool:
 
 def _name_the_rest(config: Mapping[str, Any], generation: str, out: Arguments) -> None:
     """Add an origin for each value: that of its config key, else the generation's own rule."""
-    given = {"global_clipnorm": "clipnorm", "schedule_decay": "decay"}
+    source_keys = {"global_clipnorm": "clipnorm", "schedule_decay": "decay"}
     for key, value in out.values.items():
         if key == "name" or (key in out.origins and out.origins[key].doubt):
             continue
-        other = given.get(key, "")
-        known = out.origins.get(key) or out.origins.get(other)
-        if known is not None and known.kind == DEFAULT and other == "decay" and other in config:
-            known = out.origins.get(other)  # Nadam of OptimizerV2 uses this name, and keeps it as a variable
+        other = source_keys.get(key, "")
+        origin = out.origins.get(key) or out.origins.get(other)
+        if origin is not None and origin.kind == DEFAULT and other == "decay" and other in config:
+            origin = out.origins.get(other)  # Nadam of OptimizerV2 uses this name, and keeps it as a variable
         kind, where = (FILE, "its config") if key in config else (RELEASE, f"the rule of generation {generation}")
-        out.origins[key] = replace(known, subject=key, value=value) if known else Origin(key, value, kind, where)
+        out.origins[key] = replace(origin, subject=key, value=value) if origin else Origin(key, value, kind, where)
 
 
 def kept_as_variables(algorithm: Algorithm) -> tuple[str, ...]:
@@ -208,21 +208,21 @@ def _with_scalars(
     for key in kept_as_variables(algorithm):
         if key not in scalars or (key == "learning_rate" and isinstance(config.get(key), Mapping)):
             continue
-        stored, said = scalars[key], config.get(key)
+        stored, config_value = scalars[key], config.get(key)
         current[key] = stored
-        told = out.origins.get(key)
-        if told is not None and told.kind == SET:
-            current[key] = said
+        origin = out.origins.get(key)
+        if origin is not None and origin.kind == SET:
+            current[key] = config_value
             continue
-        if told is not None and told.kind in (HINT, FILE) and not same_number(said, stored):
+        if origin is not None and origin.kind in (HINT, FILE) and not same_number(config_value, stored):
             left, other = "the release writes both at once, so ", ""
             if key == "decay":  # `_decayed_lr` of `optimizer_v2.py`; both are equal until a program sets it
                 left, other = "TF 2.5 and later use the value of get_config(), so ", f" or {confirming(key, stored)}"
-            elif told.kind == HINT:
+            elif origin.kind == HINT:
                 left = "remove it there, or "
             raise ContradictionError(
-                f"{key} is {stored:.9g} in the checkpoint and {said!r} in {told.where}; {left}override with"
-                f" {confirming(key, said)}{other}"
+                f"{key} is {stored:.9g} in the checkpoint and {config_value!r} in {origin.where}; {left}override with"
+                f" {confirming(key, config_value)}{other}"
             )
         out.origins[key] = Origin(key, stored, FILE, f"the variable {key} of the optimizer")
     return current
@@ -270,12 +270,12 @@ def _averaging(config: Mapping[str, Any], out: Arguments, backend: str | None) -
         if config.get("ema_overwrite_frequency"):
             out.values["ema_overwrite_frequency"] = whole(config, "ema_overwrite_frequency")
         elif config.get("ema_overwrite_frequency") == 0 and "jax" in (backend or ""):
-            each, never = (confirming("ema_overwrite_frequency", frequency) for frequency in (1, None))
+            every_step, never = (confirming("ema_overwrite_frequency", frequency) for frequency in (1, None))
             text = (
                 "ema_overwrite_frequency is 0: on JAX, Keras then replaces the weights by their averages at"
                 " each step, on other backends never"
             )
-            out.doubt("ema_overwrite_frequency", text, confirm=f"{each} or, on PyTorch, {never}")
+            out.doubt("ema_overwrite_frequency", text, confirm=f"{every_step} or, on PyTorch, {never}")
     if config.get("weight_decay"):
         out.values["weight_decay"] = number(config, "weight_decay")
     if config.get("weight_decay") or out.values.get("adam_weight_decay"):
@@ -380,12 +380,12 @@ def unheard_of(
 def _say_what_is_left(config: Mapping[str, Any], algorithm: Algorithm, generation: str, out: Arguments) -> None:
     known = _known(algorithm, generation)
     for key, value in config.items():
-        told = out.origins.get(key)
-        if told is not None and told.kind == SET:
+        origin = out.origins.get(key)
+        if origin is not None and origin.kind == SET:
             continue  # `user_input.used` checks those
-        lacking = told is not None and told.kind == FILE and lacks(key, algorithm, generation)
+        lacking = origin is not None and origin.kind == FILE and lacks(key, algorithm, generation)
         had = (key in known or key in out.values) and not lacking
-        if had or value in (None, False, 0, 0.0) or (told is not None and told.doubt):
+        if had or value in (None, False, 0, 0.0) or (origin is not None and origin.doubt):
             continue
         does = "of that release does not have" if lacking else "does not migrate"
         text = f"the config has an option that {algorithm.name} {does}: {key} = {value!r}"

@@ -98,16 +98,18 @@ def _decayed(plain: str, config: Mapping[str, Any], generation: str, variables: 
         raise UnsupportedError(
             f"{plain} of {ADAMW} anneals its rate and decay, or multiplies the rate by layer, which {_NO_RULE}"
         )
-    own = {key: value for key, value in config.items() if key not in _ANNEALING}
+    settings = {key: value for key, value in config.items() if key not in _ANNEALING}
     if plain == "SGDW" and traits(generation).is_native:
-        own["decay"] = 0.0  # its steps read the rate itself
-    own[PER_STEP] = 0.0
+        settings["decay"] = 0.0  # its steps read the rate itself
+    settings[PER_STEP] = 0.0
     penalties = {name: tuple(pair) for name, pair in (config["weight_decays"] or {}).items() if any(pair)}
     if penalties:
-        own[PER_STEP] = _amount(plain, set(penalties.values())) / math.sqrt(config["total_iterations"])
+        settings[PER_STEP] = _amount(plain, set(penalties.values())) / math.sqrt(config["total_iterations"])
         decaying = {name.removesuffix(":0") for name in penalties}
-        own[EXCLUDED] = [f"^{re.escape(name)}(:0)?$" for name in variables if name.removesuffix(":0") not in decaying]
-    return own
+        settings[EXCLUDED] = [
+            f"^{re.escape(name)}(:0)?$" for name in variables if name.removesuffix(":0") not in decaying
+        ]
+    return settings
 
 
 def _amount(plain: str, penalties: set[tuple[float, ...]]) -> float:

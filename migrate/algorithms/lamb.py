@@ -19,15 +19,15 @@ NOT_ADAPTED = "exclude_from_layer_adaptation"
 
 def _arguments(config: Config, generation: str) -> dict[str, Any]:
     betas = {key: number(config, key) for key in ("beta_1", "beta_2")}
-    given: dict[str, Any] = {**betas, "epsilon": epsilon(config, generation)}
+    arguments: dict[str, Any] = {**betas, "epsilon": epsilon(config, generation)}
     if not traits(generation).is_extended_by_addons:
-        return given
+        return arguments
     kept = list(patterns(EXCLUDED, config.get(EXCLUDED) or ()))
     amount = number(config, "weight_decay")
     if amount:
-        given |= {"weight_decay": amount, EXCLUDED: kept, "decay_in_step": True}
+        arguments |= {"weight_decay": amount, EXCLUDED: kept, "decay_in_step": True}
     unadapted = list(patterns(NOT_ADAPTED, config.get(NOT_ADAPTED) or kept))
-    return {**given, NOT_ADAPTED: unadapted} if unadapted else given
+    return {**arguments, NOT_ADAPTED: unadapted} if unadapted else arguments
 
 
 def _defaults(generation: str) -> dict[str, Any]:

@@ -19,18 +19,18 @@ from optim.rules.lars import LARSRule
 
 
 def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
-    given = {"momentum": spec.number(config, "momentum"), "trust_coefficient": spec.number(config, "eeta")}
-    given |= {"nesterov": bool(config["nesterov"])}
+    arguments = {"momentum": spec.number(config, "momentum"), "trust_coefficient": spec.number(config, "eeta")}
+    arguments |= {"nesterov": bool(config["nesterov"])}
     if not traits(generation).has_tf_train_names:
         kept = list(patterns(EXCLUDED, config[EXCLUDED] or ()))
         left_out = {EXCLUDED: kept, NOT_ADAPTED: list(patterns(NOT_ADAPTED, config[NOT_ADAPTED] or kept))}
-        return {**given, "weight_decay": spec.number(config, "weight_decay_rate"), "norm_of_sum": True, **left_out}
+        return {**arguments, "weight_decay": spec.number(config, "weight_decay_rate"), "norm_of_sum": True, **left_out}
     skipped = config["skip_list"] or []
     if isinstance(skipped, str) or not all(isinstance(part, str) for part in skipped):
         raise UnsupportedError(f"skip_list must be a list of parts of names, got {skipped!r}")
     parts = [re.escape(part) for part in skipped]
     return {
-        **given,
+        **arguments,
         "epsilon": spec.number(config, "epsilon"),
         "weight_decay": spec.number(config, "weight_decay"),
         EXCLUDED: parts,
@@ -60,6 +60,6 @@ ALGORITHM = spec.Algorithm(
     slots=tuple(spec.SlotSpec(slot, ("momentum",), is_negated=True) for slot in LARSRule().slots),
     arguments=_arguments,
     defaults=_defaults,
-    lazy=spec.apart,  # In this class, sparse gradients get no ratio
+    lazy=spec.custom_rows,  # In this class, sparse gradients get no ratio
     check=_check,
 )

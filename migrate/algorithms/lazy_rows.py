@@ -96,7 +96,7 @@ def only_stock(model: Any) -> bool:
 
 
 def put_in(
-    told: Arguments,
+    arguments: Arguments,
     config: Mapping[str, Any],
     algorithm: Algorithm,
     generation: str,
@@ -113,57 +113,57 @@ def put_in(
       versions: of the software that wrote the source.
     """
     sparse = sparse or Sparse()
-    found = repeated_rows.looked_up(names, sparse.names)
-    repeated_rows.put_in(told, config, algorithm, generation, found, versions)
-    found += [name for name in names if name in sparse.more and name not in found]
+    tables = repeated_rows.looked_up(names, sparse.names)
+    repeated_rows.put_in(arguments, config, algorithm, generation, tables, versions)
+    tables += [name for name in names if name in sparse.more and name not in tables]
     if LAZY_ROWS in config:
-        told.values[LAZY_ROWS] = _patterns(config[LAZY_ROWS])
+        arguments.values[LAZY_ROWS] = _patterns(config[LAZY_ROWS])
         return
-    kind = algorithm.lazy({**config, **told.values}, generation)
+    kind = algorithm.lazy({**config, **arguments.values}, generation)
     if kind is None:
         if config.get(PER_STEP):  # only rows with a gradient decay; in SGD without momentum, no rows do
-            _doubt_decay(told, found, _unsure(names, found, sparse), algorithm)
+            _doubt_decay(arguments, tables, _unsure(names, tables, sparse), algorithm)
         return
-    if found and (kind == APART or told.values.get("lookahead")):
-        told.doubt(
+    if tables and (kind == APART or arguments.values.get("lookahead")):
+        arguments.doubt(
             LAZY_ROWS,
-            f"{', '.join(found)}: {algorithm.name} of that release leaves rows without a gradient unchanged,"
+            f"{', '.join(tables)}: {algorithm.name} of that release leaves rows without a gradient unchanged,"
             " and optim has no option that does the same: here they move",
             confirm=_DENSE,
         )
         return
-    if found:
+    if tables:
         if kind in (STILL, NEARLY):
-            told.values[KEEP_SLOTS] = False
-        told.values[LAZY_ROWS] = [f"^{re.escape(name)}$" for name in found]
-        told.warnings.append(
-            f"{', '.join(found)}: this generation leaves rows without a gradient unchanged (lazy_rows). If"
+            arguments.values[KEEP_SLOTS] = False
+        arguments.values[LAZY_ROWS] = [f"^{re.escape(name)}$" for name in tables]
+        arguments.warnings.append(
+            f"{', '.join(tables)}: this generation leaves rows without a gradient unchanged (lazy_rows). If"
             f" your gradients are dense, use {confirming(LAZY_ROWS, [])}"
         )
-    _doubt(told, names, found, sparse)
-    if found and config.get(LAZY) and traits(generation).counts_in_program and sparse.names is None:
-        told.doubt(
+    _doubt(arguments, names, tables, sparse)
+    if tables and config.get(LAZY) and traits(generation).counts_in_program and sparse.names is None:
+        arguments.doubt(
             LAZY_ROWS,
-            f"{', '.join(found)}: LazyAdamOptimizer leaves rows without a gradient unchanged; up to TF 1.11 it"
+            f"{', '.join(tables)}: LazyAdamOptimizer leaves rows without a gradient unchanged; up to TF 1.11 it"
             " moved those of resource variables, which all variables of eager programs are. No graph shows"
             " which applies",
-            confirm=f"{confirming(LAZY_ROWS, told.values[LAZY_ROWS])} or {confirming(LAZY_ROWS, [])}",
+            confirm=f"{confirming(LAZY_ROWS, arguments.values[LAZY_ROWS])} or {confirming(LAZY_ROWS, [])}",
         )
-    if found and kind == NEARLY:
-        told.doubt(
+    if tables and kind == NEARLY:
+        arguments.doubt(
             LAZY_ROWS,
-            f"{', '.join(found)}: {algorithm.name} of that release leaves rows without a gradient unchanged,"
+            f"{', '.join(tables)}: {algorithm.name} of that release leaves rows without a gradient unchanged,"
             " but updates their slots in another way than here",
             confirm=_DENSE,
         )
 
 
-def _doubt_decay(told: Arguments, tables: Sequence[str], unsure: Sequence[str], algorithm: Algorithm) -> None:
+def _doubt_decay(arguments: Arguments, tables: Sequence[str], unsure: Sequence[str], algorithm: Algorithm) -> None:
     """Warn that all rows of tables decay here, unless the user leaves these tables out."""
-    left_out = told.values.get(EXCLUDED) or ()
+    left_out = arguments.values.get(EXCLUDED) or ()
     decaying = [n for n in (*tables, *unsure) if not any(re.search(pattern, n) for pattern in left_out)]
     if decaying:
-        told.doubt(
+        arguments.doubt(
             LAZY_ROWS,
             f"{some(decaying)}: rows without a sparse gradient do not decay in {algorithm.name} of that"
             " release, and optim has no option that does the same: here they decay",
@@ -171,27 +171,27 @@ def _doubt_decay(told: Arguments, tables: Sequence[str], unsure: Sequence[str], 
         )
 
 
-def _patterns(given: Any) -> list[str]:
-    if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
-        raise HyperparameterError(f"lazy_rows must be a list of regular expressions, got {given!r}")
-    return list(given)
+def _patterns(setting: Any) -> list[str]:
+    if not isinstance(setting, (list, tuple)) or not all(isinstance(pattern, str) for pattern in setting):
+        raise HyperparameterError(f"lazy_rows must be a list of regular expressions, got {setting!r}")
+    return list(setting)
 
 
-def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: Sparse) -> None:
+def _doubt(arguments: Arguments, names: Sequence[str], tables: Sequence[str], sparse: Sparse) -> None:
     """Add how `migrate` knows the rows that keep their state, and warn about what is uncertain."""
-    patterns = told.values.get(LAZY_ROWS, [])
-    told.origins[LAZY_ROWS] = Origin(LAZY_ROWS, patterns, sparse.kind, "Embedding layers")
-    unsure = _unsure(names, found, sparse)
-    if found and sparse.scaled:
-        told.doubt(
+    patterns = arguments.values.get(LAZY_ROWS, [])
+    arguments.origins[LAZY_ROWS] = Origin(LAZY_ROWS, patterns, sparse.kind, "Embedding layers")
+    unsure = _unsure(names, tables, sparse)
+    if tables and sparse.scaled:
+        arguments.doubt(
             LAZY_ROWS,
-            f"{', '.join(found)}: dtopt assumes that rows without a gradient stay unchanged. Before TF 2.3"
+            f"{', '.join(tables)}: dtopt assumes that rows without a gradient stay unchanged. Before TF 2.3"
             " they moved, because LossScaleOptimizer made gradients dense; the source does not show the"
             " release",
             confirm=f"{confirming(LAZY_ROWS, patterns)} or {confirming(LAZY_ROWS, [])}",
         )
     elif unsure:
-        told.doubt(
+        arguments.doubt(
             LAZY_ROWS,
             f"{some(unsure)}: the source does not show whether their gradients are sparse, as those of an"
             " embedding table. If they are, rows without a gradient keep their state",
@@ -199,11 +199,11 @@ def _doubt(told: Arguments, names: Sequence[str], found: Sequence[str], sparse: 
         )
 
 
-def _unsure(names: Sequence[str], found: Sequence[str], sparse: Sparse) -> list[str]:
+def _unsure(names: Sequence[str], tables: Sequence[str], sparse: Sparse) -> list[str]:
     """Return further variables whose gradients may be sparse: the source does not show it."""
-    told = sparse.names is not None or sparse.stock
-    unsure = [] if told else [name for name in names if not _ROLE.fullmatch(name) and name not in sparse.single]
-    return unsure + [name for name in names if sparse.loose and _KERNEL.fullmatch(name) and name not in found]
+    is_known = sparse.names is not None or sparse.stock
+    unsure = [] if is_known else [name for name in names if not _ROLE.fullmatch(name) and name not in sparse.single]
+    return unsure + [name for name in names if sparse.loose and _KERNEL.fullmatch(name) and name not in tables]
 
 
 def is_dense(name: str) -> bool:

@@ -35,13 +35,13 @@ def _is_early(config: spec.Config) -> bool:
 
 def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
     decay = spec.number(config, "weight_decay") if config.get("weight_decay") is not None else 0.0
-    given: dict[str, Any] = {key: spec.number(config, key) for key in NUMBERS}
-    given |= {"epsilon": spec.epsilon(config, generation), "ns_steps": spec.whole(config, "ns_steps")}
-    given |= {"nesterov": bool(config["nesterov"]), "weight_decay": decay, **_excluded(config)}
+    arguments: dict[str, Any] = {key: spec.number(config, key) for key in NUMBERS}
+    arguments |= {"epsilon": spec.epsilon(config, generation), "ns_steps": spec.whole(config, "ns_steps")}
+    arguments |= {"nesterov": bool(config["nesterov"]), "weight_decay": decay, **_excluded(config)}
     if _is_early(config):
-        return {**given, "rms_rate": None, "adam_weight_decay": decay}
+        return {**arguments, "rms_rate": None, "adam_weight_decay": decay}
     later = {key: None if config.get(key) is None else spec.number(config, key) for key in LATER}
-    return {**given, **later}
+    return {**arguments, **later}
 
 
 def _excluded(config: spec.Config) -> dict[str, Any]:
@@ -103,8 +103,8 @@ def _has(config: spec.Config, slot: str, shape: spec.Shape, name: str) -> bool |
         return None
     parts = name.split("/")
     paths = [f"_/{name}", *("/".join(parts[i:]) for i in range(max(1, len(parts) - 1)))]
-    said = {rule.uses_adam(shape, [path]) for path in paths}
-    return said.pop() if len(said) == 1 else None
+    answers = {rule.uses_adam(shape, [path]) for path in paths}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def _as_rule(key: str, value: Any) -> Any:

@@ -64,22 +64,22 @@ def product(beta_1: float, schedule_decay: float, steps: int) -> float:
 
 def _contradiction(value: float, arguments: spec.Config, generation: str, steps: int) -> str:
     """Return why a stored product contradicts the step count; empty if it agrees, or if float32 has lost it."""
-    wanted = product(arguments["beta_1"], arguments["schedule_decay"], steps)
-    if max(value, wanted) < VANISHED:
+    expected = product(arguments["beta_1"], arguments["schedule_decay"], steps)
+    if max(value, expected) < VANISHED:
         return ""
     slack = ROUNDING * (steps + 10)
-    if abs(value - wanted) <= wanted * slack:
+    if abs(value - expected) <= expected * slack:
         return ""
-    per_variable = value < wanted and traits(generation).multiplies_product_by_variable
+    per_variable = value < expected and traits(generation).multiplies_product_by_variable
     if per_variable and value < NO_PART_OF_ONE:
         return ""
-    said = f"{PRODUCT}, the product of Nadam's momenta, is {value:.9g}, but {steps} steps give {wanted:.9g}"
+    difference = f"{PRODUCT}, the product of Nadam's momenta, is {value:.9g}, but {steps} steps give {expected:.9g}"
     if per_variable:
         return (
-            f"{said}: inside fit that release multiplies it once per variable and continues to do so; here it"
+            f"{difference}: inside fit that release multiplies it once per variable and continues to do so; here it"
             " is multiplied once per step"
         )
-    return f"{said}: it restarted at 1 after a reload, or the number of steps belongs to another run"
+    return f"{difference}: it restarted at 1 after a reload, or the number of steps belongs to another run"
 
 
 VANISHED = 1e-30
@@ -92,11 +92,11 @@ ROUNDING = 2.0**-22
 """Relative rounding error of each step: a product and two factors in float32."""
 
 
-def _state(arguments: spec.Config, found: Mapping[str, float], generation: str, iterations: int) -> spec.State:
+def _state(arguments: spec.Config, scalars: Mapping[str, float], generation: str, iterations: int) -> spec.State:
     """Return the product as the source stores it. Optimizers from 2.9 on multiply it inside `fit` once per variable."""
     computed = product(arguments["beta_1"], arguments["schedule_decay"], iterations)
-    if PRODUCT in found:
-        value = found[PRODUCT]
+    if PRODUCT in scalars:
+        value = scalars[PRODUCT]
         if not 0 <= value <= 1:
             raise DamagedFileError(
                 f"{PRODUCT}, the product of Nadam's momenta, is {value!r}, which is not between 0 and 1"

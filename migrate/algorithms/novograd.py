@@ -18,10 +18,10 @@ def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
 
 
 def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
-    given = {key: spec.number(config, key) for key in ("beta_1", "beta_2")}
-    given |= {"epsilon": spec.epsilon(config, generation), "grad_averaging": bool(config["grad_averaging"])}
+    arguments = {key: spec.number(config, key) for key in ("beta_1", "beta_2")}
+    arguments |= {"epsilon": spec.epsilon(config, generation), "grad_averaging": bool(config["grad_averaging"])}
     amount = spec.number(config, "weight_decay")
-    return {**given, "weight_decay": amount, "weight_decay_exclude": []} if amount else given
+    return {**arguments, "weight_decay": amount, "weight_decay_exclude": []} if amount else arguments
 
 
 def _adjust(arguments: spec.Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -44,5 +44,5 @@ ALGORITHM = spec.Algorithm(
     scalars=("beta_1", "beta_2", "weight_decay", "grad_averaging"),
     in_float32=spec.rounded("beta_1", "beta_2"),
     uses_count=True,
-    lazy=spec.apart,
+    lazy=spec.custom_rows,
 )

@@ -27,20 +27,20 @@ FEW = 4
 """Up to this many names are shown in full; for more, `migrate` shows patterns."""
 
 
-def chosen(key: str, given: Any, names: Sequence[str]) -> list[list[str]]:
+def chosen(key: str, patterns: Any, names: Sequence[str]) -> list[list[str]]:
     """Return the variables that each pattern chooses.
 
     Args:
       key: the option, for messages.
-      given: its patterns.
+      patterns: the regular expressions of the option.
       names: of all variables.
 
     Raises:
-      HyperparameterError: `given` is not a list of regular expressions.
+      HyperparameterError: `patterns` is not a list of regular expressions.
     """
-    if not isinstance(given, (list, tuple)) or not all(isinstance(pattern, str) for pattern in given):
-        raise HyperparameterError(f"{key} must be a list of regular expressions, got {given!r}")
-    return [_chosen(key, pattern, names) for pattern in given]
+    if not isinstance(patterns, (list, tuple)) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise HyperparameterError(f"{key} must be a list of regular expressions, got {patterns!r}")
+    return [_chosen(key, pattern, names) for pattern in patterns]
 
 
 def nothing(key: str, patterns: Sequence[str], names: Sequence[str]) -> HyperparameterError:
@@ -83,49 +83,51 @@ def in_overrides(overrides: Mapping[str, Any], names: Sequence[str]) -> dict[str
     for key in (UNTRAINED, *SEARCHED):
         if not names or not done.get(key):
             continue
-        found = chosen(key, done[key], names)
-        idle = [pattern for pattern, one in zip(done[key], found, strict=True) if not one]
-        if idle and (key == UNTRAINED or len(idle) == len(found)):  # others may name layers that a model lacks
+        matches = chosen(key, done[key], names)
+        idle = [pattern for pattern, one in zip(done[key], matches, strict=True) if not one]
+        if idle and (key == UNTRAINED or len(idle) == len(matches)):  # others may name layers that a model lacks
             raise nothing(key, idle, names)
         if key == UNTRAINED:
-            done[key] = list(dict.fromkeys(name for one in found for name in one))
+            done[key] = list(dict.fromkeys(name for one in matches for name in one))
         else:
-            done[key] = [_anchored(p, one, names) for p, one in zip(done[key], found, strict=True)]
+            done[key] = [_anchored(p, one, names) for p, one in zip(done[key], matches, strict=True)]
     return done
 
 
-def _anchored(pattern: str, found: Sequence[str], names: Sequence[str]) -> str:
-    is_same = not found or [name for name in names if _is_found(pattern, name)] == list(found)
-    return pattern if is_same else f"^{re.escape(_plain(found[0]))}(:0)?$"
+def _anchored(pattern: str, matches: Sequence[str], names: Sequence[str]) -> str:
+    is_same = not matches or [name for name in names if _is_found(pattern, name)] == list(matches)
+    return pattern if is_same else f"^{re.escape(_plain(matches[0]))}(:0)?$"
 
 
-def naming(key: str, wanted: Sequence[str], names: Sequence[str]) -> str:
+def naming(key: str, variables: Sequence[str], names: Sequence[str]) -> str:
     """Return the option that chooses exactly these variables: by their names, or by fewer patterns."""
-    found = _prefixes(sorted(wanted), names, set(names) - set(wanted)) if len(wanted) > FEW else list(wanted)
-    return confirming(key, found if len(found) < len(wanted) else list(wanted))
+    prefixes = (
+        _prefixes(sorted(variables), names, set(names) - set(variables)) if len(variables) > FEW else list(variables)
+    )
+    return confirming(key, prefixes if len(prefixes) < len(variables) else list(variables))
 
 
-def _prefixes(wanted: Sequence[str], names: Sequence[str], others: Collection[str]) -> list[str]:
+def _prefixes(variables: Sequence[str], names: Sequence[str], others: Collection[str]) -> list[str]:
     """Return the fewest prefixes that choose these names and no others; a full name for a name without companions.
 
     Args:
-      wanted: in alphabetical order.
+      variables: in alphabetical order.
     """
-    if len(wanted) == 1:
-        return list(wanted)
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(wanted[0], wanted[-1], strict=False))
+    if len(variables) == 1:
+        return list(variables)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(variables[0], variables[-1], strict=False))
     prefix = "".join(letter for letter, _ in same)
     for pattern in (re.escape(prefix), f"^{re.escape(prefix)}"):
-        found = set(_chosen("", pattern, names))
-        if prefix and found.issuperset(wanted) and found.isdisjoint(others):
+        matches = set(_chosen("", pattern, names))
+        if prefix and matches.issuperset(variables) and matches.isdisjoint(others):
             return [pattern]
     groups: dict[str, list[str]] = {}
-    for name in wanted:
+    for name in variables:
         groups.setdefault(name[len(prefix) : len(prefix) + 1], []).append(name)
     return [pattern for group in groups.values() for pattern in _prefixes(group, names, others)]
 
 
-def check(told: Arguments, names: Sequence[str]) -> None:
+def check(arguments: Arguments, names: Sequence[str]) -> None:
     """Warn about patterns that choose different variables here than in the source.
 
     For example, `bias$` never matched `dense/bias:0`, the name that the release compared. A source that knows variables
@@ -139,12 +141,12 @@ def check(told: Arguments, names: Sequence[str]) -> None:
     """
     plain = list(map(_plain, names))
     for key in (EXCLUDED, NOT_ADAPTED):
-        patterns = told.values.get(key) or ()
+        patterns = arguments.values.get(key) or ()
         if not patterns:
             continue
-        found = [n for n in plain if any(_is_found(p, n) for p in patterns)]
-        if key in told.origins and told.origins[key].kind == SET:
-            if plain and not found:
+        matches = [n for n in plain if any(_is_found(p, n) for p in patterns)]
+        if key in arguments.origins and arguments.origins[key].kind == SET:
+            if plain and not matches:
                 raise nothing(key, patterns, plain)
             continue
         other = [n for n in plain if any(bool(re.search(p, n)) != bool(re.search(p, f"{n}:0")) for p in patterns)]
@@ -152,17 +154,17 @@ def check(told: Arguments, names: Sequence[str]) -> None:
         confirm = confirming(key, [p for p in patterns if any(_is_found(p, n) for n in plain)])
         if other:
             text = f"{key}: its patterns match {some(other, 3)} with or without the :0 that names had there"
-            told.doubt(key, text, COMPUTED, confirm)
+            arguments.doubt(key, text, COMPUTED, confirm)
         elif unnamed:
             text = (
                 f"{key}: patterns match by name, but the source does not contain the name that {some(unnamed, 3)} had"
             )
-            told.doubt(key, text, COMPUTED, confirm)
+            arguments.doubt(key, text, COMPUTED, confirm)
 
 
 def choose_alike(one: Any, other: Any, names: Sequence[str]) -> bool:
     """Return whether two lists of patterns choose the same of these variables."""
-    if not all(isinstance(each, list) and all(isinstance(p, str) for p in each) for each in (one, other)):
+    if not all(isinstance(patterns, list) and all(isinstance(p, str) for p in patterns) for patterns in (one, other)):
         return False
     try:
         return all(any(re.search(p, n) for p in one) == any(re.search(p, n) for p in other) for n in names)

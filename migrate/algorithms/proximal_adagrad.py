@@ -34,6 +34,6 @@ ALGORITHM = spec.Algorithm(
     arguments=spec.numbers("initial_accumulator_value", *STRENGTHS),
     defaults=_defaults,
     scalars=STRENGTHS,
-    lazy=spec.apart,
+    lazy=spec.custom_rows,
     by_release=_by_release,
 )

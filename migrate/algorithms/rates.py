@@ -57,8 +57,8 @@ def read(value: Any, generation: str) -> tuple[float | dict[str, Any], str]:
     if name == "CosineDecay" and (traits(generation).cosine_decay_warms_up or WARM_UP.keys() & config.keys()):
         optional = optional | WARM_UP
     added = {key: default for key, default in optional.items() if key not in config}
-    said = ", ".join(f"{key} = {default!r}" for key, default in added.items())
-    assumed = f"the config of the schedule {name} is incomplete; dtopt assumes {said}" if added else ""
+    defaults = ", ".join(f"{key} = {default!r}" for key, default in added.items())
+    assumed = f"the config of the schedule {name} is incomplete; dtopt assumes {defaults}" if added else ""
     rate = {"class_name": name, "config": {**config, **added}}
     if name in schedules.KNOWN:
         _check(rate)
@@ -99,23 +99,23 @@ def named(document: Any, plain: Any) -> Any:
     """
     if not isinstance(document, Mapping) or "registered_name" not in document:
         return plain
-    made = {**plain, "class_name": _name(document)}
-    return {**made, "dtype": "float32"} if made["class_name"] in SCHEDULES else made  # as Keras computes it
+    rate = {**plain, "class_name": _name(document)}
+    return {**rate, "dtype": "float32"} if rate["class_name"] in SCHEDULES else rate  # as Keras computes it
 
 
 def in_keras(rate: Any) -> Any:
     """Return a rate in Keras's form: a warm-up before CosineDecay becomes its argument; other rates stay the same."""
     if not isinstance(rate, Mapping) or rate.get("class_name") != "LinearWarmup":
         return rate
-    around, inner = rate["config"], rate["config"]["schedule"]
+    warm_up, inner = rate["config"], rate["config"]["schedule"]
     if not isinstance(inner, Mapping) or inner.get("class_name") != "CosineDecay":
         return rate
-    own = dict(inner["config"])
-    if own.get("warmup_target") is not None:
+    config = dict(inner["config"])
+    if config.get("warmup_target") is not None:
         return rate
-    own |= {"warmup_target": own["initial_learning_rate"], "warmup_steps": around["warmup_steps"]}
-    own["initial_learning_rate"] = around.get("initial_learning_rate", 0.0)
-    return {**{key: value for key, value in inner.items() if key != "module"}, "config": own}
+    config |= {"warmup_target": config["initial_learning_rate"], "warmup_steps": warm_up["warmup_steps"]}
+    config["initial_learning_rate"] = warm_up.get("initial_learning_rate", 0.0)
+    return {**{key: value for key, value in inner.items() if key != "module"}, "config": config}
 
 
 def ends_of_phases(rate: Any) -> list[float]:

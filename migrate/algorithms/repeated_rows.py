@@ -82,7 +82,7 @@ def _is_known(generation: str, values: Mapping[str, Any], doing: Collection[str]
 
 
 def put_in(
-    told: Arguments,
+    arguments: Arguments,
     config: Mapping[str, Any],
     algorithm: Algorithm,
     generation: str,
@@ -90,21 +90,23 @@ def put_in(
     versions: Versions,
 ) -> None:
     """Add the argument with its origin if tables need it, or warn why steps may differ."""
-    said = config.get(REPEATED)
-    if said is not None and said != ABSENT:
-        if not isinstance(said, (list, tuple)) or any(word not in DONE for word in said):
-            raise HyperparameterError(f"{REPEATED} must be {ABSENT} or a list of {', '.join(DONE)}, got {said!r}")
-        told.values[REPEATED] = list(said)
+    setting = config.get(REPEATED)
+    if setting is not None and setting != ABSENT:
+        if not isinstance(setting, (list, tuple)) or any(word not in DONE for word in setting):
+            raise HyperparameterError(f"{REPEATED} must be {ABSENT} or a list of {', '.join(DONE)}, got {setting!r}")
+        arguments.values[REPEATED] = list(setting)
         return
-    doing = done(generation, algorithm, told.values or config, versions)
-    if said == ABSENT or not tables or not doing:
+    doing = done(generation, algorithm, arguments.values or config, versions)
+    if setting == ABSENT or not tables or not doing:
         return
-    is_said = _is_said(generation, algorithm, {**config, **told.values}, doing)
-    if is_said and _is_known(generation, told.values or config, doing, versions):
-        told.values[REPEATED] = list(doing)
-        told.origins[REPEATED] = Origin(REPEATED, list(doing), RELEASE, f"that release {words(doing)} each gradient")
+    is_said = _is_said(generation, algorithm, {**config, **arguments.values}, doing)
+    if is_said and _is_known(generation, arguments.values or config, doing, versions):
+        arguments.values[REPEATED] = list(doing)
+        arguments.origins[REPEATED] = Origin(
+            REPEATED, list(doing), RELEASE, f"that release {words(doing)} each gradient"
+        )
         return
-    told.doubt(
+    arguments.doubt(
         REPEATED,
         f"{some(tables)}: dtopt assumes that no batch contains a row several times. If one does, that release"
         f" {words(doing)} each gradient of the"
@@ -114,7 +116,7 @@ def put_in(
 
 
 def words(doing: Collection[str]) -> str:
-    return " and ".join(DONE[each] for each in doing)
+    return " and ".join(DONE[operation] for operation in doing)
 
 
 _EMBEDDINGS = re.compile(r"(?:^|.*[/.])embeddings(?:_\d+)?")
@@ -137,9 +139,9 @@ def is_absent(origins: Iterable[Origin]) -> bool:
 
 def of_source(state: OptimizerState, algorithm: Algorithm) -> tuple[str, ...]:
     """Return what the source does with repeated rows, whether or not `optim` can do it."""
-    said = state.hyperparameters.get(REPEATED)
-    if said is not None or state.source is None:
-        return acting(said or (), state.hyperparameters)
+    setting = state.hyperparameters.get(REPEATED)
+    if setting is not None or state.source is None:
+        return acting(setting or (), state.hyperparameters)
     return done(state.source.generation, algorithm, state.hyperparameters, state.source.versions)
 
 
@@ -157,13 +159,15 @@ def difference(state: OptimizerState, algorithm: Algorithm, theirs: Collection[s
 
     Empty if both treat them the same, or if there is no table.
     """
-    known = state.source.sparse if state.source is not None else None
-    tables = looked_up([v.name for v in state.variables if v.trainable], known)
+    sparse = state.source.sparse if state.source is not None else None
+    tables = looked_up([v.name for v in state.variables if v.trainable], sparse)
     ours = of_source(state, algorithm)
     if is_absent(state.origins) or set(theirs) == set(ours) or not (tables or state.hyperparameters.get(REPEATED)):
         return ""
     if any(o.subject == REPEATED and not o.certain for o in state.origins):
         return ""  # that warning covers it
-    each, other = [f"{words(done)} each of its gradients" if done else "takes their sum" for done in (ours, theirs)]
+    source_way, target_way = [
+        f"{words(done)} each of its gradients" if done else "takes their sum" for done in (ours, theirs)
+    ]
     where = f"{some(tables or ['a table'])}: if a batch contains a row several times"
-    return f"{where}, the source {each}, and {called} {other}"
+    return f"{where}, the source {source_way}, and {called} {target_way}"

@@ -44,8 +44,8 @@ def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
 
 def _defaults(generation: str) -> dict[str, Any]:
     shared: dict[str, Any] = {"learning_rate": 0.001, "rho": 0.9, "momentum": 0.0, "centered": False}
-    own = traits(generation).rmsprop_epsilon
-    return {**shared, **(spec.default_epsilon(generation) if own is None else {"epsilon": own})}
+    epsilon = traits(generation).rmsprop_epsilon
+    return {**shared, **(spec.default_epsilon(generation) if epsilon is None else {"epsilon": epsilon})}
 
 
 def _adjust(arguments: spec.Config, present: frozenset[str]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -24,8 +24,8 @@ def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
 
 
 def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
-    given: dict[str, Any] = {key: spec.number(config, key) for key in ("beta_1", "beta_2", "warmup_steps")}
-    return {**given, "epsilon": spec.epsilon(config, generation), "weight_decay_in_step": False}
+    arguments: dict[str, Any] = {key: spec.number(config, key) for key in ("beta_1", "beta_2", "warmup_steps")}
+    return {**arguments, "epsilon": spec.epsilon(config, generation), "weight_decay_in_step": False}
 
 
 def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
@@ -45,7 +45,7 @@ def _by_release(config: spec.Config, releases: spec.Releases) -> spec.ByRelease:
     return {"late_z": True}, {"late_z": text}
 
 
-def _state(arguments: spec.Config, found: Mapping[str, float], generation: str, iterations: int) -> spec.State:
+def _state(arguments: spec.Config, scalars: Mapping[str, float], generation: str, iterations: int) -> spec.State:
     """Return the state. Each step weighs 1 at any learning rate, so the sum of weights is the number of steps."""
     weights = {"weight_sum": float(iterations), "largest_rate": 0.0}
     return weights, tuple(Origin(key, value, RELEASE, "each step has the weight 1") for key, value in weights.items())

@@ -54,7 +54,7 @@ class SlotSpec:
         dims = slot_dims(self.slot.like, len(variable))
         return None if dims is None else tuple(variable[d] for d in dims)
 
-    def carried(self, array: LazyArray) -> LazyArray:
+    def for_optim(self, array: LazyArray) -> LazyArray:
         """Return what `optim` keeps for this array of a source."""
         if self.is_negated:
             return _negated(array)
@@ -62,8 +62,8 @@ class SlotSpec:
             return LazyArray((), array.dtype, lambda: _one_number(array), f"{array.stored_as}, one element")
         return array
 
-    def given_back(self, array: LazyArray, variable: tuple[int, ...]) -> LazyArray:
-        """Return what sources keep for this array of `optim`, for a variable of that shape: undoes `carried`."""
+    def for_source(self, array: LazyArray, variable: tuple[int, ...]) -> LazyArray:
+        """Return what sources keep for this array of `optim`, for a variable of that shape: undoes `for_optim`."""
         if self.is_negated:
             return _negated(array)
         if self.is_spread:
@@ -136,7 +136,7 @@ def _no_check(config: Config, generation: str, versions: Versions) -> str | None
     return None
 
 
-def _stateless(arguments: Config, found: Mapping[str, float], generation: str, iterations: int) -> State:
+def _stateless(arguments: Config, scalars: Mapping[str, float], generation: str, iterations: int) -> State:
     return {}, ()
 
 
@@ -187,7 +187,7 @@ def kept(config: Config, generation: str) -> str | None:
     return KEPT if traits(generation).has_sparse_kernels else None
 
 
-def apart(config: Config, generation: str) -> str | None:
+def custom_rows(config: Config, generation: str) -> str | None:
     """Return `lazy` of algorithms that treat such rows by a custom rule, or by no rule, in every generation."""
     return APART
 

@@ -114,16 +114,16 @@ def slot_names(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any]) 
     is_centered = algorithm.name == "RMSprop" and config.get("centered")
     wanted = CENTERED if is_centered else SLOTS.get(algorithm.name, ())
     numbered = [(name, re.fullmatch(r"(.+?)(?:_(\d+))?", name)) for name in stored.slots]
-    bases = sorted({found.group(1) for _, found in numbered if found} - {AVERAGES})
+    bases = sorted({match.group(1) for _, match in numbered if match} - {AVERAGES})
     if len(bases) > 1:
-        own = [base for base in bases if base == config.get("name")]
-        if not own:
+        candidates = [base for base in bases if base == config.get("name")]
+        if not candidates:
             raise AmbiguousError(
                 f"the checkpoint contains slots of several optimizers, named {', '.join(bases)}. Choose one"
                 " with --set name=NAME"
             )
-        bases = own
-    ranked = sorted((int(found.group(2) or 0), name) for name, found in numbered if found and found.group(1) in bases)
+        bases = candidates
+    ranked = sorted((int(match.group(2) or 0), name) for name, match in numbered if match and match.group(1) in bases)
     if wanted and len(ranked) > len(wanted):
         raise AmbiguousError(
             f"the checkpoint contains slots {', '.join(name for _, name in ranked)}, but {algorithm.name} has"
@@ -164,7 +164,7 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
       ContradictionError: no number of steps gives a power, or the powers give different numbers, so that a beta is
         wrong.
     """
-    told: Steps | None = None
+    count: Steps | None = None
     gone: list[tuple[int, str]] = []
     is_known = True
     for tail, key in POWERS[algorithm == "Adamax" :]:
@@ -199,18 +199,18 @@ def steps(scalars: Mapping[str, LazyArray], config: Mapping[str, Any], algorithm
         if not stored >= least or power < least:
             gone.append((taken, name))
             continue
-        if power != stored or (told is not None and told.taken != taken):
-            others = f" (those of {told.where.partition(',')[0]} are {told.taken})" if told else ""
+        if power != stored or (count is not None and count.taken != taken):
+            others = f" (those of {count.where.partition(',')[0]} are {count.taken})" if count else ""
             raise _contradiction(name, key, beta, stored, others)
-        told = told or Steps(taken, f"{name}, which is {key} to the power of steps + 1")
-    if told is None and gone and is_known:
+        count = count or Steps(taken, f"{name}, which is {key} to the power of steps + 1")
+    if count is None and gone and is_known:
         fewest, name = max(gone)
         return Steps(
             fewest,
             f"{name}, which is too small to count from: from step {fewest} on the moments are not corrected",
             True,
         )
-    return told
+    return count
 
 
 def _contradiction(name: str, key: str, beta: float, stored: np.generic, others: str = "") -> ContradictionError:

@@ -36,19 +36,19 @@ LOSS_SCALE = ("LossScaleOptimizer", "LossScaleOptimizerV1", "LossScaleOptimizerV
 
 def unwrapped(optimizer: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return the innermost optimizer (`{}` without optimizer), and its wrappers' class names, the outermost first."""
-    *around, inner = layers(optimizer) or [{}]
-    return inner, tuple(str(each.get("class_name", "")) for each in around)
+    *wrappers, inner = layers(optimizer) or [{}]
+    return inner, tuple(str(wrapper.get("class_name", "")) for wrapper in wrappers)
 
 
 def layers(optimizer: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     """Return class and config of each wrapper, the outermost first, and then of the innermost optimizer."""
-    found: list[Mapping[str, Any]] = []
+    chain: list[Mapping[str, Any]] = []
     while optimizer is not None:
-        found.append(optimizer)
+        chain.append(optimizer)
         config = optimizer.get("config")
         inside = (config.get(key) for key in KEYS) if isinstance(config, Mapping) else ()
-        optimizer = next((each for each in inside if isinstance(each, Mapping) and "class_name" in each), None)
-    return found
+        optimizer = next((inner for inner in inside if isinstance(inner, Mapping) and "class_name" in inner), None)
+    return chain
 
 
 def plain(class_name: str) -> str:
@@ -58,15 +58,15 @@ def plain(class_name: str) -> str:
 
 def options(optimizer: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options that express MovingAverage, Lookahead and SWA of TensorFlow Addons; empty without these."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     averaging = _config_of(optimizer, AVERAGING)
     if averaging is not None and not averaging.get("dynamic_decay") and not averaging.get("start_step"):
-        found[AVERAGED] = averaging.get("average_decay", SETTINGS[AVERAGING]["average_decay"])
+        settings[AVERAGED] = averaging.get("average_decay", SETTINGS[AVERAGING]["average_decay"])
     for option, wrapper in AROUND.items():
         config = _config_of(optimizer, wrapper)
         if config is not None:
-            found[option] = numbers(option, {k: config.get(k, default) for k, default in SETTINGS[wrapper].items()})
-    return found
+            settings[option] = numbers(option, {k: config.get(k, default) for k, default in SETTINGS[wrapper].items()})
+    return settings
 
 
 def origins(optimizer: Mapping[str, Any] | None, is_stored: bool) -> dict[str, Origin]:
@@ -78,15 +78,15 @@ def origins(optimizer: Mapping[str, Any] | None, is_stored: bool) -> dict[str, O
       is_stored: whether the source itself specifies it, and not the user.
     """
     kind, where = (FILE, "the optimizer's config in the source") if is_stored else (HINT, "--optimizer-config")
-    called = [str(as_registered(each).get("class_name")) for each in layers(optimizer)]
-    found = {}
+    called = [str(as_registered(layer).get("class_name")) for layer in layers(optimizer)]
+    option_origins = {}
     for option, value in options(optimizer).items():
         name = {AVERAGED: AVERAGING, **AROUND}[option]
-        found[option] = Origin(option, value, kind, f"a wrapper in {where}")
+        option_origins[option] = Origin(option, value, kind, f"a wrapper in {where}")
         if is_stored and name in called:
             text = unregistered("the wrapper of the optimizer", name)
-            found[option] = replace(found[option], doubt=text, confirm=confirming(option, value))
-    return found
+            option_origins[option] = replace(option_origins[option], doubt=text, confirm=confirming(option, value))
+    return option_origins
 
 
 def with_limits(optimizer: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,13 +98,13 @@ def with_limits(optimizer: Mapping[str, Any], config: Mapping[str, Any]) -> dict
     outer = _config_of(optimizer, *SETTINGS)
     if outer is None:
         return dict(config)
-    own = {key: value for key, value in config.items() if key not in LIMITS}
-    return own | {key: outer[key] for key in LIMITS if key in outer}
+    rest = {key: value for key, value in config.items() if key not in LIMITS}
+    return rest | {key: outer[key] for key in LIMITS if key in outer}
 
 
-def makes_dense(around: Sequence[str], generation: str, versions: Versions) -> bool | None:
+def makes_dense(wrappers: Sequence[str], generation: str, versions: Versions) -> bool | None:
     """Return whether a LossScaleOptimizer makes sparse gradients dense; None if the possible releases differ."""
-    if not {*map(plain, around)} & {*LOSS_SCALE}:
+    if not {*map(plain, wrappers)} & {*LOSS_SCALE}:
         return False
     answer = SCALED.of(candidates(generation, versions))
     return None if answer is None else answer == DENSE
@@ -124,10 +124,10 @@ def check_nested(optimizer: Mapping[str, Any] | None, config: Mapping[str, Any],
     Raises:
       UnsupportedError: anything except MovingAverage of Lookahead of an optimizer that does not count.
     """
-    proper, around = unwrapped(optimizer)
-    own = [name for name in map(plain, around) if name in SETTINGS]
-    said = [name for option, name in {AVERAGED: AVERAGING, **AROUND}.items() if config.get(option)]
-    if max(len(own), len(said)) < 2 or (own == [AVERAGING, LOOKAHEAD] and not counts):
+    proper, wrappers = unwrapped(optimizer)
+    chain = [name for name in map(plain, wrappers) if name in SETTINGS]
+    from_options = [name for option, name in {AVERAGED: AVERAGING, **AROUND}.items() if config.get(option)]
+    if max(len(chain), len(from_options)) < 2 or (chain == [AVERAGING, LOOKAHEAD] and not counts):
         return
     way = "continue in the program that wrote it, or start a new optimizer with its weights"
     why = "no class of optim averages like a wrapper inside another one"
@@ -136,27 +136,27 @@ def check_nested(optimizer: Mapping[str, Any] | None, config: Mapping[str, Any],
             "TensorFlow Addons does not count the steps of an optimizer inside two wrappers, so each step was"
             " its first, and no class of optim does that"
         )
-    elif len(own) < len(said):
+    elif len(chain) < len(from_options):
         why, way = (
             "the source does not show which wrapper is the outer one",
             "give the whole config with its wrappers as --optimizer-config",
         )
     name = plain(str(proper.get("class_name") or "an optimizer"))
-    raise UnsupportedError(f"{' of '.join([*(own if len(own) > 1 else said), name])}: {why}; {way}")
+    raise UnsupportedError(f"{' of '.join([*(chain if len(chain) > 1 else from_options), name])}: {why}; {way}")
 
 
-def numbers(option: str, given: Any) -> dict[str, Any]:
+def numbers(option: str, settings: Any) -> dict[str, Any]:
     """Return settings of Lookahead or SWA in the form that `optim` takes.
 
     Raises:
       HyperparameterError: other keys, or values that are not numbers or out of range.
     """
     wrapper = AROUND[option]
-    form, known = json.dumps(SETTINGS[wrapper]), isinstance(given, Mapping) and given.keys() == SETTINGS[wrapper].keys()
-    if not known:
-        raise HyperparameterError(f"{option} must be settings of {wrapper} such as {form}, got {given!r}")
-    found: dict[str, Any] = {}
-    for key, value in given.items():
+    form = json.dumps(SETTINGS[wrapper])
+    if not isinstance(settings, Mapping) or settings.keys() != SETTINGS[wrapper].keys():
+        raise HyperparameterError(f"{option} must be settings of {wrapper} such as {form}, got {settings!r}")
+    values: dict[str, Any] = {}
+    for key, value in settings.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         share, least = key == "slow_step_size", 0 if key == "start_averaging" else 1
         if not is_number or not (0 <= value <= 1 if share else value >= least and float(value).is_integer()):
@@ -164,8 +164,8 @@ def numbers(option: str, given: Any) -> dict[str, Any]:
                 f"{key} of {wrapper} must be {'in [0, 1]' if share else f'a whole number, at least {least}'}, got"
                 f" {value!r}"
             )
-        found[key] = value if share else int(value)
-    return found
+        values[key] = value if share else int(value)
+    return values
 
 
 def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
@@ -174,31 +174,31 @@ def doubts(optimizer: Mapping[str, Any] | None) -> dict[str, str]:
     Source: `lookahead.py`, `moving_average.py`, `stochastic_weight_averaging.py` of TensorFlow Addons 0.23;
     `modeling/optimization/ema_optimizer.py` of tf-models-official 2.12.
     """
-    found = {}
+    texts = {}
     known = options(optimizer)
     for name in unwrapped(optimizer)[1]:
         called = plain(name)
         if called == OF_MODELS or (called == AVERAGING and AVERAGED not in known):
-            found[called] = (
+            texts[called] = (
                 f"{called} averages in a way that optim does not: the averages are unmapped, and training"
                 " continues without them"
             )
         elif called in SETTINGS and called != AVERAGING:
             config = _config_of(optimizer, called) or {}
             unsaid = [f"{key} = {value!r}" for key, value in SETTINGS[called].items() if key not in config]
-            found |= (
+            texts |= (
                 {called: f"the source does not contain {', '.join(unsaid)} of {called}; dtopt assumes the defaults"}
                 if unsaid
                 else {}
             )
         elif called in unknown([name]):
-            found[called] = f"{called} wraps the optimizer, and dtopt does not know what it does"
-    return found
+            texts[called] = f"{called} wraps the optimizer, and dtopt does not know what it does"
+    return texts
 
 
-def unknown(around: Sequence[str]) -> list[str]:
+def unknown(wrappers: Sequence[str]) -> list[str]:
     """Return the wrapper classes that `migrate` does not know."""
-    return [name for name in map(plain, around) if name not in (*LOSS_SCALE, *SETTINGS, *AVERAGES)]
+    return [name for name in map(plain, wrappers) if name not in (*LOSS_SCALE, *SETTINGS, *AVERAGES)]
 
 
 def idle_limits(optimizer: Mapping[str, Any]) -> list[str]:
@@ -216,8 +216,8 @@ def idle_limits(optimizer: Mapping[str, Any]) -> list[str]:
 
 def _config_of(optimizer: Mapping[str, Any] | None, *classes: str) -> Mapping[str, Any] | None:
     """Return the config of the outermost wrapper of one of these classes, None without such a wrapper."""
-    named = (each for each in layers(optimizer) if plain(str(each.get("class_name", ""))) in classes)
-    return next((each["config"] for each in named if isinstance(each.get("config"), Mapping)), None)
+    named = (wrapper for wrapper in layers(optimizer) if plain(str(wrapper.get("class_name", ""))) in classes)
+    return next((wrapper["config"] for wrapper in named if isinstance(wrapper.get("config"), Mapping)), None)
 
 
 def innermost(optimizer: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -25,8 +25,8 @@ def _blocks(generation: str, config: spec.Config) -> tuple[spec.Blocks, ...]:
 
 def _arguments(config: spec.Config, generation: str) -> dict[str, Any]:
     start = spec.number(config, "initial_accumulator_value")
-    given = {key: spec.number(config, key) for key in NUMBERS}
-    return {**given, "initial_accumulator_value": start, "activation": str(config["activation"])}
+    numbers = {key: spec.number(config, key) for key in NUMBERS}
+    return {**numbers, "initial_accumulator_value": start, "activation": str(config["activation"])}
 
 
 def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str | None:
@@ -36,7 +36,7 @@ def _check(config: spec.Config, generation: str, versions: spec.Versions) -> str
 
 
 def _lazy(config: spec.Config, generation: str) -> str | None:
-    return spec.apart(config, generation) if traits(generation).has_sparse_kernels else None
+    return spec.custom_rows(config, generation) if traits(generation).has_sparse_kernels else None
 
 
 ALGORITHM = spec.Algorithm(

@@ -67,7 +67,7 @@ def select(
     unmapped = dict(table.unmapped)
     for name in (s.name for s in (*algorithm.slots, *SHARED_SLOTS)):
         arrays = {variable: table.pairs[name, variable] for variable in table.order if (name, variable) in table.pairs}
-        owners = {variable: algorithm.slot(name).carried(array) for variable, array in arrays.items()}
+        owners = {variable: algorithm.slot(name).for_optim(array) for variable, array in arrays.items()}
         if name in algorithm.unread:
             unmapped |= {f"{name}/{variable}": array for variable, array in arrays.items()}
         elif owners and name in wanted:

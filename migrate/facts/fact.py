@@ -36,15 +36,15 @@ class Fact:
 
     def among(self, releases: Iterable[Release]) -> dict[str, list[Release]]:
         """Return answer -> the releases that give it, in the order of `answers`."""
-        found: dict[str, list[Release]] = {}
+        groups: dict[str, list[Release]] = {}
         for release in releases:
-            found.setdefault(self.way(release) or "", []).append(release)
-        return {answer: found[answer] for answer in self.answers if answer in found}
+            groups.setdefault(self.way(release) or "", []).append(release)
+        return {answer: groups[answer] for answer in self.answers if answer in groups}
 
     def of(self, releases: Iterable[Release]) -> str | None:
         """Return the answer in which releases agree, None if they disagree or the question does not arise."""
-        found = self.among(releases)
-        return next(iter(found)) if len(found) == 1 else None
+        groups = self.among(releases)
+        return next(iter(groups)) if len(groups) == 1 else None
 
     def may_be(self, answer: str, releases: Iterable[Release]) -> bool:
         """Return whether one of the releases gives an answer."""
@@ -56,13 +56,13 @@ class Fact:
 
     def warning(self, releases: Sequence[Release]) -> str:
         """Return why the answer is uncertain, empty if releases agree."""
-        found = self.among(releases)
-        if not found:
+        groups = self.among(releases)
+        if not groups:
             return self.unanswered
-        if len(found) < 2:
+        if len(groups) < 2:
             return ""
-        named = _named(list(found.values()))
-        parts = [f"{names} {self.answers[answer]}" for answer, names in zip(found, named, strict=True)]
+        named = _named(list(groups.values()))
+        parts = [f"{names} {self.answers[answer]}" for answer, names in zip(groups, named, strict=True)]
         fits, last = ("both", "the latter") if len(parts) == 2 else ("all of them", "the last")
         return f"{', '.join(parts)}; the source fits {fits}, and dtopt assumes {last}"
 
@@ -95,9 +95,9 @@ def spans(packages: Iterable[Package]) -> str:
     texts: dict[str, list[str]] = {}
     places = sorted({ORDER[package]: package for package in packages}.items())
     for _, run in groupby(enumerate(places), key=lambda item: (item[1][1].name, item[1][0] - item[0])):
-        found = [package for _, (_, package) in run]
-        first, last = (".".join(package.version.split(".")[: _digits(package)]) for package in (found[0], found[-1]))
-        texts.setdefault(FAMILIES[found[0].name], []).append(first if first == last else f"{first} to {last}")
+        span = [package for _, (_, package) in run]
+        first, last = (".".join(package.version.split(".")[: _digits(package)]) for package in (span[0], span[-1]))
+        texts.setdefault(FAMILIES[span[0].name], []).append(first if first == last else f"{first} to {last}")
     return ", ".join(f"{family} {_joined(runs)}" for family, runs in texts.items())
 
 

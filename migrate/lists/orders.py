@@ -70,8 +70,8 @@ def candidates(algorithm: Algorithm, generation: str, config: Config) -> list[Fl
     averages = [(Block((AVERAGE.name,)),) if config.get("use_ema") else ()]
     if traits(generation).accumulates_gradients and config.get("gradient_accumulation_steps") not in (None, 0, 1):
         averages = [*([(BY_VARIABLE,)] if averages[0] else []), (*averages[0], Block((ACCUMULATED.name,)))]
-    found = (order for average in averages for order in _with_shared(algorithm, generation, config, average))
-    return list(dict.fromkeys(found))
+    orders = (order for average in averages for order in _with_shared(algorithm, generation, config, average))
+    return list(dict.fromkeys(orders))
 
 
 def of_release(possible: Sequence[FlatOrder], release: tuple[int, ...]) -> list[FlatOrder]:
@@ -127,8 +127,8 @@ def cuts(
       owners: for orders in which only some variables have the last slot; without it, these orders do not fit.
     """
     float_counter = FLOAT in traits(generation).counter_dtypes  # int64 since Keras 2.0.8
-    found = [_cut(order, weights, float_counter, owners) for order in possible]
-    fitting = [resolved for resolved in found if resolved is not None]
+    splits = [_cut(order, weights, float_counter, owners) for order in possible]
+    fitting = [resolved for resolved in splits if resolved is not None]
     if not traits(generation).shows_release_in_list:
         return fitting
     return [replace(r, release=_release(r.order)) for r in fitting]
@@ -141,7 +141,7 @@ def _release(order: FlatOrder) -> str:
 
 def staged(possible: Sequence[FlatOrder], weights: Sequence[LazyArray]) -> list[Resolved]:
     """Return OptimizerV2 lists of variables that joined in two stages, as after unfreezing: slots are appended."""
-    found = []
+    splits = []
     for order in possible:
         scalars = [item for item in order if isinstance(item, str)]
         blocks = [item for item in order if isinstance(item, Block)]
@@ -154,8 +154,8 @@ def staged(possible: Sequence[FlatOrder], weights: Sequence[LazyArray]) -> list[
             second = _cut(tuple(blocks), weights[end:], False)
             if first is not None and second is not None:
                 slots = {slot: [*first.slots[slot], *second.slots[slot]] for slot in first.slots}
-                found.append(Resolved(order, first.scalars, slots, [], (*first.stages, *second.stages)))
-    return found
+                splits.append(Resolved(order, first.scalars, slots, [], (*first.stages, *second.stages)))
+    return splits
 
 
 def _cut(

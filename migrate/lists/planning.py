@@ -55,17 +55,17 @@ def plan(state: OptimizerState, order: str | None) -> Plan:
         raise MissingHintError(
             f"for which generation is the list? add --order, one of: {', '.join(generations.GENERATIONS)}"
         )
-    given = order if order is not None else str(state.source.generation if state.source else "")
+    order_name = order if order is not None else str(state.source.generation if state.source else "")
     try:
-        return _planned(state, given)
+        return _planned(state, order_name)
     except UnsupportedError as error:
         raise asking(UnsupportedError(f"{error.text}; {_instead(state)}"), asked_by(error)) from error
 
 
 def _instead(state: OptimizerState) -> str:
     """Return what to type if a list of one generation cannot hold the state."""
-    found = [order for generation in generations.GENERATIONS for order in _working(state, generation)]
-    return f"--order takes {' or '.join(found)} here" if found else "migrate to slots, as no list holds this state"
+    choices = [order for generation in generations.GENERATIONS for order in _working(state, generation)]
+    return f"--order takes {' or '.join(choices)} here" if choices else "migrate to slots, as no list holds this state"
 
 
 def _working(state: OptimizerState, generation: str) -> list[str]:
@@ -85,8 +85,8 @@ def _working(state: OptimizerState, generation: str) -> list[str]:
     return working
 
 
-def _planned(state: OptimizerState, given: str) -> Plan:
-    name, _, number = given.partition(":")
+def _planned(state: OptimizerState, order_name: str) -> Plan:
+    name, _, number = order_name.partition(":")
     if not algorithms.is_known(state.algorithm):
         raise UnsupportedError(f"how {state.algorithm} orders its list is not known here")
     generation, algorithm = generations.check(name), algorithms.find(state.algorithm)
@@ -109,11 +109,10 @@ def _planned(state: OptimizerState, given: str) -> Plan:
 
 def for_list(state: OptimizerState, order: str | None) -> OptimizerState:
     """Return the state with the reasons why its list would not be exact. Raises as `plan`."""
-    made = plan(state, order)
-    origins = (*state.origins, *doubts("list", made.reasons))
-    note = (
-        f"the list of generation {made.generation}: {orders.describe(made.order)}; it holds no variables of the model"
-    )
+    list_plan = plan(state, order)
+    origins = (*state.origins, *doubts("list", list_plan.reasons))
+    text = orders.describe(list_plan.order)
+    note = f"the list of generation {list_plan.generation}: {text}; it holds no variables of the model"
     return replace(state, origins=origins, warnings=(*state.warnings, note))
 
 
@@ -140,16 +139,16 @@ def _fitting(state: OptimizerState, algorithm: Algorithm, generation: str) -> li
     config = differences.config_for(state, algorithm, generation)
     possible = orders.candidates(algorithm, generation, config)
     direct = [order for order in possible if len(order) < 2 or order[-1] != orders.ITERATIONS]
-    held = [o for o in direct if any(isinstance(item, Block) and item.placeholder for item in o)]
-    direct = held if traits(generation).always_pads_amsgrad and held else direct
+    padded = [o for o in direct if any(isinstance(item, Block) and item.placeholder for item in o)]
+    direct = padded if traits(generation).always_pads_amsgrad and padded else direct
     present = set(state.slots)
     fitting = []
     for order in direct:
         blocks = [item for item in order if isinstance(item, Block) and not item.placeholder]
-        wanted = {slot for block in blocks for slot in block.slots}
+        order_slots = {slot for block in blocks for slot in block.slots}
         free = {slot for block in blocks if block.factored for slot in block.slots}
         free |= {block.slots[-1] for block in blocks if block.last_of_some}
-        if present <= wanted and wanted - present <= free:
+        if present <= order_slots and order_slots - present <= free:
             fitting.append(order)
     if not fitting:
         keeps = "; or ".join(orders.describe(order) for order in direct)
@@ -218,11 +217,13 @@ def _entries(state: OptimizerState, order: FlatOrder, generation: str) -> list[E
             entries += [(item.slots[0], name, _constant(np.zeros(1, np.float32))) for name in names]
         elif item.factored:
             for name in names:
-                found = _factored(state, name, len(shapes[name]) > 1, item.factored)
-                entries += [(slot, name, array) for slot, array in zip(item.slots[-len(found) :], found, strict=True)]
+                factors = _factored(state, name, len(shapes[name]) > 1, item.factored)
+                entries += [
+                    (slot, name, array) for slot, array in zip(item.slots[-len(factors) :], factors, strict=True)
+                ]
         else:
             entries += [
-                (slot, name, algorithm.slot(slot).given_back(state.slots[slot][name], shapes[name]))
+                (slot, name, algorithm.slot(slot).for_source(state.slots[slot][name], shapes[name]))
                 for name in names
                 for slot in item.slots
                 if not item.last_of_some or name in state.slots.get(slot, {})

@@ -79,7 +79,7 @@ class _Search:
         key = id(layers), start
         if key not in self.known:
             found: Ways = {}
-            steps = [lambda at: self.own(layers.own, at), lambda at: self.merged(layers.chains, at)]
+            steps = [lambda at: self.own(layers.own_variables, at), lambda at: self.merged(layers.chains, at)]
             orders = [steps, steps[::-1]] if layers.own_last is None else [steps[::-1] if layers.own_last else steps]
             for first, second in orders:
                 for end, names in first(start).items():

@@ -38,9 +38,9 @@ def newer(versions: Versions) -> str:
     for name, number, of in shown:
         if number is not None:
             numbers = {of(release)[:2] for release in RELEASES}
-            last = max({each for each in numbers if each[:1] == number[:1]} or numbers)
+            last = max({version for version in numbers if version[:1] == number[:1]} or numbers)
             if number[:2] > last:
-                written, known = (".".join(map(str, each[:2])) for each in (number, last))
+                written, known = (".".join(map(str, version[:2])) for version in (number, last))
                 return (
                     f"{name} {written} wrote it, which is newer than {known}, the last that dtopt knows; dtopt assumes"
                     " that they work the same"
@@ -65,6 +65,6 @@ def _nearest(
     numbers = sorted({of(release) for release in releases} - {()})
     if number is None or not numbers:
         return releases
-    same = [each for each in numbers if each[:2] == number[:2]] or numbers
-    nearest = max((each for each in same if each <= number[:digits]), default=same[0])
+    same = [version for version in numbers if version[:2] == number[:2]] or numbers
+    nearest = max((version for version in same if version <= number[:digits]), default=same[0])
     return [release for release in releases if of(release) == nearest]

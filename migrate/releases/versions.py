@@ -14,8 +14,8 @@ Number = tuple[int, ...]
 
 def version_tuple(version: str | None) -> Number | None:
     """Return a version as numbers: `"2.1.6-tf"` -> (2, 1, 6); None if it is not a version."""
-    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
-    return tuple(int(x or 0) for x in found.groups()) if found else None
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    return tuple(int(x or 0) for x in match.groups()) if match else None
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Versions:
 
     def __or__(self, other: Versions) -> Versions:
         """Return these versions, with the fields that `other` knows in their place."""
-        known = {each.name: getattr(other, each.name) for each in fields(other) if getattr(other, each.name)}
-        return replace(self, **known)
+        values = {field.name: getattr(other, field.name) for field in fields(other) if getattr(other, field.name)}
+        return replace(self, **values)
 
     def to_dict(self) -> dict[str, str]:
         """Return the known fields under their names in reports."""
-        values = {_NAMES.get(each.name, each.name): getattr(self, each.name) for each in fields(self)}
+        values = {_NAMES.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
         return {name: YES if value is True else value for name, value in values.items() if value}
 
 

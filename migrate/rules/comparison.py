@@ -63,11 +63,11 @@ def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     cls = rules.of(algorithm)
     if cls is None:
         raise UnsupportedError(f"dtopt does not know the rule of {algorithm}")
-    own = declared(cls)
+    parameters = declared(cls)
     values = {**defaults(algorithm), **arguments}
-    for name, each in own.items():
+    for name, parameter in parameters.items():
         if not isinstance(values[name], Mapping):  # a schedule
-            values[name] = each.check(name, values[name])
+            values[name] = parameter.check(name, values[name])
     values.pop("mesh", None)
     return values
 
@@ -75,8 +75,8 @@ def spelled_out(algorithm: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def defaults(algorithm: str) -> dict[str, Any]:
     """Return the defaults that are not off: those of the rule, if it is known, and of `ON`."""
     cls = rules.of(algorithm)
-    own = {} if cls is None else {name: each.default for name, each in declared(cls).items()}
-    return {**dict.fromkeys(ON, True), **own}
+    values = {} if cls is None else {name: parameter.default for name, parameter in declared(cls).items()}
+    return {**dict.fromkeys(ON, True), **values}
 
 
 def rule_of(algorithm: str, arguments: Mapping[str, Any]) -> Rule:
@@ -100,18 +100,18 @@ Differences = dict[str, tuple[Any, Any]]
 def compare(source: Rule, live: Rule) -> Differences:
     """Return every option in which the two differ, `decay` under `learning_rate`."""
     have, get = source.values, live.values
-    found: Differences = {}
-    apart = APART - {"float32_powers"} if source.algorithm in RECTIFIED else APART
+    differences: Differences = {}
+    separate = APART - {"float32_powers"} if source.algorithm in RECTIFIED else APART
     for key in dict.fromkeys((*have, *get)):
-        if key not in apart and not same(have.get(key), get.get(key)) and matters(key, have, get):
-            found[key] = (have.get(key), get.get(key))
+        if key not in separate and not same(have.get(key), get.get(key)) and matters(key, have, get):
+            differences[key] = (have.get(key), get.get(key))
     rates = rate_of(source), rate_of(live)
     if source.unknown_rate or live.unknown_rate or not same(*rates):
-        found["learning_rate"] = rates
+        differences["learning_rate"] = rates
     if (have.get("gradient_accumulation_steps") or 1) != (get.get("gradient_accumulation_steps") or 1):
         key = "gradient_accumulation_steps"
-        found[key] = (have.get(key), get.get(key))
-    return found
+        differences[key] = (have.get(key), get.get(key))
+    return differences
 
 
 def matters(key: str, have: Mapping[str, Any], get: Mapping[str, Any]) -> bool:
@@ -148,9 +148,9 @@ def counts_steps(values: Mapping[str, Any]) -> bool:
 def as_written(value: Any) -> Any:
     """Return a hyperparameter as the user wrote it: 0.9 for the 0.8999999762 that float32 makes of it."""
     if isinstance(value, Mapping):
-        return {key: as_written(each) for key, each in value.items()}
+        return {key: as_written(member) for key, member in value.items()}
     if isinstance(value, list):
-        return [as_written(each) for each in value]
+        return [as_written(member) for member in value]
     if isinstance(value, float) and value == float(np.float32(value)):
         return float(str(np.float32(value)))
     return value

@@ -36,8 +36,8 @@ APART = {
 
 def config_for(state: OptimizerState, algorithm: Algorithm, generation: str) -> dict[str, Any]:
     """Return the hyperparameters as a config of that generation, without rule variants that only programs choose."""
-    own = {key: value for key, value in state.hyperparameters.items() if key not in keras_config.PROGRAMS_OWN}
-    config = {**algorithm.defaults(generation), **own}
+    values = {key: value for key, value in state.hyperparameters.items() if key not in keras_config.PROGRAMS_OWN}
+    config = {**algorithm.defaults(generation), **values}
     if NORM.of(candidates(generation)) == ALL and config.get("global_clipnorm"):
         config["clipnorm"] = config.pop("global_clipnorm")
     if algorithm.name == "Nadam":
@@ -97,11 +97,11 @@ def _row_and_decay_differences(
     state: OptimizerState, algorithm: Algorithm, generation: str, config: Mapping[str, Any]
 ) -> list[str]:
     """Return what a config does not pass to an optimizer: which rows and variables it does not change."""
-    told, ours = Arguments(), state.hyperparameters
+    arguments, ours = Arguments(), state.hyperparameters
     names = [v.name for v in state.variables if v.trainable]
     config = {key: value for key, value in config.items() if key != keras_config.LAZY_ROWS}
-    lazy_rows.put_in(told, config, algorithm, generation, names)
-    kept = bool(told.values.get(keras_config.LAZY_ROWS))
+    lazy_rows.put_in(arguments, config, algorithm, generation, names)
+    kept = bool(arguments.values.get(keras_config.LAZY_ROWS))
     theirs = repeated_rows.done(generation, algorithm, config, versions(state, generation))
     has_backends = traits(generation).has_backends
     called = "Keras 3 on the TensorFlow backend" if has_backends else f"generation {generation}"

@@ -95,8 +95,8 @@ def live_class(state: OptimizerState, family: str) -> LiveClass:
         convert(change, algorithm)
     config = _config(change.values, algorithm, generation)
     changed = replace(change.state, hyperparameters=change.values)
-    found = differences.differences(changed, algorithm, generation, config)
-    reasons = (*change.reasons, *found, *_defects(changed, algorithm, family))
+    rule_reasons = differences.differences(changed, algorithm, generation, config)
+    reasons = (*change.reasons, *rule_reasons, *_defects(changed, algorithm, family))
     changed = replace(
         changed, origins=(*_origins(state, algorithm, family), *doubts(f"rule of {MODULE[family]}", reasons))
     )
@@ -109,15 +109,15 @@ def best(state: OptimizerState, families: Sequence[str]) -> LiveClass:
     Raises:
       UnsupportedError: no family can; the message has each one's reason.
     """
-    found, problems = [], []
+    live_classes, problems = [], []
     for family in families:
         try:
-            found.append(live_class(state, family))
+            live_classes.append(live_class(state, family))
         except UnsupportedError as error:
             problems.append(str(error))
-    if not found:
+    if not live_classes:
         raise UnsupportedError("; ".join(dict.fromkeys(problems)))
-    return min(found, key=lambda live: len(live.reasons))
+    return min(live_classes, key=lambda live: len(live.reasons))
 
 
 def initial_value(state: OptimizerState, slot: str) -> float:
@@ -175,9 +175,9 @@ def _multiply(change: _Change, slot: str, factor: Callable[[float], float]) -> N
 def _warm_up(change: _Change, algorithm: Algorithm) -> None:
     """Make a warm-up before CosineDecay one of its arguments."""
     rate = change.values.get("learning_rate")
-    found = rates.in_keras(rate)
-    if found is not rate:
-        change.values["learning_rate"] = found
+    keras_rate = rates.in_keras(rate)
+    if keras_rate is not rate:
+        change.values["learning_rate"] = keras_rate
         change.notes.append(
             "LinearWarmup around CosineDecay: written as CosineDecay with warmup_steps, which is the same"
         )
@@ -198,16 +198,16 @@ def _time_decay(change: _Change, algorithm: Algorithm) -> None:
 
 def _limits(change: _Change, algorithm: Algorithm) -> None:
     """Convert gradient limits: classes from 2.11 on clip in only one way, legacy classes take one limit of the norm."""
-    given = [key for key in LIMITS if change.values.get(key)]
+    limits = [key for key in LIMITS if change.values.get(key)]
     left_out = (
-        given[1:]
+        limits[1:]
         if traits(change.generation).has_averages
-        else given[:2][1:]
-        if {"clipnorm", "global_clipnorm"} <= set(given)
+        else limits[:2][1:]
+        if {"clipnorm", "global_clipnorm"} <= set(limits)
         else []
     )
     for key in left_out:
-        change.reasons.append(f"{key} and {given[0]} are both set, and the class accepts only one: {key} is removed")
+        change.reasons.append(f"{key} and {limits[0]} are both set, and the class accepts only one: {key} is removed")
         change.values[key] = None
 
 

@@ -163,7 +163,7 @@ def _unique(rows: Mapping[str, tuple[str, str, LazyArray]]) -> dict[str, str]:
 
 
 def _renamed(layers: Layers, names: Mapping[str, str]) -> Layers:
-    variables = tuple(LayerVariable(names[v.name], v.shape, v.trainable) for v in layers.own)
+    variables = tuple(LayerVariable(names[v.name], v.shape, v.trainable) for v in layers.own_variables)
     chains = tuple(tuple(_renamed(x, names) for x in chain) for chain in layers.chains)
     return Layers(variables, chains, layers.own_last)
 

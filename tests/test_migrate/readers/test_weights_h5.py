@@ -191,7 +191,7 @@ def test_orders_of_layers() -> None:
 
 
 def test_own_variables_stand_before_or_behind_what_is_in_a_layer() -> None:
-    within, (own,) = _layer((3,), (2,), name="in"), _layer((4,), name="own").own
+    within, (own,) = _layer((3,), (2,), name="in"), _layer((4,), name="own").own_variables
     first, last, either = (Layers((own,), ((within,),), place) for place in (False, True, None))
     assert match(first, [(4,), (3,), (2,)], "x") == match(either, [(4,), (3,), (2,)], "x") == ["own/0", "in/0", "in/1"]
     assert match(last, [(3,), (2,), (4,)], "x") == match(either, [(3,), (2,), (4,)], "x") == ["in/0", "in/1", "own/0"]
