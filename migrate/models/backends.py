@@ -54,12 +54,12 @@ def differences(config: Any, backend: str) -> Iterator[str]:
       backend: `tensorflow`, `jax`, `torch`, or `JAX_OR_PYTORCH` if it is one of these two.
     """
     layers = list(_classes_and_configs(config)) if backend != TENSORFLOW else []
-    for each in BACKEND_DIFFERENCES:
-        names = dict.fromkeys(str(inside.get("name")) for kind, inside in layers if each.chosen(kind, inside))
-        if names and backend in (each.backend, JAX_OR_PYTORCH):
-            written = "wrote" if each.backend == backend else "may have written"
-            by = f"Keras 3{shown(each.backend)}, which {written} it,"
-            yield f"{some(list(names))}: {by} {each.way}, and not on TensorFlow"
+    for difference in BACKEND_DIFFERENCES:
+        names = dict.fromkeys(str(inside.get("name")) for kind, inside in layers if difference.chosen(kind, inside))
+        if names and backend in (difference.backend, JAX_OR_PYTORCH):
+            written = "wrote" if difference.backend == backend else "may have written"
+            by = f"Keras 3{shown(difference.backend)}, which {written} it,"
+            yield f"{some(list(names))}: {by} {difference.way}, and not on TensorFlow"
 
 
 def shown(backend: str) -> str:
@@ -68,6 +68,6 @@ def shown(backend: str) -> str:
 
 
 def _classes_and_configs(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for each in objects(config):
-        if isinstance(each.get("class_name"), str) and isinstance(each.get("config"), Mapping):
-            yield each["class_name"], each["config"]
+    for part in objects(config):
+        if isinstance(part.get("class_name"), str) and isinstance(part.get("config"), Mapping):
+            yield part["class_name"], part["config"]

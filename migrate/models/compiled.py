@@ -88,8 +88,8 @@ def _known_metrics(item: Any, lost: list[Any]) -> Any:
 
 
 def _has_any(metrics: Any) -> bool:
-    each = metrics.values() if isinstance(metrics, Mapping) else metrics
-    return any(map(_has_any, each)) if isinstance(metrics, (list, Mapping)) else metrics is not None
+    members = metrics.values() if isinstance(metrics, Mapping) else metrics
+    return any(map(_has_any, members)) if isinstance(metrics, (list, Mapping)) else metrics is not None
 
 
 def _is_lost(item: Any, lost: list[Any]) -> bool:
@@ -130,8 +130,8 @@ def _convert_each(item: Any, convert: Any) -> Any:
     if item is None or item == [] or item == {}:
         return None
     if isinstance(item, list):
-        found = [_convert_each(x, convert) for x in item]
-        return NotImplemented if any(x is NotImplemented for x in found) else found
+        members = [_convert_each(x, convert) for x in item]
+        return NotImplemented if any(x is NotImplemented for x in members) else members
     if isinstance(item, Mapping) and "class_name" not in item:
         named = {str(k): _convert_each(v, convert) for k, v in item.items()}
         return NotImplemented if any(x is NotImplemented for x in named.values()) else named
@@ -178,8 +178,8 @@ def named(item: Any) -> Any:
 def hinges(training: Mapping[str, Any] | None) -> list[str]:
     """The names of a model's losses with labels of -1 and 1."""
     loss = (training or {}).get("loss")
-    each = loss.values() if isinstance(loss, Mapping) else loss if isinstance(loss, list) else [loss]
-    names = (snake(str(item.get("class_name") if isinstance(item, Mapping) else item)) for item in each)
+    losses = loss.values() if isinstance(loss, Mapping) else loss if isinstance(loss, list) else [loss]
+    names = (snake(str(item.get("class_name") if isinstance(item, Mapping) else item)) for item in losses)
     return list(dict.fromkeys(name for name in names if name in ("hinge", "squared_hinge")))
 
 
@@ -194,9 +194,9 @@ def for_keras3(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[str
     Args:
       outputs: names of the model's outputs; Keras 3 needs a loss and a weight for each.
     """
-    given = {**arguments, **for_outputs(arguments, outputs)}
+    settings = {**arguments, **for_outputs(arguments, outputs)}
     rest = {"run_eagerly": False, "steps_per_execution": 1, "jit_compile": False}
-    return {**{key: _serialized(value) for key, value in given.items()}, **rest}
+    return {**{key: _serialized(value) for key, value in settings.items()}, **rest}
 
 
 def for_outputs(arguments: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:

@@ -32,14 +32,14 @@ class Tie:
         return last.split(":")[0].startswith(self.part) and any(layer in path for layer in layers)
 
 
-def of_model(item: Any, around: tuple[str, ...] = ()) -> Iterator[Tie]:
+def of_model(item: Any, layers: tuple[str, ...] = ()) -> Iterator[Tie]:
     """Yield all constraints in a model's config, or in a part of one."""
     if isinstance(item, (list, tuple)):
-        for each in item:
-            yield from of_model(each, around)
+        for member in item:
+            yield from of_model(member, layers)
     if not isinstance(item, Mapping):
         return
-    inner = (*around, item["name"]) if isinstance(item.get("name"), str) else around
+    inner = (*layers, item["name"]) if isinstance(item.get("name"), str) else layers
     for key, value in item.items():
         if isinstance(key, str) and key.endswith(CONSTRAINT) and value is not None:
             yield Tie(inner, key.removesuffix(CONSTRAINT), value)
@@ -49,12 +49,12 @@ def of_model(item: Any, around: tuple[str, ...] = ()) -> Iterator[Tie]:
 def of_source(source: Stored, variables: Sequence[str]) -> dict[str, str]:
     """The constraints of these variables, from the model's config or `Stored.constrained`."""
     ties = list(of_model(source.model.config)) if source.model is not None else []
-    found = {
+    texts = {
         name: " and ".join(dict.fromkeys(of_config(tie.constraint) for tie in ties if tie.is_of(name)))
         for name in variables
     }
     return {
-        name: text or source.constrained[name] for name, text in found.items() if text or name in source.constrained
+        name: text or source.constrained[name] for name, text in texts.items() if text or name in source.constrained
     }
 
 

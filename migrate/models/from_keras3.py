@@ -72,14 +72,14 @@ ONLY_3 = (
 def newer(item: Any) -> Any:
     """Return a model's config of any Keras 3, or a part of it, as today's Keras loads it."""
     if isinstance(item, list):
-        return [newer(each) for each in item]
+        return [newer(member) for member in item]
     if not isinstance(item, Mapping):
         return item
-    found = {key: newer(value) for key, value in item.items()}
-    own = item.get("class_name") == "RandomRotation" and not of_another_module({"module": "keras", **item})
-    if own and isinstance(found.get("config"), dict):
-        found["config"].pop(UNUSED_RANGE, None)
-    return found
+    document = {key: newer(value) for key, value in item.items()}
+    is_of_keras = item.get("class_name") == "RandomRotation" and not of_another_module({"module": "keras", **item})
+    if is_of_keras and isinstance(document.get("config"), dict):
+        document["config"].pop(UNUSED_RANGE, None)
+    return document
 
 
 def older(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,10 +87,10 @@ def older(model: Mapping[str, Any]) -> dict[str, Any]:
     config = model.get("config")
     if model.get("class_name") not in MODELS or not isinstance(config, Mapping):
         return dict(model)
-    given = [_layer(layer) for layer in config.get("layers", [])]
-    layers = [layer for layer in given if not from_operations.returns_its_input(layer)]
+    all_layers = [_layer(layer) for layer in config.get("layers", [])]
+    layers = [layer for layer in all_layers if not from_operations.returns_its_input(layer)]
     nested = {str(x["config"].get("name")) for x in layers if x.get("class_name") in MODELS}
-    end = _Ends(nested, {from_operations.name_of(x): x for x in given if from_operations.returns_its_input(x)})
+    end = _Ends(nested, {from_operations.name_of(x): x for x in all_layers if from_operations.returns_its_input(x)})
     for i, layer in enumerate(layers):
         if from_operations.is_operation(layer):
             layers[i] = from_operations.function(layer, end)
@@ -141,7 +141,7 @@ def _layer(layer: Any) -> dict[str, Any]:
     for key in kind.inner if kind is not None else ():
         if config.get(key):
             inner = layer["config"][key]
-            config[key] = [_layer(each) for each in inner] if isinstance(inner, list) else _layer(inner)
+            config[key] = [_layer(cell) for cell in inner] if isinstance(inner, list) else _layer(inner)
     if config.get("trainable") is False and any(map(_is_trained, _inner(config, kind.inner if kind else ()))):
         config["trainable"] = (
             True  # Keras 3 uses the flags of its layers, which were frozen with it or made trainable again
@@ -150,8 +150,8 @@ def _layer(layer: Any) -> dict[str, Any]:
 
 
 def _inner(config: Mapping[str, Any], keys: Sequence[str]) -> list[Mapping[str, Any]]:
-    given = [config[key] for key in keys if config.get(key)]
-    return [each for item in given for each in (item if isinstance(item, list) else [item])]
+    members = [config[key] for key in keys if config.get(key)]
+    return [layer for item in members for layer in (item if isinstance(item, list) else [item])]
 
 
 def _is_trained(layer: Mapping[str, Any]) -> bool:
@@ -188,14 +188,14 @@ def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> Any:
     inputs."""
     if not isinstance(node, Mapping):
         return list(node)
-    given = {k: v for k, v in (node.get("kwargs") or {}).items() if k not in PASSED_OVER and not _is_empty_mask(v)}
-    kwargs = {k: _plain(v, end) for k, v in given.items()}
+    arguments = {k: v for k, v in (node.get("kwargs") or {}).items() if k not in PASSED_OVER and not _is_empty_mask(v)}
+    kwargs = {k: _plain(v, end) for k, v in arguments.items()}
     named = _arguments_by_input(node.get("args", []), end)
     if named is not None:
-        return {key: [*each, kwargs] for key, each in named.items()}
+        return {key: [*reference, kwargs] for key, reference in named.items()}
     tensors = [x for arg in node.get("args", []) for x in (arg if isinstance(arg, list) else [arg])]
     ends = [end(x) for x in tensors]
-    if not ends or any(each is None for each in ends):
+    if not ends or any(reference is None for reference in ends):
         raise UnsupportedError(
             f"the layer {layer.get('name')!r} is called in a way that a tf_keras config cannot express"
         )
@@ -203,19 +203,19 @@ def _node(node: Any, end: _Ends, layer: Mapping[str, Any]) -> Any:
         kwargs = {k: v for k, v in kwargs.items() if k not in OWN_MASKS}
         kwargs |= zip(ATTENDED, ends[1:], strict=False)
         ends = ends[:1]
-    return [[*each, kwargs] for each in ends if each is not None]
+    return [[*reference, kwargs] for reference in ends if reference is not None]
 
 
 def _is_empty_mask(value: Any) -> bool:
     several = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
-    return all(each is None for each in several)
+    return all(mask is None for mask in several)
 
 
 def _arguments_by_input(args: list[Any], end: _Ends) -> dict[str, list[Any]] | None:
     if len(args) != 1 or not isinstance(args[0], Mapping):
         return None
-    found = {str(key): each for key, value in args[0].items() if (each := end(value)) is not None}
-    return found if len(found) == len(args[0]) else None
+    references = {str(key): reference for key, value in args[0].items() if (reference := end(value)) is not None}
+    return references if len(references) == len(args[0]) else None
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,9 @@ class _Ends:
 
 
 def _plain(value: Any, end: _Ends) -> Any:
-    found = end(value)
-    if found is None and isinstance(value, list):
-        return [None if each is None else _plain(each, end) for each in value]
-    if found is None and not isinstance(value, (bool, int, float, str)):
+    reference = end(value)
+    if reference is None and isinstance(value, list):
+        return [None if member is None else _plain(member, end) for member in value]
+    if reference is None and not isinstance(value, (bool, int, float, str)):
         raise UnsupportedError(f"a layer is called with {value!r}, which a tf_keras config cannot express")
-    return value if found is None else found
+    return value if reference is None else reference

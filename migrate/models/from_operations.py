@@ -43,47 +43,53 @@ def returns_its_input(layer: Mapping[str, Any]) -> bool:
 def function(layer: Mapping[str, Any], end: End) -> dict[str, Any]:
     """Return the equivalent layer of `layers.OPERATORS`. Raises UnsupportedError if TensorFlow lacks it."""
     config, class_name = layer["config"], str(layer["class_name"])
-    name = next((name for name, each in operators.FUNCTIONS.items() if each.class_name == class_name), None)
+    name = next((name for name, candidate in operators.FUNCTIONS.items() if candidate.class_name == class_name), None)
     if name is None:
         raise UnsupportedError(
             f"the model calls keras.ops.{class_name}, for which this dtopt knows no function of TensorFlow; {ADVICE}"
         )
-    found = operators.FUNCTIONS[name]
-    known = {"name", *(theirs for theirs, _ in found.options.values())}
+    operation = operators.FUNCTIONS[name]
+    known = {"name", *(theirs for theirs, _ in operation.options.values())}
     for key in config.keys() - known:
-        if config[key] not in found.additional.get(key, (None,)):
+        if config[key] not in operation.additional.get(key, (None,)):
             raise _refusal(layer)
-    options = {ours: config[theirs] for ours, (theirs, _) in found.options.items() if theirs in config}
-    nodes = [_call(layer, found, node, options, end) for node in layer.get("inbound_nodes") or []]
+    options = {ours: config[theirs] for ours, (theirs, _) in operation.options.items() if theirs in config}
+    nodes = [_call(layer, operation, node, options, end) for node in layer.get("inbound_nodes") or []]
     kind = "SlicingOpLambda" if name == operators.SLICING else "TFOpLambda"
     document = {"name": name_of(layer), "trainable": True, "dtype": "float32", "function": name}
     return {"class_name": kind, "name": name_of(layer), "config": document, "inbound_nodes": nodes}
 
 
 def _call(
-    layer: Mapping[str, Any], found: operators.Operator, node: Mapping[str, Any], options: Mapping[str, Any], end: End
+    layer: Mapping[str, Any],
+    operation: operators.Operator,
+    node: Mapping[str, Any],
+    options: Mapping[str, Any],
+    end: End,
 ) -> list[Any]:
     args = list(node.get("args", []))
-    if len(args) != 1 + len(found.operands) or node.get("kwargs"):
+    if len(args) != 1 + len(operation.operands) or node.get("kwargs"):
         raise _refusal(layer)
-    given = {name: _operand(layer, found, arg, end) for name, arg in zip(found.operands, args[1:], strict=True)}
+    operands = {
+        name: _operand(layer, operation, arg, end) for name, arg in zip(operation.operands, args[1:], strict=True)
+    }
     first = args[0]
     if isinstance(first, list):
-        ends = [end(each) for each in first]
-        if any(each is None for each in ends):
+        ends = [end(reference) for reference in first]
+        if any(reference is None for reference in ends):
             raise _refusal(layer)
-        return [[*each, {**given, **options}] for each in ends if each is not None]
+        return [[*reference, {**operands, **options}] for reference in ends if reference is not None]
     one = end(first)
     if one is None:
         raise _refusal(layer)
-    return [*one, {**given, **options}]
+    return [*one, {**operands, **options}]
 
 
-def _operand(layer: Mapping[str, Any], found: operators.Operator, item: Any, end: End) -> Any:
+def _operand(layer: Mapping[str, Any], operation: operators.Operator, item: Any, end: End) -> Any:
     tensor = end(item)
     if tensor is not None:
         return tensor
-    if found.class_name == "GetItem":
+    if operation.class_name == "GetItem":
         return _subscript(layer, item)
     if not isinstance(item, (bool, int, float)):
         raise _refusal(layer)
@@ -92,7 +98,7 @@ def _operand(layer: Mapping[str, Any], found: operators.Operator, item: Any, end
 
 def _subscript(layer: Mapping[str, Any], item: Any) -> Any:
     if isinstance(item, list):
-        return [_subscript(layer, each) for each in item]
+        return [_subscript(layer, part) for part in item]
     if isinstance(item, Mapping) and item.get("class_name") == SLICE:
         return {name: item["config"].get(name) for name in ("start", "stop", "step")}
     if item is not None and not isinstance(item, int):

@@ -28,8 +28,8 @@ WITHIN = ("layers", "layer", "backward_layer", "cell", "cells")
 def thawed_by_loading(config: Any, frozen: bool = False) -> Iterator[str]:
     """Yield the names of frozen layers in a model's config that are trainable after Keras 3 loads them."""
     if isinstance(config, list):
-        for each in config:
-            yield from thawed_by_loading(each, frozen)
+        for member in config:
+            yield from thawed_by_loading(member, frozen)
     if not isinstance(config, Mapping) or not isinstance(config.get("config"), Mapping):
         return
     inner = config["config"]
@@ -62,17 +62,19 @@ def may_train(config: Any, leaves: list[Leaf], source: Stored, by_keras3_since: 
     """
     if source.weights is None or any(array.shape != () for _, array in source.weights):
         return []
-    found = []
+    reasons = []
     parted = list(thawed_by_loading(config))
     if parted:
-        found.append(
+        reasons.append(
             f"{some(parted)}: frozen, but Keras 3 trains a layer of this class that was frozen before it was"
             " built, as a loaded layer is"
         )
     rest = [x.path[-1] for x in leaves if x.frozen and x.path[-1] not in parted and _has_weights(x)]
     if by_keras3_since is not None and by_keras3_since < (3, 2) and rest:
-        found.append(f"{some(rest)}: frozen, but Keras before 3.2 trains a layer that was frozen before it had weights")
-    return found
+        reasons.append(
+            f"{some(rest)}: frozen, but Keras before 3.2 trains a layer that was frozen before it had weights"
+        )
+    return reasons
 
 
 def _has_weights(leaf: Leaf) -> bool:

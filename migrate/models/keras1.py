@@ -84,10 +84,10 @@ def modern(model: Mapping[str, Any]) -> dict[str, Any]:
     """Rename a model's arguments to Keras 2's. Raises UnsupportedError for layers that are not in KNOWN."""
     config = model.get("config")
     layers = config if isinstance(config, list) else config.get("layers", []) if isinstance(config, Mapping) else []
-    found = [_layer(layer) for layer in layers]
+    new_layers = [_layer(layer) for layer in layers]
     if isinstance(config, Mapping):
-        return {**model, "config": {**config, "layers": found}}
-    return {**model, "config": {"name": str(model.get("name") or "sequential_1"), "layers": found}}
+        return {**model, "config": {**config, "layers": new_layers}}
+    return {**model, "config": {"name": str(model.get("name") or "sequential_1"), "layers": new_layers}}
 
 
 def _layer(layer: Mapping[str, Any]) -> dict[str, Any]:

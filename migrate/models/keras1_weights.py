@@ -93,13 +93,13 @@ def _joined(state: OptimizerState, source: Stored, model: StoredModel) -> Optimi
 def _with_joined_gates(
     members: Sequence[tuple[str, str]], gates: dict[str, tuple[str, ...]]
 ) -> tuple[tuple[str, str], ...]:
-    found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
+    gate_sets: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     for weight, variable in members:
         if match := GATE.fullmatch(weight):
-            found.setdefault((match[1], match[3]), {})[match[2]] = weight, variable
+            gate_sets.setdefault((match[1], match[3]), {})[match[2]] = weight, variable
     group = dict(members)
-    for (start, end), parts in found.items():
-        order = next((each for each in GATES if set(each) == set(parts)), None)
+    for (start, end), parts in gate_sets.items():
+        order = next((candidate for candidate in GATES if set(candidate) == set(parts)), None)
         if order is None:
             continue
         for weight, _ in parts.values():
@@ -126,13 +126,13 @@ def _variable(name: str, parts: Sequence[StoredVariable]) -> StoredVariable:
 
 def _slots(slot: str, per: Mapping[str, LazyArray], gates: Mapping[str, tuple[str, ...]]) -> dict[str, LazyArray]:
     owner = {part: name for name, parts in gates.items() for part in parts}
-    found = {name: array for name, array in per.items() if name not in owner}
+    arrays = {name: array for name, array in per.items() if name not in owner}
     for name in dict.fromkeys(owner[part] for part in per if part in owner):
         lacking = [part for part in gates[name] if part not in per]
         if lacking:
             raise UnsupportedError(f"{some(lacking)}: slot {slot} is missing, and other gates have it; {ADVICE}")
-        found[name] = _side_by_side(name, [per[part] for part in gates[name]])
-    return found
+        arrays[name] = _side_by_side(name, [per[part] for part in gates[name]])
+    return arrays
 
 
 def _side_by_side(name: str, parts: Sequence[LazyArray]) -> LazyArray:

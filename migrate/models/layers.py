@@ -63,8 +63,8 @@ def _normalized(*moving: str) -> Callable[[Config], tuple[Weight, ...]]:
     """Factory for gamma and beta if they are used, then moving statistics."""
 
     def weights(config: Config) -> tuple[Weight, ...]:
-        own = [name for name, key in (("gamma", "scale"), ("beta", "center")) if config.get(key, True)]
-        return tuple(Weight(role, f"vars/{i}", role in own) for i, role in enumerate((*own, *moving)))
+        affine = [name for name, key in (("gamma", "scale"), ("beta", "center")) if config.get(key, True)]
+        return tuple(Weight(role, f"vars/{i}", role in affine) for i, role in enumerate((*affine, *moving)))
 
     return weights
 
@@ -117,14 +117,14 @@ def _of_cell(config: Config) -> tuple[Weight, ...]:
 
 
 def _weights_of_cells(config: Config) -> tuple[Weight, ...]:
-    found: list[Weight] = []
+    weights: list[Weight] = []
     used: dict[str, int] = {}
     for i, cell in enumerate(config["cells"]):
         name = snake_case(cell["class_name"])
         count = used[name] = used.get(name, -1) + 1
         place = f"cells/{name}_{count}" if count else f"cells/{name}"
-        found += _of_inner(cell, place, f"{i}/")
-    return tuple(found)
+        weights += _of_inner(cell, place, f"{i}/")
+    return tuple(weights)
 
 
 def _attention(config: Config) -> tuple[Weight, ...]:

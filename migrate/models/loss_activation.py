@@ -60,8 +60,8 @@ def _loss_of_each_output(loss: Any, outputs: Sequence[str]) -> list[Any]:
         return [loss] * len(outputs)
     if isinstance(loss, Mapping) and any(name in loss for name in outputs):
         return [loss.get(name) for name in outputs]
-    given = list(loss.values()) if isinstance(loss, Mapping) else loss
-    return given if len(given) == len(outputs) else [None] * len(outputs)
+    losses = list(loss.values()) if isinstance(loss, Mapping) else loss
+    return losses if len(losses) == len(outputs) else [None] * len(outputs)
 
 
 def _layers_of_outputs(model: Any) -> Iterator[Last]:

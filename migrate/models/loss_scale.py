@@ -81,14 +81,14 @@ def _since_2_4(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:
     """Steps and scale from Keras 3's wrapper, whose variables are [0, 0.0, steps, scale]; an `.h5` and a TensorFlow
     checkpoint have them by name, also those of Keras 2 (`_DynamicLossScaleState` in 2.15)."""
-    found = (
+    matches = (
         [a for name, a in unmapped.items() if name == place or name.rpartition("/")[2] in called]
         for place, *called in (
             ("optimizer/vars/2", "step_counter", "good_steps"),
             ("optimizer/vars/3", "dynamic_scale", "current_loss_scale"),
         )
     )
-    steps, scales = found
+    steps, scales = matches
     if len(steps) != 1 or len(scales) != 1 or steps[0].shape != () or scales[0].shape != ():
         return None
     return int(steps[0].load()), float(scales[0].load())
@@ -97,8 +97,8 @@ def kept(unmapped: Mapping[str, LazyArray]) -> tuple[int, float] | None:
 def scalars(state: OptimizerState) -> dict[str, float]:
     """Return the current scale and the steps since its last change under `optim`'s names, if the source stores them."""
     stored = kept(state.unmapped)
-    found = {} if stored is None else {slot_layout.FINITE_STEPS: float(stored[0]), slot_layout.LOSS_SCALE: stored[1]}
-    return found | {name: state.scalars[name] for name in SCALARS if name in state.scalars}
+    values = {} if stored is None else {slot_layout.FINITE_STEPS: float(stored[0]), slot_layout.LOSS_SCALE: stored[1]}
+    return values | {name: state.scalars[name] for name in SCALARS if name in state.scalars}
 
 
 @dataclass(frozen=True)
@@ -125,26 +125,26 @@ class Scaling:
 
 def of_arguments(values: Mapping[str, Any]) -> Scaling | None:
     """The scaling set by arguments of `optim`."""
-    given = values.get("loss_scale")
-    if not given:
+    scale = values.get("loss_scale")
+    if not scale:
         return None
-    if given != "dynamic":
-        return Scaling(None, float(given))
+    if scale != "dynamic":
+        return Scaling(None, float(scale))
     return Scaling(int(values.get("loss_scale_growth_steps") or DEFAULT_GROWTH), None)
 
 
 def of_state(state: OptimizerState) -> Scaling | None:
     """The scaling of a source: from its arguments, its optimizer's wrapper, its model's policy, or dtopt's own
     record."""
-    own, source = of_arguments(state.hyperparameters), state.source
-    if own is not None and own.growth is not None:
-        own = replace(own, now=state.scalars.get(slot_layout.LOSS_SCALE))
-    if own is not None or source is None:
-        return own
+    scaling, source = of_arguments(state.hyperparameters), state.source
+    if scaling is not None and scaling.growth is not None:
+        scaling = replace(scaling, now=state.scalars.get(slot_layout.LOSS_SCALE))
+    if scaling is not None or source is None:
+        return scaling
     if source.loss_scaling is not None:
         return Scaling(*source.loss_scaling)
-    found = find(state, None)
-    if found is not None:
-        return Scaling(found.growth, found.current if found.growth is None or found.is_known else None)
+    wrapper = find(state, None)
+    if wrapper is not None:
+        return Scaling(wrapper.growth, wrapper.current if wrapper.growth is None or wrapper.is_known else None)
     is_mixed = source.model is not None and MIXED in json.dumps(source.model.config, default=str)
     return Scaling(DEFAULT_GROWTH, None) if is_mixed else None

@@ -24,14 +24,14 @@ TO_MASKING = 3
 
 def check(document: Layer) -> None:
     """Raise UnsupportedError if Keras 3 would load weights of this model into other layers."""
-    met = {name for kind, name in masks.meetings(document) if kind == masks.CONCATENATED}
+    concatenations = {name for kind, name in masks.meetings(document) if kind == masks.CONCATENATED}
     for model in _graphs(document):
         layers = model["config"]["layers"]
         listed = [layer_name(layer) for layer in layers if _has_weights(layer)]
         for lengths in TO_MASK:
-            depths = _depths(model, [*_edges(model), *_mask_edges(model, met, lengths)])
-            found = sorted(listed, key=lambda name: -depths[name])
-            moved = [name for name, other in zip(listed, found, strict=True) if name != other]
+            depths = _depths(model, [*_edges(model), *_mask_edges(model, concatenations, lengths)])
+            by_depth = sorted(listed, key=lambda name: -depths[name])
+            moved = [name for name, other in zip(listed, by_depth, strict=True) if name != other]
             if moved:
                 raise UnsupportedError(
                     f"{some(moved)}: Keras 3 sorts layers by depth, in which the operations count that compute masks,"
@@ -56,13 +56,13 @@ def _edges(model: Layer) -> list[Edge]:
     return [(str(end[0]), layer_name(x), 1) for x in layers for end in operators.ends(x.get("inbound_nodes") or [])]
 
 
-def _mask_edges(model: Layer, met: set[str], lengths: tuple[int, int]) -> Iterator[Edge]:
+def _mask_edges(model: Layer, concatenations: set[str], lengths: tuple[int, int]) -> Iterator[Edge]:
     """Yield the longest ways from the inputs of layers that compute a mask to the layers after them."""
     edges = _edges(model)
     masked = set(_masked(model))
     for layer in model["config"]["layers"]:
         name = layer_name(layer)
-        if name not in met and layer["class_name"] != "Masking":
+        if name not in concatenations and layer["class_name"] != "Masking":
             continue
         for source in (start for start, end, _ in edges if end == name):
             length = TO_MASKING if layer["class_name"] == "Masking" else lengths[source in masked]

@@ -59,9 +59,9 @@ TIME = (1, -2)
 def makes(item: Any) -> bool:
     """Whether anything in a config makes a mask."""
     if isinstance(item, Mapping):
-        own = item.get("class_name") == "Masking" or item.get("mask_zero") is True
-        return own or any(makes(each) for each in item.values())
-    return isinstance(item, list) and any(makes(each) for each in item)
+        is_maker = item.get("class_name") == "Masking" or item.get("mask_zero") is True
+        return is_maker or any(makes(member) for member in item.values())
+    return isinstance(item, list) and any(makes(member) for member in item)
 
 
 def meetings(document: Layer) -> list[Meeting]:
@@ -70,31 +70,31 @@ def meetings(document: Layer) -> list[Meeting]:
     Args:
       document: the result of `normalized_config.canonical`.
     """
-    met: dict[Meeting, None] = {}
-    for name, mask in _masks_of_outputs(document, [], met):
+    record: dict[Meeting, None] = {}
+    for name, mask in _masks_of_outputs(document, [], record):
         if mask:
-            met[OUTPUT, name] = None
-    return list(met)
+            record[OUTPUT, name] = None
+    return list(record)
 
 
-def _masks_of_outputs(model: Layer, given: Sequence[Mask], met: dict[Meeting, None]) -> list[tuple[str, Mask]]:
+def _masks_of_outputs(model: Layer, input_masks: Sequence[Mask], record: dict[Meeting, None]) -> list[tuple[str, Mask]]:
     config = model["config"]
     if model["class_name"] == "Sequential":
-        name, masks = layer_name(model), list(given)
+        name, masks = layer_name(model), list(input_masks)
         for layer in config["layers"]:
-            name, masks = layer_name(layer), _output_masks(layer, masks, met)
+            name, masks = layer_name(layer), _output_masks(layer, masks, record)
         return [(name, mask) for mask in masks[:1]]
     shifts = node_shifts(config)
     ends = [(end[0], end[1] - shifts.get(end[0], 0), end[2]) for end in operators.ends(config["output_layers"])]
-    known = _masks_of_calls(config, shifts, given, met)
+    known = _masks_of_calls(config, shifts, input_masks, record)
     return [(name, _at(known.get((name, node), []), tensor)) for name, node, tensor in ends]
 
 
 def _masks_of_calls(
-    config: Mapping[str, Any], shifts: Mapping[str, int], given: Sequence[Mask], met: dict[Meeting, None]
+    config: Mapping[str, Any], shifts: Mapping[str, int], input_masks: Sequence[Mask], record: dict[Meeting, None]
 ) -> dict[tuple[str, int], list[Mask]]:
     entries = [end[0] for end in operators.ends(config["input_layers"])]
-    known = {(name, 0): [_at(given, i)] for i, name in enumerate(entries)}
+    known = {(name, 0): [_at(input_masks, i)] for i, name in enumerate(entries)}
     nodes = [(layer, i, node) for layer in config["layers"] for i, node in enumerate(layer.get("inbound_nodes") or [])]
     while nodes:
         left = []
@@ -105,11 +105,11 @@ def _masks_of_calls(
                 continue
             for argument, kind in GIVEN_IN.get(layer["class_name"], {}).items():
                 if any(len(end) > 3 and end[3].get(argument) for end in operators.ends(node)):
-                    met[kind, layer_name(layer)] = None
+                    record[kind, layer_name(layer)] = None
             masks = [_at(known[name, call], tensor) for name, call, tensor in needed]
             if _at(masks, 0) and _is_stated(layer, node):
-                met[STATED, layer_name(layer)] = None
-            known[layer_name(layer), i] = _output_masks(layer, masks, met)
+                record[STATED, layer_name(layer)] = None
+            known[layer_name(layer), i] = _output_masks(layer, masks, record)
         if len(left) == len(nodes):  # no Keras could build this graph; writing it reports that
             break
         nodes = left
@@ -120,32 +120,32 @@ def _is_stated(layer: Layer, node: Any) -> bool:
     """Whether a recurrent layer is called with an initial state, and its mask is that of its first input."""
     if layer["class_name"] not in (*RECURRENT, "Bidirectional"):
         return False
-    given = [key for end in node if len(end) > 3 for key, value in end[3].items() if value is not None]
-    return "mask" not in given and (len(node) > 1 or STATE in given)
+    argument_names = [key for end in node if len(end) > 3 for key, value in end[3].items() if value is not None]
+    return "mask" not in argument_names and (len(node) > 1 or STATE in argument_names)
 
 
 def _at(masks: Sequence[Mask], i: int) -> Mask:
     return masks[i] if i < len(masks) else None
 
 
-def _output_masks(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> list[Mask]:
+def _output_masks(layer: Layer, input_masks: list[Mask], record: dict[Meeting, None]) -> list[Mask]:
     name, kind, config = layer_name(layer), layer["class_name"], layer["config"]
-    first = _at(given, 0)
-    masked = any(given)
+    first = _at(input_masks, 0)
+    masked = any(input_masks)
     if kind in MODELS:
-        return [mask for _, mask in _masks_of_outputs(layer, given, met)]
+        return [mask for _, mask in _masks_of_outputs(layer, input_masks, record)]
     if kind in MEETS and masked:
-        met[MEETS[kind], name] = None
+        record[MEETS[kind], name] = None
     if kind == "Masking" or (kind == "Embedding" and config.get("mask_zero")):
         return [frozenset([name])]
     if kind in MERGING and masked:
-        return [_merged(layer, given, met)]
+        return [_merged(layer, input_masks, record)]
     if kind == "MultiHeadAttention" and masked:
-        met[ATTENTION, name] = None
+        record[ATTENTION, name] = None
     if kind == "TimeDistributed":
         inner = config["layer"]
         if makes(inner) or (masked and inner["class_name"] not in HANDS_ON):
-            met[DISTRIBUTED, name] = None
+            record[DISTRIBUTED, name] = None
     if kind in (*HANDS_ON, *MEETS, "Attention", "AdditiveAttention", "MultiHeadAttention", "TimeDistributed"):
         return [first]
     if kind in RECURRENT:
@@ -155,18 +155,18 @@ def _output_masks(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> 
     return [None]
 
 
-def _merged(layer: Layer, given: list[Mask], met: dict[Meeting, None]) -> Mask:
+def _merged(layer: Layer, input_masks: list[Mask], record: dict[Meeting, None]) -> Mask:
     if layer["class_name"] in CHANGING:
-        met[VALUED, layer_name(layer)] = None
+        record[VALUED, layer_name(layer)] = None
     if layer["class_name"] == "Concatenate":
-        met[CONCATENATED, layer_name(layer)] = None
-        if layer["config"].get("axis", -1) in TIME and all(given):
-            met[HANDED, layer_name(layer)] = None
+        record[CONCATENATED, layer_name(layer)] = None
+        if layer["config"].get("axis", -1) in TIME and all(input_masks):
+            record[HANDED, layer_name(layer)] = None
             return frozenset([layer_name(layer)])
-    met[MERGED if len(set(given)) > 1 else HANDED, layer_name(layer)] = None
-    return frozenset(_names(given))
+    record[MERGED if len(set(input_masks)) > 1 else HANDED, layer_name(layer)] = None
+    return frozenset(_names(input_masks))
 
 
-def _names(given: Sequence[Mask]) -> Iterator[str]:
-    for mask in given:
+def _names(masks: Sequence[Mask]) -> Iterator[str]:
+    for mask in masks:
         yield from mask or ()

@@ -20,19 +20,19 @@ LOSSES = {"Huber": "delta", "CosineSimilarity": "axis"}
 
 def of_model(model: StoredModel, by_keras3: bool) -> list[str]:
     """Explain why a model may train differently from its file."""
-    own = _of_keras3(model) if by_keras3 else []
-    return [*own, *_lost(model.config, STATES)]
+    reasons = _of_keras3(model) if by_keras3 else []
+    return [*reasons, *_lost(model.config, STATES)]
 
 
 def _of_keras3(model: StoredModel) -> list[str]:
-    own = [*losses(model.training), *weights(model)]
-    return [*own, *paddings(model.config), *scalings(model.config), *adapted(model)]
+    reasons = [*losses(model.training), *weights(model)]
+    return [*reasons, *paddings(model.config), *scalings(model.config), *adapted(model)]
 
 
 def weights(model: StoredModel) -> list[str]:
     """Report one loss with one weight for several outputs."""
     training, inside = model.training or {}, model.config.get("config")
-    loss, given = training.get("loss"), training.get("loss_weights")
+    loss, loss_weights = training.get("loss"), training.get("loss_weights")
     alone = (
         loss is not None and not isinstance(loss, list) and not (isinstance(loss, Mapping) and "class_name" not in loss)
     )
@@ -40,9 +40,11 @@ def weights(model: StoredModel) -> list[str]:
     several = isinstance(outputs, Mapping) or (isinstance(outputs, list) and isinstance(next(iter(outputs), 0), list))
     if not alone or not several or len(outputs or ()) < 2:
         return []
-    if not isinstance(given, float) and not (isinstance(given, (list, Mapping)) and len(given) == 1):
+    if not isinstance(loss_weights, float) and not (
+        isinstance(loss_weights, (list, Mapping)) and len(loss_weights) == 1
+    ):
         return []
-    return [f"loss_weights {given!r}: releases of Keras 3 apply it to one output, or to all of them"]
+    return [f"loss_weights {loss_weights!r}: releases of Keras 3 apply it to one output, or to all of them"]
 
 
 def adapted(model: StoredModel | None) -> list[str]:
@@ -63,13 +65,13 @@ def _quantized(config: Mapping[str, Any]) -> str | None:
 
 
 def _distinct_names(config: Any, named: Callable[[Mapping[str, Any]], str | None]) -> list[str]:
-    return list(dict.fromkeys(name for each in objects(config) if (name := named(each)) is not None))
+    return list(dict.fromkeys(name for part in objects(config) if (name := named(part)) is not None))
 
 
 def losses(training: Any) -> list[str]:
     """Report losses with an argument that no Keras 3 saves."""
     if isinstance(training, list):
-        return [reason for each in training for reason in losses(each)]
+        return [reason for member in training for reason in losses(member)]
     if not isinstance(training, Mapping):
         return []
     name, config = str(training.get("class_name")), training.get("config")
@@ -131,7 +133,7 @@ STATES = ("stateful", "no file holds the states of a stateful layer; right if yo
 def _lost(config: Any, argument: tuple[str, str]) -> list[str]:
     key, what = argument
     names = _distinct_names(
-        config, lambda each: each["name"] if each.get(key) and isinstance(each.get("name"), str) else None
+        config, lambda part: part["name"] if part.get(key) and isinstance(part.get("name"), str) else None
     )
     return [f"{some(names)}: {what}"] if names else []
 
@@ -145,7 +147,7 @@ def _unpadded(layer: Mapping[str, Any]) -> str | None:
 
 def _has_choice(config: Mapping[str, Any]) -> bool:
     settings = [config.get(key) for key in ("kernel_size", "strides", "dilation_rate")]
-    if not all(isinstance(each, list) for each in settings):
+    if not all(isinstance(setting, list) for setting in settings):
         return True
     even = any((kernel - 1) * dilation % 2 for kernel, _, dilation in zip(*settings, strict=True))
     return any(stride != 1 for stride in settings[1] or ()) or (config.get("padding") == "same" and even)

@@ -85,8 +85,8 @@ def freeze_layer(layer: Layer, frozen: bool, within: bool = False) -> None:
 
 def inner_layers(layer: Layer) -> list[Layer]:
     """The layers in a layer that is not a model."""
-    given = [layer["config"].get(key) for key in KINDS[layer["class_name"]].inner]
-    return [each for item in given if item for each in (item if isinstance(item, list) else [item])]
+    members = [layer["config"].get(key) for key in KINDS[layer["class_name"]].inner]
+    return [inner for item in members if item for inner in (item if isinstance(item, list) else [item])]
 
 
 def _without_marks(item: Any) -> Any:
@@ -169,13 +169,13 @@ def _embedding(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "dtype": "float32"} if is_of_rows else {**config}
 
 
-def _inner_or_several(layer: Any, around: str) -> Any:
+def _inner_or_several(layer: Any, name: str) -> Any:
     if isinstance(layer, list):
-        return [_inner_or_several(each, around) for each in layer]
-    found = _layer(layer)
-    if found["class_name"] in MODELS:
-        raise UnsupportedError(f"the layer {around!r} wraps a model, which this dtopt does not translate; {ADVICE}")
-    return found
+        return [_inner_or_several(member, name) for member in layer]
+    inner = _layer(layer)
+    if inner["class_name"] in MODELS:
+        raise UnsupportedError(f"the layer {name!r} wraps a model, which this dtopt does not translate; {ADVICE}")
+    return inner
 
 
 def layer_name(layer: Layer) -> str:

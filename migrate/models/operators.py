@@ -86,7 +86,7 @@ FUNCTIONS: dict[str, Operator] = {
     "nn.softmax": SOFTMAX,
     **{f"math.reduce_{name}": _reduced(name.capitalize()) for name in ("mean", "sum", "max", "min", "prod", "any")},
     "reshape": Operator("Reshape", options={"shape": ("newshape", REQUIRED)}),
-    **{f"{each}_like": Operator(f"{each.capitalize()}Like", options={"dtype": ("dtype", None)}) for each in LIKE},
+    **{f"{name}_like": Operator(f"{name.capitalize()}Like", options={"dtype": ("dtype", None)}) for name in LIKE},
     "cast": Operator("Cast", "core", options={"dtype": ("dtype", REQUIRED)}),
     "expand_dims": Operator("ExpandDims", options={"axis": ("axis", REQUIRED)}),
     **dict.fromkeys(("squeeze", "compat.v1.squeeze"), SQUEEZE),
@@ -142,8 +142,8 @@ def converted(layer: Mapping[str, Any], tensor: Callable[[Sequence[Any]], Any]) 
     Raises:
       UnsupportedError: it is called with arguments that the operation does not accept.
     """
-    found = operator(layer)
-    calls = [_call(layer, found, node, tensor) for node in layer.get("inbound_nodes") or []]
+    operation = operator(layer)
+    calls = [_call(layer, operation, node, tensor) for node in layer.get("inbound_nodes") or []]
     configs = [config for config, _ in calls]
     if any(config != configs[0] for config in configs):
         raise UnsupportedError(f"the layer {layer['config'].get('name')!r} is called in several ways; {ADVICE}")
@@ -151,51 +151,53 @@ def converted(layer: Mapping[str, Any], tensor: Callable[[Sequence[Any]], Any]) 
 
 
 def _call(
-    layer: Mapping[str, Any], found: Operator, node: Any, tensor: Callable[[Sequence[Any]], Any]
+    layer: Mapping[str, Any], operation: Operator, node: Any, tensor: Callable[[Sequence[Any]], Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    first, given = _first(node)
-    rest = {key: value for key, value in given.items() if key not in found.operands and key != "name"}
+    first, arguments = _first(node)
+    rest = {key: value for key, value in arguments.items() if key not in operation.operands and key != "name"}
 
     def refuse(what: str) -> UnsupportedError:
         name = layer["config"].get("name")
         return UnsupportedError(f"the layer {name!r} calls tf.{layer['config']['function']} with {what}; {ADVICE}")
 
     config = {}
-    for name, (theirs, default) in found.options.items():
+    for name, (theirs, default) in operation.options.items():
         value = rest.pop(name, None)
         value = default if value is None else value
         if value is REQUIRED or next(ends(value), None) is not None:
             raise refuse(f"{name} from the graph" if value is not REQUIRED else f"no {name}")
         config[theirs] = value
     for name, value in rest.items():
-        if value not in found.neutral.get(name, (None,)):
+        if value not in operation.neutral.get(name, (None,)):
             raise refuse(f"{name}={value!r}")
-    lacking = [name for name in found.operands if given.get(name) is None]
+    lacking = [name for name in operation.operands if arguments.get(name) is None]
     if lacking:
         raise refuse(f"no {lacking[0]}")
-    operands = [_slice_key(given[name], refuse) if name == "slice_spec" else given[name] for name in found.operands]
+    operands = [
+        _slice_key(arguments[name], refuse) if name == "slice_spec" else arguments[name] for name in operation.operands
+    ]
 
     def operand(item: Any) -> Any:
         if is_end(item):
             return tensor(item)
-        if not isinstance(item, list) or found.class_name == "GetItem":
+        if not isinstance(item, list) or operation.class_name == "GetItem":
             return item
-        if found.class_name in ("Concatenate", "Stack") and all(is_end(each) for each in item):
-            return [tensor(each) for each in item]
+        if operation.class_name in ("Concatenate", "Stack") and all(is_end(member) for member in item):
+            return [tensor(member) for member in item]
         return _constant(item, layer["config"].get("dtype"), refuse)
 
-    return config, {"args": [operand(each) for each in (first, *operands)], "kwargs": {}}
+    return config, {"args": [operand(argument) for argument in (first, *operands)], "kwargs": {}}
 
 
 def _first(node: Any) -> tuple[Any, dict[str, Any]]:
     """(the function's first argument, its other arguments) of a node, which keeps the structure of the former."""
     if node and isinstance(node[0], str):
-        given = node[3] if len(node) > 3 else {}
-        return (node[2] if node[0] == CONSTANT else list(node[:3])), dict(given)
-    given = {}
+        arguments = node[3] if len(node) > 3 else {}
+        return (node[2] if node[0] == CONSTANT else list(node[:3])), dict(arguments)
+    arguments = {}
     for item in node:
-        given |= item[3] if len(item) > 3 else {}
-    return [item[2] if item[0] == CONSTANT else list(item[:3]) for item in node], given
+        arguments |= item[3] if len(item) > 3 else {}
+    return [item[2] if item[0] == CONSTANT else list(item[:3]) for item in node], arguments
 
 
 def _constant(value: list[Any], dtype: Any, refuse: Callable[[str], UnsupportedError]) -> dict[str, Any]:
@@ -208,7 +210,7 @@ def _constant(value: list[Any], dtype: Any, refuse: Callable[[str], UnsupportedE
 
 def _slice_key(spec: Any, refuse: Callable[[str], UnsupportedError]) -> Any:
     if isinstance(spec, list):
-        return [_slice_key(each, refuse) for each in spec]
+        return [_slice_key(part, refuse) for part in spec]
     if isinstance(spec, Mapping) and set(spec) == {"start", "stop", "step"}:
         if all(value is None or isinstance(value, int) for value in spec.values()):
             return {"class_name": "__slice__", "config": dict(spec)}

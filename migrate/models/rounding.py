@@ -35,7 +35,7 @@ def in_float8(state: OptimizerState) -> str:
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for v in state.source.variables:
         shapes.setdefault(v.name.rpartition("/")[0], []).append(v.shape)
-    names = [name for name, each in shapes.items() if layers.in_float8(each)]
+    names = [name for name, layer_shapes in shapes.items() if layers.in_float8(layer_shapes)]
     return f"{some(names)}: trained in float8, with scales that Keras overwrites and optim does not" if names else ""
 
 

@@ -32,13 +32,13 @@ def fed(config: Any, generation: str, versions: Versions) -> tuple[frozenset[str
 def _layers_on_sparse_inputs(config: Any) -> Iterator[Mapping[str, Any]]:
     items = list(config.values()) if isinstance(config, Mapping) else config if isinstance(config, list) else []
     layers = config.get("layers") if isinstance(config, Mapping) else None
-    if isinstance(layers, list) and all(isinstance(each, Mapping) and "class_name" in each for each in layers):
-        sparse = {layer_name(each) for each in layers if each.get("config", {}).get("sparse") is True}
+    if isinstance(layers, list) and all(isinstance(layer, Mapping) and "class_name" in layer for layer in layers):
+        sparse = {layer_name(layer) for layer in layers if layer.get("config", {}).get("sparse") is True}
         before: list[Any] = [None, *layers[:-1]]
         for layer, last in zip(layers, before, strict=True):
             nodes = layer.get("inbound_nodes")
-            given = {str(end[0]) for end in operators.ends(nodes)} if nodes is not None else {last and layer_name(last)}
-            if given & sparse:
+            ends = {str(end[0]) for end in operators.ends(nodes)} if nodes is not None else {last and layer_name(last)}
+            if ends & sparse:
                 yield layer
     for item in items:
         yield from _layers_on_sparse_inputs(item)

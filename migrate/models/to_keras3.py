@@ -65,22 +65,22 @@ def _rename(document: Layer, translation: Translation) -> None:
     names = list(_names(document))
     operations = {name for kind, name in masks.meetings(document) if kind == masks.CONCATENATED}
     for name in names:
-        own = name in operations and name.startswith("concatenate")
-        if ("/" not in name and not own) or name in translation.names:
+        is_mask_operation = name in operations and name.startswith("concatenate")
+        if ("/" not in name and not is_mask_operation) or name in translation.names:
             continue
         plain = name.replace("/", "_")
         while plain in names or plain in translation.names.values():
             plain += "_"
         translation.names[name] = plain
-        why = "has an operation of that name" if own else "allows no slash in names"
+        why = "has an operation of that name" if is_mask_operation else "allows no slash in names"
         translation.notes.append(f"the layer {name!r} is called {plain!r} in the target, because Keras 3 {why}")
 
 
 def _names(document: Layer) -> list[str]:
-    found = [str(document["config"].get("name") or "")]
+    names = [str(document["config"].get("name") or "")]
     for layer in document["config"]["layers"]:
-        found += _names(layer) if layer["class_name"] in MODELS else [layer_name(layer)]
-    return found
+        names += _names(layer) if layer["class_name"] in MODELS else [layer_name(layer)]
+    return names
 
 
 def _object(module: str, class_name: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,22 +169,22 @@ def _tensor(end: Sequence[Any], shifts: Mapping[str, int], translation: Translat
 
 def _node(node: Any, shifts: Mapping[str, int], translation: Translation, layer: Layer) -> dict[str, Any]:
     """Convert one call, a list of [layer, node, tensor, keyword arguments], by name if the model names its inputs."""
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     named = node if isinstance(node, Mapping) else None
     node = list(node if named is None else named.values())
     for end in node:
-        given |= {k: v for k, v in (end[3] if len(end) > 3 else {}).items() if v is not None}
+        arguments |= {k: v for k, v in (end[3] if len(end) > 3 else {}).items() if v is not None}
 
     def argument(value: Any) -> Any:
         if operators.is_end(value):
             return _tensor(value, shifts, translation)
         if isinstance(value, list):
-            return [None if each is None else argument(each) for each in value]
+            return [None if member is None else argument(member) for member in value]
         if not isinstance(value, (bool, int, float, str)):
             raise UnsupportedError(f"the layer {layer_name(layer)!r} is called with {value!r}; {ADVICE}")
         return value
 
-    kwargs = {key: argument(value) for key, value in given.items()}
+    kwargs = {key: argument(value) for key, value in arguments.items()}
     if named is not None:
         return {"args": [{key: _tensor(end, shifts, translation) for key, end in named.items()}], "kwargs": kwargs}
     tensors = [_tensor(end, shifts, translation) for end in node]
@@ -199,8 +199,8 @@ def _node(node: Any, shifts: Mapping[str, int], translation: Translation, layer:
 
 def _tensorflow_function(layer: Layer, shifts: Mapping[str, int], translation: Translation) -> dict[str, Any]:
     config, nodes = operators.converted(layer, lambda end: _tensor(end, shifts, translation))
-    found = operators.operator(layer)
-    return {**_object(f"keras.src.ops.{found.module}", found.class_name, config), "inbound_nodes": nodes}
+    operation = operators.operator(layer)
+    return {**_object(f"keras.src.ops.{operation.module}", operation.class_name, config), "inbound_nodes": nodes}
 
 
 def _layer(layer: Layer, translation: Translation) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _layer(layer: Layer, translation: Translation) -> dict[str, Any]:
         inner = layer["config"].get(key)
         if inner:
             config[key] = (
-                [_layer(each, translation) for each in inner] if isinstance(inner, list) else _layer(inner, translation)
+                [_layer(cell, translation) for cell in inner] if isinstance(inner, list) else _layer(inner, translation)
             )
     return _object("keras.layers", name, config)
 

@@ -88,26 +88,26 @@ def _custom_layers(config: Mapping[str, Any]) -> Iterator[str]:
 def _custom_arguments(config: Mapping[str, Any]) -> Iterator[str]:
     for item in objects(config):
         for key, value in item.items():
-            known = next((each for end, each in ARGUMENTS.items() if key.endswith(end)), None)
-            if known is None or value is None or (isinstance(value, Mapping) and "module" in value):
+            known_names = next((names for end, names in ARGUMENTS.items() if key.endswith(end)), None)
+            if known_names is None or value is None or (isinstance(value, Mapping) and "module" in value):
                 continue
             name = value.get("class_name") if isinstance(value, Mapping) else value
             if name == "function":
                 name = value.get("config")
-            if isinstance(name, str) and name not in known:
+            if isinstance(name, str) and name not in known_names:
                 yield name
 
 
 def _classes(item: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield class names and configs of layers without a module: of objects with a class and a named config, of members
     of `layers`, and of models."""
-    for each in objects(item):
-        config = each.get("config")
+    for part in objects(item):
+        config = part.get("config")
         named = isinstance(config, Mapping) and "name" in config and not config.keys().isdisjoint(("dtype", "layers"))
-        if named and isinstance(each.get("class_name"), str) and "module" not in each:
-            yield str(each["class_name"]), config or {}
+        if named and isinstance(part.get("class_name"), str) and "module" not in part:
+            yield str(part["class_name"]), config or {}
         for key in WITHIN:
-            inside = each.get(key)
+            inside = part.get(key)
             for layer in inside if isinstance(inside, list) else [inside]:
                 if isinstance(layer, Mapping) and isinstance(layer.get("class_name"), str) and "module" not in layer:
                     yield str(layer["class_name"]), layer.get("config") or {}

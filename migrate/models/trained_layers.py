@@ -51,7 +51,7 @@ class TrainedLayers:
 
 def is_named(state: OptimizerState) -> bool:
     """Whether the user named the trained variables with --variables."""
-    return any(each.subject == TRAINED and each.kind == HINT for each in state.origins)
+    return any(origin.subject == TRAINED and origin.kind == HINT for origin in state.origins)
 
 
 def is_as_stored(state: OptimizerState) -> bool:
@@ -61,7 +61,7 @@ def is_as_stored(state: OptimizerState) -> bool:
 
 
 def _is_told(state: OptimizerState) -> bool:
-    return any(each.subject == TRAINED and each.kind in (HINT, SET) for each in state.origins)
+    return any(origin.subject == TRAINED and origin.kind in (HINT, SET) for origin in state.origins)
 
 
 def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[str]) -> OptimizerState:
@@ -100,20 +100,20 @@ def flag_as_stored(state: OptimizerState, trained: Collection[str], notes: list[
 
 def _by_names(state: OptimizerState, layers: Collection[str]) -> dict[str, list[tuple[str, str]]]:
     """Top-level layer -> its variables, twice each, by their names if the source does not list them."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    members: dict[str, list[tuple[str, str]]] = {}
     for variable in state.variables:
         owner = next((part for part in variable.name.split("/")[:-1] if part in layers), None)
         if owner is not None:
-            found.setdefault(owner, []).append((variable.name, variable.name))
-    return found
+            members.setdefault(owner, []).append((variable.name, variable.name))
+    return members
 
 
 def _flag_layer(layer: Mapping[str, Any], is_trained: bool) -> None:
     if not is_trained and class_names(layer) & {NORMALIZES, SYNCHRONIZED}:
         raise UnsupportedError(f"the layer {layer_name(layer)!r} {BY_BATCH}; {ADVICE}")
-    for each in objects(layer):
-        settings = each.get("config")
-        if isinstance(settings, dict) and isinstance(each.get("class_name"), str) and "trainable" in settings:
+    for part in objects(layer):
+        settings = part.get("config")
+        if isinstance(settings, dict) and isinstance(part.get("class_name"), str) and "trainable" in settings:
             settings["trainable"] = is_trained
 
 
@@ -140,16 +140,16 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
     thawed, untrained, slotless, open_ = list[str](), list[str](), list[str](), dict[str, None]()
     for leaf in [*normalized_config.leaves(document)]:
         weights = _trainable_weights(leaf, places)
-        own = {name for name, is_frozen in weights.items() if leaf.frozen or not is_frozen}
+        trainable = {name for name, is_frozen in weights.items() if leaf.frozen or not is_frozen}
         if leaf.frozen:
-            if own & moved:
-                _thaw(document, leaf, own <= moved)
+            if trainable & moved:
+                _thaw(document, leaf, trainable <= moved)
                 thawed.append(leaf.path[-1])
-        elif is_known and own - trained:
-            _check_can_freeze(leaf, own - trained, own & trained)
+        elif is_known and trainable - trained:
+            _check_can_freeze(leaf, trainable - trained, trainable & trained)
             _freeze_with_inner_layers(leaf)
             untrained.append(leaf.path[-1])
-        elif own and own <= lacking and _freezes_only(leaf):
+        elif trainable and trainable <= lacking and _freezes_only(leaf):
             _freeze_with_inner_layers(leaf)
             slotless.append(leaf.path[-1])
         else:
@@ -173,14 +173,14 @@ def flag(state: OptimizerState, document: dict[str, Any], places: Mapping[Place,
 
 
 def _trainable_weights(leaf: normalized_config.Leaf, places: Mapping[Place, str]) -> dict[str, bool]:
-    found = KINDS[leaf.class_name].weights(leaf.config)
-    return {places[leaf.path, weight.role]: weight.frozen for weight in found if weight.trainable}
+    weights = KINDS[leaf.class_name].weights(leaf.config)
+    return {places[leaf.path, weight.role]: weight.frozen for weight in weights if weight.trainable}
 
 
 def _training_order(document: dict[str, Any], places: Mapping[Place, str]) -> list[str]:
     free = (leaf for leaf in normalized_config.leaves(document) if not leaf.frozen)
-    found = (name for leaf in free for name, is_frozen in _trainable_weights(leaf, places).items() if not is_frozen)
-    return list(dict.fromkeys(found))
+    names = (name for leaf in free for name, is_frozen in _trainable_weights(leaf, places).items() if not is_frozen)
+    return list(dict.fromkeys(names))
 
 
 def _of_thawed(state: OptimizerState, note: str) -> list[Origin]:

@@ -41,10 +41,10 @@ from optim.errors import UnsupportedError
 
 def release(source: Stored) -> Release:
     """The release that wrote a source: the newest that fits, the oldest if it shows no version."""
-    known = source.versions
-    fitting = candidates(source.generation or GENERATION[TF_KERAS_LEGACY], known)
-    found = fitting[-1] if known.keras or known.tensorflow else fitting[0]
-    return replace(found, backend=known.backend or TENSORFLOW)
+    versions = source.versions
+    fitting = candidates(source.generation or GENERATION[TF_KERAS_LEGACY], versions)
+    writer = fitting[-1] if versions.keras or versions.tensorflow else fitting[0]
+    return replace(writer, backend=versions.backend or TENSORFLOW)
 
 
 def _name(target: Release) -> str:
@@ -53,14 +53,14 @@ def _name(target: Release) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact about layers. `found`: names of the layers of a model that it concerns, given its `masks.meetings`."""
+    """A fact about layers. `layer_names`: those of the layers in a model that it concerns, given `masks.meetings`."""
 
-    found: Callable[[Layer, Sequence[masks.Meeting]], list[str]]
+    layer_names: Callable[[Layer, Sequence[masks.Meeting]], list[str]]
     fact: Fact
 
 
-def _met(kind: str) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
-    return lambda _, met: [name for each, name in met if each == kind]
+def _meets(kind: str) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
+    return lambda _, meetings: [name for meeting_kind, name in meetings if meeting_kind == kind]
 
 
 def _leaves(chosen: Callable[[Leaf], bool]) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
@@ -81,8 +81,8 @@ def _is_frozen(leaf: Leaf) -> bool:
 
 def _active(leaf: Leaf) -> bool:
     config = leaf.config.get("layer", {}).get("config", {})
-    own = leaf.class_name == "ActivityRegularization"
-    return own or any(each.get("activity_regularizer") for each in (leaf.config, config))
+    is_regularizer = leaf.class_name == "ActivityRegularization"
+    return is_regularizer or any(settings.get("activity_regularizer") for settings in (leaf.config, config))
 
 
 def _regularized(leaf: Leaf) -> bool:
@@ -137,15 +137,15 @@ def _small(leaf: Leaf) -> bool:
 
 
 def _dilated(rate: Any) -> bool:
-    return any(each != 1 for each in rate) if isinstance(rate, list) else rate not in (None, 1)
+    return any(size != 1 for size in rate) if isinstance(rate, list) else rate not in (None, 1)
 
 
 def _hard(item: Any) -> list[tuple[dict[str, Any], str]]:
     """Uses of the activation hard_sigmoid in a config, at any depth: the config and the key."""
     if not isinstance(item, dict):
-        return [found for each in item for found in _hard(each)] if isinstance(item, list) else []
+        return [use for member in item for use in _hard(member)] if isinstance(item, list) else []
     here = [(item, key) for key in ACTIVATED if item.get(key) == "hard_sigmoid"]
-    return [*here, *(found for value in item.values() for found in _hard(value))]
+    return [*here, *(use for value in item.values() for use in _hard(value))]
 
 
 def _has_dropout(leaf: Leaf, implementations: Sequence[int], key: str) -> bool:
@@ -157,27 +157,27 @@ def _has_dropout(leaf: Leaf, implementations: Sequence[int], key: str) -> bool:
 def _attending(kind: str, dropout: bool) -> Callable[[Layer, Sequence[masks.Meeting]], list[str]]:
     """Names of the MultiHeadAttention layers, with or without dropout, in meetings."""
 
-    def found(document: Layer, met: Sequence[masks.Meeting]) -> list[str]:
+    def layer_names(document: Layer, meetings: Sequence[masks.Meeting]) -> list[str]:
         names = {leaf.path[-1] for leaf in leaves(document) if bool(leaf.config.get("dropout")) == dropout}
-        return [name for each, name in met if each == kind and name in names]
+        return [name for meeting_kind, name in meetings if meeting_kind == kind and name in names]
 
-    return found
+    return layer_names
 
 
 MASKED = (
-    Difference(_met(masks.OUTPUT), facts.LOSS),
-    Difference(_met(masks.MERGED), facts.MERGED),
-    Difference(_met(masks.HANDED), facts.HANDED),
-    Difference(_met(masks.VALUED), facts.VALUED),
+    Difference(_meets(masks.OUTPUT), facts.LOSS),
+    Difference(_meets(masks.MERGED), facts.MERGED),
+    Difference(_meets(masks.HANDED), facts.HANDED),
+    Difference(_meets(masks.VALUED), facts.VALUED),
     *(Difference(_attending(masks.ATTENTION, kind == facts.WITH), fact) for kind, fact in facts.ATTENTION.items()),
     *(Difference(_attending(masks.GIVEN, kind == facts.WITH), fact) for kind, fact in facts.GIVEN.items()),
-    Difference(_met(masks.MEASURED), facts.MEASURED),
-    Difference(_met(masks.DISTRIBUTED), facts.DISTRIBUTED),
-    Difference(_met(masks.PASSED), facts.PASSED),
-    Difference(_met(masks.SOFTMAX), facts.SOFTMAX),
-    Difference(_met(masks.GROUPED), facts.GROUPED),
-    Difference(_met(masks.STATED), facts.STATED),
-    Difference(_met(masks.RELU), facts.RELU),
+    Difference(_meets(masks.MEASURED), facts.MEASURED),
+    Difference(_meets(masks.DISTRIBUTED), facts.DISTRIBUTED),
+    Difference(_meets(masks.PASSED), facts.PASSED),
+    Difference(_meets(masks.SOFTMAX), facts.SOFTMAX),
+    Difference(_meets(masks.GROUPED), facts.GROUPED),
+    Difference(_meets(masks.STATED), facts.STATED),
+    Difference(_meets(masks.RELU), facts.RELU),
 )
 DIFFERENCES = (
     *MASKED,
@@ -223,8 +223,8 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     by_keras3 = old.is_keras_3
     missing = [*missing_settings.of_model(source.model, by_keras3), *_of_losses(source, old, new[0])]
     missing += backends.differences(source.model.config, old.backend) if by_keras3 else ()
-    found = constraints.of_model(source.model.config) if source.traits.ignores_constraints else ()
-    bound = list(dict.fromkeys(tie.layers[-1] for tie in found if tie.layers))
+    ties = constraints.of_model(source.model.config) if source.traits.ignores_constraints else ()
+    bound = list(dict.fromkeys(tie.layers[-1] for tie in ties if tie.layers))
     if bound:  # `apply_gradients` of `optimizer_experimental/optimizer.py` applies them from 2.11 on
         missing.append(
             f"{some(bound)}: optimizers of TF 2.9 and 2.10's experimental ignore constraints; the target applies them"
@@ -236,7 +236,11 @@ def differences(document: Layer | None, source: Stored | None, target: str) -> l
     except UnsupportedError:
         doubtful = frozen.may_train(attending, [], source, since)
         return [*missing, *_mask_differences(source.model.config, old, new), *doubtful]
-    return [*missing, *_told(document, old, new), *frozen.may_train(attending, [*leaves(document)], source, since)]
+    return [
+        *missing,
+        *_layer_differences(document, old, new),
+        *frozen.may_train(attending, [*leaves(document)], source, since),
+    ]
 
 
 def remarks(document: Layer | None, source: Stored | None, target: str) -> list[str]:
@@ -276,15 +280,15 @@ def name_hard_sigmoids(document: Layer, source: Stored) -> None:
                 config[key] = HARD_SIGMOID
 
 
-def _told(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str]:
-    met = masks.meetings(document)
-    for each in DIFFERENCES:
-        ways = dict.fromkeys(map(each.fact.way, new))
-        names = each.found(document, met) if [*ways] != [each.fact.way(old)] else []
+def _layer_differences(document: Layer, old: Release, new: Sequence[Release]) -> Iterator[str]:
+    meetings = masks.meetings(document)
+    for difference in DIFFERENCES:
+        ways = dict.fromkeys(map(difference.fact.way, new))
+        names = difference.layer_names(document, meetings) if [*ways] != [difference.fact.way(old)] else []
         if names:
-            others = " or ".join(way for way in ways if way and way != each.fact.way(old))
-            now = f"{_name(new[0])}{', depending on its release,' if each.fact.way(old) in ways else ''} {others}"
-            yield f"{some(names)}: the source's {old.family} {each.fact.way(old)}, and {now}"
+            others = " or ".join(way for way in ways if way and way != difference.fact.way(old))
+            now = f"{_name(new[0])}{', depending on its release,' if difference.fact.way(old) in ways else ''} {others}"
+            yield f"{some(names)}: the source's {old.family} {difference.fact.way(old)}, and {now}"
 
 
 def _of_losses(source: Stored, old: Release, new: Release) -> Iterator[str]:
@@ -313,7 +317,9 @@ def _goes_back(r: Release, last: loss_activation.Last) -> bool:
 
 
 def _mask_differences(config: Mapping[str, Any], old: Release, new: Sequence[Release]) -> list[str]:
-    differing = [each for each in MASKED if {each.fact.way(old)} != set(map(each.fact.way, new))]
+    differing = [
+        difference for difference in MASKED if {difference.fact.way(old)} != set(map(difference.fact.way, new))
+    ]
     if not differing or not masks.makes(config):
         return []
     return [

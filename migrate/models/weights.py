@@ -40,45 +40,45 @@ def assign(stored: Stored, model: StoredModel, document: Layer) -> dict[Place, s
       MismatchError: the weights and the description of the model do not belong together.
     """
     every = list(leaves(document))
-    found: dict[Place, str] = {}
+    assignments: dict[Place, str] = {}
     if model.groups is None:
-        found = _by_place(stored, document, every)
+        assignments = _by_place(stored, document, every)
     else:
         for layer, members in model.groups.items():
             inside = [leaf for leaf in every if not layer or leaf.path[0] == layer]
-            found |= _by_name(members, inside, stored.traits.has_keras1_layers, ordered=bool(layer))
-    _check(found, every)
-    return found
+            assignments |= _by_name(members, inside, stored.traits.has_keras1_layers, ordered=bool(layer))
+    _check(assignments, every)
+    return assignments
 
 
-def settle_input(document: Layer, found: Mapping[Place, str], shapes: Shapes) -> None:
+def settle_input(document: Layer, assignments: Mapping[Place, str], shapes: Shapes) -> None:
     """Write missing dims of a Sequential's input that Keras needs to build it: those that its first layer, a
     Normalization, was adapted to, and the length of an Embedding's input.
 
     Args:
-      found: the result of `assign`. shapes: of the source's variables.
+      assignments: the result of `assign`. shapes: of the source's variables.
 
     Raises:
       UnsupportedError: layers between that Embedding and a Flatten change the length in an unknown way.
     """
     if document["class_name"] == "Sequential":
-        _settle_adapted(document["config"]["layers"][:2], found, shapes)
-        _settle_flattened(document["config"]["layers"], found, shapes)
+        _settle_adapted(document["config"]["layers"][:2], assignments, shapes)
+        _settle_flattened(document["config"]["layers"], assignments, shapes)
 
 
-def settle_dtypes(document: Layer, found: Mapping[Place, str], dtypes: Mapping[str, str]) -> list[str]:
+def settle_dtypes(document: Layer, assignments: Mapping[Place, str], dtypes: Mapping[str, str]) -> list[str]:
     """Write the dtype of each layer whose config lacks it, or has that of its input, as in Keras before 2.3.
 
     Those layers have the dtype of their weights; layers without weights that of the whole model, if it has one.
 
     Args:
-      found: the result of `assign`. dtypes: of the source's variables.
+      assignments: the result of `assign`. dtypes: of the source's variables.
 
     Returns:
       The layers with weights of float64.
     """
     of_layer: dict[tuple[str, ...], str] = {}
-    for (path, _), variable in found.items():
+    for (path, _), variable in assignments.items():
         if dtypes[variable].startswith(("float", "bfloat")):
             of_layer[path] = dtypes[variable]
     whole = set(of_layer.values())
@@ -101,27 +101,27 @@ def _set_dtype(layer: Layer, dtype: str) -> None:
         _set_dtype(inner, dtype)
 
 
-def _settle_adapted(layers: Sequence[Layer], found: Mapping[Place, str], shapes: Shapes) -> None:
-    layer = next((each for each in layers if each["class_name"] == "Normalization"), None)
-    name = found.get(((layer_name(layer),), "mean")) if layer is not None else None
+def _settle_adapted(layers: Sequence[Layer], assignments: Mapping[Place, str], shapes: Shapes) -> None:
+    layer = next((candidate for candidate in layers if candidate["class_name"] == "Normalization"), None)
+    name = assignments.get(((layer_name(layer),), "mean")) if layer is not None else None
     if layer is None or name is None or layers[0]["class_name"] not in ("InputLayer", "Normalization"):
         return
     axes = layer["config"].get("axis")
-    for own in (each["config"].get("batch_input_shape") for each in layers):
-        if isinstance(own, list) and isinstance(axes, list) and len(axes) == len(shapes[name]):
+    for shape in (input_layer["config"].get("batch_input_shape") for input_layer in layers):
+        if isinstance(shape, list) and isinstance(axes, list) and len(axes) == len(shapes[name]):
             for axis, size in zip(axes, shapes[name], strict=True):
-                own[axis] = size if own[axis] is None else own[axis]
+                shape[axis] = size if shape[axis] is None else shape[axis]
 
 
-def _settle_flattened(layers: Sequence[Layer], found: Mapping[Place, str], shapes: Shapes) -> None:
+def _settle_flattened(layers: Sequence[Layer], assignments: Mapping[Place, str], shapes: Shapes) -> None:
     """Find the length from the Dense after a Flatten: tf.keras of TF 2.0 and 2.1 omits the length of an Input."""
-    at = next((k for k, each in enumerate(layers[:2]) if each["class_name"] == "Embedding"), None)
-    inputs = [own for each in layers[:2] if isinstance(own := each["config"].get("batch_input_shape"), list)]
+    at = next((k for k, layer in enumerate(layers[:2]) if layer["class_name"] == "Embedding"), None)
+    inputs = [shape for layer in layers[:2] if isinstance(shape := layer["config"].get("batch_input_shape"), list)]
     if at is None or not inputs or inputs[0][1:] != [None]:
         return
-    rest = [each for each in layers[at + 1 :] if each["class_name"] not in SHAPE_KEPT]
-    flat = next((k for k, each in enumerate(rest) if not _keeps_length(each)), len(rest))
-    if [each["class_name"] for each in rest[flat : flat + 2]] != ["Flatten", "Dense"]:
+    rest = [layer for layer in layers[at + 1 :] if layer["class_name"] not in SHAPE_KEPT]
+    flat = next((k for k, layer in enumerate(rest) if not _keeps_length(layer)), len(rest))
+    if [layer["class_name"] for layer in rest[flat : flat + 2]] != ["Flatten", "Dense"]:
         return
     if flat > 0:
         raise UnsupportedError(
@@ -129,9 +129,9 @@ def _settle_flattened(layers: Sequence[Layer], found: Mapping[Place, str], shape
             f"; {ADVICE}"
         )
     width = layers[at]["config"]["output_dim"]
-    length = shapes[found[(layer_name(rest[1]),), "kernel"]][0] // width
-    for own in inputs:
-        own[1:] = [length] if own[1:] == [None] else own[1:]
+    length = shapes[assignments[(layer_name(rest[1]),), "kernel"]][0] // width
+    for shape in inputs:
+        shape[1:] = [length] if shape[1:] == [None] else shape[1:]
 
 
 def _keeps_length(layer: Layer) -> bool:
@@ -142,12 +142,12 @@ def _keeps_length(layer: Layer) -> bool:
     return re.fullmatch(r"Dense|TimeDistributed|(?!Global)\w+1D", layer["class_name"]) is not None
 
 
-def _check(found: Mapping[Place, str], every: Sequence[Leaf]) -> None:
+def _check(assignments: Mapping[Place, str], every: Sequence[Leaf]) -> None:
     lacking = [
         "/".join((*leaf.path, weight.role))
         for leaf in every
         for weight in KINDS[leaf.class_name].weights(leaf.config)
-        if (leaf.path, weight.role) not in found
+        if (leaf.path, weight.role) not in assignments
     ]
     if lacking:
         raise MismatchError(f"the source's model does not contain some of its weights: {some(lacking)}; {ADVICE}")
@@ -162,13 +162,13 @@ def _by_place(stored: Stored, document: Layer, every: Sequence[Leaf]) -> dict[Pl
 
 def _at_places(there: Mapping[str, str], document: Layer, every: Sequence[Leaf], twice: bool) -> dict[Place, str]:
     groups = {path: group for path, group, _ in places(document, twice=twice)}
-    found = {}
+    assignments = {}
     for leaf in every:
         for weight in KINDS[leaf.class_name].weights(leaf.config):
             name = there.get(f"{groups[leaf.path]}/{weight.place}")
             if name is not None:
-                found[leaf.path, weight.role] = name
-    return found
+                assignments[leaf.path, weight.role] = name
+    return assignments
 
 
 def _normal(place: str) -> str:
@@ -182,25 +182,29 @@ def _by_name(
 ) -> dict[Place, str]:
     """Assign weights whose names show layer and role; layers of one name in turn. `ordered`: as in the file."""
     weighted = [leaf for leaf in inside if KINDS[leaf.class_name].weights(leaf.config)]
-    found: dict[Place, str] = {}
+    assignments: dict[Place, str] = {}
     rest: list[tuple[str, str]] = []
     for weight, variable in members:
         readings = [(leaf.path, role) for leaf, role in _possible_readings(weight, weighted, keras_1)]
-        place = next((p for p in readings if p not in found), None)
+        place = next((p for p in readings if p not in assignments), None)
         if place is None:
             rest.append((weight, variable))
         else:
-            found[place] = variable
+            assignments[place] = variable
     if rest and ordered:
-        _check_order(members, found, weighted)
-    return found | _assigned_in_order(rest, [place for place in legacy_order(weighted) if place not in found])
+        _check_order(members, assignments, weighted)
+    return assignments | _assigned_in_order(
+        rest, [place for place in legacy_order(weighted) if place not in assignments]
+    )
 
 
-def _check_order(members: Sequence[tuple[str, str]], found: Mapping[Place, str], weighted: Sequence[Leaf]) -> None:
+def _check_order(
+    members: Sequence[tuple[str, str]], assignments: Mapping[Place, str], weighted: Sequence[Leaf]
+) -> None:
     """Refuse weights and layers that are numbered differently: some names match no layer, others contradict their
     place. TF 1.2's Keras does so, where `dense_1` of a nested model has `dense/kernel`."""
     order = {variable: place for place, variable in _assigned_in_order(members, legacy_order(weighted)).items()}
-    other = next(((v, place) for place, v in found.items() if order.get(v, place) != place), None)
+    other = next(((v, place) for place, v in assignments.items() if order.get(v, place) != place), None)
     if other is not None:
         variable, place = other
         raise MismatchError(
@@ -244,7 +248,7 @@ def _possible_readings(weight: str, weighted: Sequence[Leaf], keras_1: bool) -> 
 def _readings_1(weight: str, weighted: Sequence[Leaf]) -> Iterator[tuple[Leaf, str]]:
     """Do the same for Keras 1: `dense_1_W`, or `dense_1_W_1` if the graph has another of that name."""
     owners = [(start, leaf, kind, part) for leaf in weighted for start, kind, part in _owners_1(leaf)]
-    for start, leaf, kind, part in sorted(owners, key=lambda each: -len(each[0])):
+    for start, leaf, kind, part in sorted(owners, key=lambda owner: -len(owner[0])):
         if weight.startswith(start):
             role = part + keras1.role(re.sub(r"_\d+$", "", weight.removeprefix(start)), kind)
             if role in {w.role for w in KINDS[leaf.class_name].weights(leaf.config)}:
