@@ -11,6 +11,7 @@ from migrate.code.places import (
     classes,
     constructors,
     elsewhere,
+    frozen,
     hypers,
     schedules,
     steps,
@@ -45,6 +46,7 @@ def look(reading: Reading) -> None:
     for call in reading.tree.all(cst.Call):
         if wrappers.is_wrapper(reading, call.func):
             wrappers.look(reading, call)  # after the result for the inner optimizer is known
+    frozen.look(reading)
 
 
 def _look_at_call(reading: Reading, node: cst.Call) -> None:

@@ -70,6 +70,10 @@ ADDONS = ("Lamb", "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad")
 """Algorithms that OptimizerV2 has only in TensorFlow Addons."""
 
 
+def _text(target: Target) -> str:
+    return f"{target.module}.{target.name}({', '.join(f'{k}={v.text}' for k, v in target.arguments.items())})"
+
+
 def check(name: str) -> str:
     """Return the name. Raises HyperparameterError with the list unless it is one of TARGETS."""
     if name not in TARGETS:
@@ -211,7 +215,7 @@ def _unknown_to_keras(meaning: Meaning) -> list[str]:
         reasons.append("its mean of squares started at 1 and starts at 0 now")
     if "new_delta_in_step" in optim_only:
         reasons.append("its step already had the new mean of squared steps in it")
-    return [*reasons[:-1], f"{reasons[-1]}; exact: {exact}"] if reasons else []
+    return [*reasons[:-1], f"{reasons[-1]}; exact: {_text(_optim(meaning))}"] if reasons else []
 
 
 def _legacy_class(meaning: Meaning) -> Target | None:
