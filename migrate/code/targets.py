@@ -203,7 +203,6 @@ def _unknown_to_keras(meaning: Meaning) -> list[str]:
     optim_only = {
         k: v for k, v in values.items() if k in OPTIM_ONLY and v.literal != OPTIM_ONLY[k] and _has_effect(k, values)
     }
-    exact = f"optim.{meaning.algorithm}({', '.join(f'{k}={v.text}' for k, v in optim_only.items() if k != 'decay')})"
     if "epsilon_inside" in optim_only:
         near = f"epsilon={_moved_epsilon(values).text} keeps the least denominator"
         reasons.append(f"epsilon was outside of the root there and is inside now; {near}")
