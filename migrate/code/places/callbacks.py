@@ -53,12 +53,26 @@ def _logged(reading: Reading, node: cst.BaseExpression, logs: cst.BaseExpression
     name = names.dotted(logs).rsplit(".", 1)[-1]
     if name not in ("logs", "history") or not reading.has_framework or _writes_key(reading):
         return
+    if isinstance(logs, cst.Attribute) and _is_from_a_constructor(reading, logs.value):
+        return
     if not _has_rate_callback(reading):
         reading.add(node, UNSURE, f"if a callback of Keras wrote it, the key is {NEW_KEY!r} now")
         return
     new = key.value.replace(OLD_KEY, NEW_KEY)
     reading.edits[key] = lambda updated: cst.ensure_type(updated, cst.SimpleString).with_changes(value=new)
     reading.add(node, REWRITTEN, "", reading.text(node).replace(key.value, new))
+
+
+def _is_from_a_constructor(reading: Reading, node: cst.BaseExpression) -> bool:
+    """Whether a name is only bound to objects of classes that are not Keras's, such as a callback of the program."""
+    text, scope = names.dotted(node), reading.scope(node)
+    home = reading.facts.bound(text, scope) if text else None
+    values = reading.facts.values[home, text] if home is not None else []
+    return bool(values) and all(isinstance(v, cst.Call) and _is_own_class(reading, v.func) for v in values)
+
+
+def _is_own_class(reading: Reading, function: cst.BaseExpression) -> bool:
+    return names.dotted(function).rpartition(".")[2][:1].isupper() and not reading.callee(function)
 
 
 @lru_cache(maxsize=1)

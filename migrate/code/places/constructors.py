@@ -43,6 +43,7 @@ STEPPED = (
 
 PUBLIC = re.compile(r"^(?:tensorflow\.(?:compat\.v2\.)?)?(?:keras\.)?optimizers\.[A-Za-z]+$")
 """Full names of classes at their place in Keras 3, in lower case too."""
+CHECKPOINT = re.compile(r"^tensorflow\.(?:train|contrib\.eager)\.Checkpoint$")
 
 
 def look(reading: Reading, node: cst.Call) -> None:
@@ -205,7 +206,7 @@ def _use_of_name(reading: Reading, text: str) -> str:
 
 
 def _use_in_file(reading: Reading, text: str) -> str:
-    argument_calls = reading.usage.arguments.get(text, [])
+    argument_calls = [c for c in reading.usage.arguments.get(text, []) if not _is_checkpoint(reading, c)]
     if any(_makes_wrapper(reading, call) for call in argument_calls):
         return "wrapped"
     if any(map(is_compile, argument_calls)):
@@ -218,6 +219,11 @@ def _use_in_file(reading: Reading, text: str) -> str:
     if "minimize" in methods and not has_escaped and all(map(_is_eager_minimize, method_calls)):
         return "eager"
     return "graph" if methods & {"minimize", "compute_gradients"} else "unknown"
+
+
+def _is_checkpoint(reading: Reading, call: cst.Call) -> bool:
+    """Whether a call saves any optimizer."""
+    return any(map(CHECKPOINT.match, reading.names.of(call.func)))
 
 
 def _is_eager_minimize(call: cst.Call) -> bool:

@@ -10,6 +10,8 @@ from migrate.code.places import sharing
 from migrate.code.program import Reading
 
 TAPE = "compute the gradients in a tf.GradientTape and pass them to apply_gradients, in a tf.function"
+ONLY_GRADIENTS = "give apply_gradients only the pairs of gradients and variables"
+COUNTED = "count the steps separately: optimizer.iterations, or step.assign_add(1)"
 ADVICE = {
     "get_updates": f"graphs of updates are gone: {TAPE}",
     "get_gradients": f"graphs of gradients are gone: {TAPE}",
@@ -29,22 +31,28 @@ def look(reading: Reading, node: cst.Call) -> None:
     if not reading.is_optimizer(base):
         likely = "opt" in reading.text(base).rsplit(".", 1)[-1].lower()
         if likely and reading.has_framework and not reading.names.of(node.func):
-            reading.add(
-                node, UNSURE, f"is {reading.text(base)} an optimizer? then: {ADVICE.get(method, 'check its arguments')}"
-            )
+            if method == "apply_gradients" and _has_only_gradients(node) and not reading.is_graph:
+                reading.add(node, SAME)  # whatever it is
+            else:
+                advice = ADVICE.get(method) or (ADVICE["compute_gradients"] if reading.is_graph else ONLY_GRADIENTS)
+                reading.add(node, UNSURE, f"is {reading.text(base)} an optimizer? then: {advice}")
         return
-    keywords = {a.keyword.value for a in node.args if a.keyword}
     if method == "apply_gradients":
-        _apply(reading, node, keywords)
-    elif method == "minimize" and _keeps_minimize(reading, node, keywords):
+        _apply(reading, node)
+    elif method == "minimize" and _keeps_minimize(reading, node):
         reading.add(node, SAME)
     else:
         reading.add(node, BY_HAND, ADVICE[method])
 
 
-def _keeps_minimize(reading: Reading, node: cst.Call, keywords: set[str]) -> bool:
+def _has_only_gradients(node: cst.Call) -> bool:
+    return len(node.args) == 1 and not node.args[0].star
+
+
+def _keeps_minimize(reading: Reading, node: cst.Call) -> bool:
     """Whether it has a closure and a list of variables, as every eager optimizer except Keras 3's accepts them."""
     first = node.args[0].value if node.args else None
+    keywords = {a.keyword.value for a in node.args if a.keyword}
     return (
         reading.target != targets.KERAS
         and isinstance(first, cst.Lambda)
@@ -53,8 +61,8 @@ def _keeps_minimize(reading: Reading, node: cst.Call, keywords: set[str]) -> boo
     )
 
 
-def _apply(reading: Reading, node: cst.Call, keywords: set[str]) -> None:
-    if not keywords & {"global_step"} and len(node.args) == 1:
+def _apply(reading: Reading, node: cst.Call) -> None:
+    if _has_only_gradients(node):
         if reading.is_graph:
             reading.add(node, BY_HAND, ADVICE["compute_gradients"])
         elif _is_shared(reading, node):
@@ -62,9 +70,13 @@ def _apply(reading: Reading, node: cst.Call, keywords: set[str]) -> None:
         else:
             reading.add(node, SAME)
         return
-    step = next((a for a in node.args if a.keyword and a.keyword.value == "global_step"), None)
-    if step is None or not isinstance(reading.parent(node), cst.Expr) or not reading.is_eager:
-        reading.add(node, BY_HAND, "count the steps separately: optimizer.iterations, or step.assign_add(1)")
+    more = [argument for argument in node.args[1:] if not _is_step(argument)]
+    step = next((argument for argument in node.args[1:] if _is_step(argument)), None)
+    if step is None and reading.target == targets.TF_KERAS:
+        reading.add(node, SAME)
+        return
+    if more or step is None or not isinstance(reading.parent(node), cst.Expr) or not reading.is_eager:
+        reading.add(node, BY_HAND, TAPE if reading.is_graph else ONLY_GRADIENTS if step is None else COUNTED)
         return
     counter = reading.text(step.value)
     reading.edits[node] = _without_step
@@ -77,6 +89,11 @@ def _apply(reading: Reading, node: cst.Call, keywords: set[str]) -> None:
     )
 
 
+def _is_step(argument: cst.Arg) -> bool:
+    """Whether an argument after the gradients is the counter of `tf.train`."""
+    return argument.keyword.value == "global_step" if argument.keyword else not argument.star
+
+
 def _is_shared(reading: Reading, node: cst.Call) -> bool:
     base = cst.ensure_type(node.func, cst.Attribute).value
     return reading.target != targets.TF_KERAS and bool(sharing.stepped(reading, base, node))
@@ -84,5 +101,4 @@ def _is_shared(reading: Reading, node: cst.Call) -> bool:
 
 def _without_step(updated: cst.CSTNode) -> cst.CSTNode:
     call = cst.ensure_type(updated, cst.Call)
-    kept = [a for a in call.args if not (a.keyword and a.keyword.value == "global_step")]
-    return call.with_changes(args=[*kept[:-1], kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)])
+    return call.with_changes(args=[call.args[0].with_changes(comma=cst.MaybeSentinel.DEFAULT)])

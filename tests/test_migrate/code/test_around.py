@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME
+from migrate.code.findings import BY_HAND, DIFFERS, REWRITTEN, SAME, UNSURE
 from migrate.code.run import CodeReport, migrate_code
 
 TOP = """import functools
@@ -286,3 +286,41 @@ def test_a_list_pickled_into_a_file_opened_on_the_way_is_saved_by_name(tmp_path:
     )
     assert 'optim.save_checkpoint("optimizer.slots", model.optimizer, model.trainable_variables)' in lines
     assert 'migrate.restore("optimizer.slots", model.optimizer, model.trainable_variables)' in lines
+
+
+STEPS = [
+    ("def f(opt):\n    opt.apply_gradients(zip(g, v))\n", "optim", SAME, ""),
+    ("def f(opt):\n    opt.apply_gradients(*pairs)\n", "optim", UNSURE, "is opt an optimizer? then: give apply"),
+    ("tf.gradients(a, b)\nopt.apply_gradients(pairs)\n", "optim", UNSURE, "then: compute the gradients in a tf.Grad"),
+    ("o = Adam()\no.apply_gradients(zip(g, v), name='a')\n", "keras", BY_HAND, "give apply_gradients only the pairs"),
+    ("o = Adam()\no.apply_gradients(zip(g, v), name='a')\n", "tf-keras", SAME, ""),
+    ("o = Adam()\no.apply_gradients(zip(g, v), global_step=n)\n", "optim", BY_HAND, "count the steps separately"),
+]
+
+
+@pytest.mark.parametrize(("code", "to", "verdict", "message"), STEPS)
+def test_a_step_of_an_unknown_optimizer_is_a_question_only_if_it_matters(
+    tmp_path: Path, code: str, to: str, verdict: str, message: str
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(TOP + code)
+    finding = migrate_code([path], to=to, source="keras==2.2.4").findings[-1]
+    assert finding.verdict == verdict
+    assert message in finding.message
+
+
+def test_the_log_of_a_callback_of_the_program_is_its_own(tmp_path: Path) -> None:
+    new, said = rewrite(tmp_path, "clr = CyclicLR()\nprint(clr.history['lr'])\n")
+    assert new[1] == "print(clr.history['lr'])"
+    assert said == {}
+    assert rewrite(tmp_path, "h = train()\nprint(h.history['lr'])\n")[1] == {2: [UNSURE]}
+
+
+def test_a_checkpoint_of_an_eager_optimizer_does_not_hide_its_steps(tmp_path: Path) -> None:
+    code = "tf.enable_eager_execution()\no = tf.train.AdamOptimizer()\nc = tf.train.Checkpoint(optimizer=o)\n"
+    new, _ = rewrite(tmp_path, code + "o.apply_gradients(zip(g, v), n)\n", source="tensorflow==1.15")
+    assert new[1:] == [
+        "o = optim.Adam(epsilon=1e-08)",
+        "c = tf.train.Checkpoint(optimizer=o)",
+        "o.apply_gradients(zip(g, v))",
+    ]
