@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from migrate.algorithms import patterns
+from migrate.models.compiled import LOSSES, METRICS
 from migrate.models.frozen import WITHIN
 from migrate.models.layers import ADVICE, KINDS, MODELS, is_stock, of_another_module
 from migrate.models.to_keras3 import ACTIVATIONS, CONSTRAINTS, INITIALIZERS, REGULARIZERS
@@ -32,6 +33,8 @@ ARGUMENTS = {
     "activation": (*ACTIVATIONS, *KINDS),
 }
 """Suffix of an argument's name -> values that tf_keras knows for it."""
+FUNCTIONS = frozenset((*LOSSES, *METRICS, *ACTIVATIONS))
+"""Functions that every Keras which stores modules finds by the name alone, also where their module is `builtins`."""
 
 
 def possible(state: OptimizerState, families: Sequence[str]) -> bool:
@@ -56,19 +59,19 @@ def check_code(model: StoredModel) -> None:
         )
 
 
-def own_classes(config: Mapping[str, Any], activations: Sequence[str] = ()) -> list[str]:
+def own_classes(config: Mapping[str, Any], functions: Sequence[str] = ()) -> list[str]:
     """Explain why a copied model with custom classes and functions is not exact; empty if it has only those of Keras.
 
     Args:
-      activations: additional ones of the target's Keras.
+      functions: additional ones of the target's Keras, activations and losses.
     """
     if any(item.get("class_name") == "__lambda__" for item in objects(config)):
         return [
             "a Lambda layer contains the bytecode of a Python function, so dtopt cannot load the target back."
             " load_model needs safe_mode=False, and the release of Python that wrote the function"
         ]
-    arguments = (name for name in _custom_arguments(config) if name not in activations)
-    names = ", ".join(sorted({name.rsplit(">", 1)[-1] for name in (*_custom_layers(config), *arguments)}))
+    custom = {name for name in (*_custom_layers(config), *_custom_arguments(config)) if name not in functions}
+    names = ", ".join(sorted(name.rsplit(">", 1)[-1] for name in custom))
     if not names:
         return []
     return [f"{names}: not Keras's own, so dtopt cannot load the target back. load_model needs them in custom_objects"]
@@ -76,10 +79,12 @@ def own_classes(config: Mapping[str, Any], activations: Sequence[str] = ()) -> l
 
 def _custom_layers(config: Mapping[str, Any]) -> Iterator[str]:
     for item in objects(config):
-        name = item.get("config" if item.get("class_name") == "function" else "class_name")
-        foreign = "module" in item and (item["class_name"] == "function" or of_another_module(item))
-        if isinstance(name, str) and foreign:
-            yield name
+        is_function = item.get("class_name") == "function"
+        name = item.get("config" if is_function else "class_name")
+        if isinstance(name, str) and "module" in item:
+            is_known = item["module"] == "builtins" and name in FUNCTIONS
+            if not is_known if is_function else of_another_module(item):
+                yield name
     for name, settings in _classes(config):
         if not is_stock(name, settings) and name not in (*MODELS, *ONLY_TF_KERAS, "Model"):
             yield name

@@ -18,6 +18,7 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.models import operators, to_tf_keras, training
+from migrate.models.compiled import ONLY_3 as LOSSES_3
 from migrate.models.compiled import for_keras3, for_outputs
 from migrate.models.from_keras3 import ONLY_3, newer
 from migrate.models.layers import KINDS
@@ -54,7 +55,8 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     """
     plan, translation = model_plan(state, (KERAS_3,)), Translation()
     _config(plan, translation)
-    own = to_tf_keras.own_classes(stored_model(state).config, ONLY_3) if plan.document is None else []
+    functions = (*ONLY_3, *LOSSES_3)
+    own = to_tf_keras.own_classes(stored_model(state).config, functions) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
     notes = [*translation.notes, *training.remarks(plan.document, state.source, "keras")]
     if plan.scale is not None and plan.scale.growth is None:

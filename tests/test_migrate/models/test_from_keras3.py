@@ -128,6 +128,27 @@ def test_a_model_whose_loss_is_left_out_is_not_exact(to: str, tmp_path: Path) ->
     assert "the loss own is not in the target's Keras" in " ".join(report.reasons)
 
 
+@pytest.mark.parametrize("name", ["categorical_crossentropy", "dice", "own"])
+def test_a_loss_function_of_keras_is_found_by_its_name(name: str, tmp_path: Path) -> None:
+    """As `compile(loss=keras.losses.categorical_crossentropy)` is saved: with the module `builtins`."""
+    import keras
+
+    def own(target: Any, output: Any) -> Any:
+        return keras.ops.mean((target - output) ** 2)
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, "softmax")])
+    model.compile("adam", own if name == "own" else getattr(keras.losses, name))
+    model.train_on_batch(np.arange(8.0).reshape(4, 2), np.eye(4, 2))
+    model.save(tmp_path / "model.keras")
+    report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "new.keras")
+    assert report.fidelity == ("approximate" if name == "own" else "exact")
+    objects = {"own": own} if name == "own" else None
+    again = keras.models.load_model(tmp_path / "new.keras", custom_objects=objects)
+    assert again.loss.__name__ == name
+    if name == "own":
+        assert "own: not Keras's own" in " ".join(report.reasons)
+
+
 @pytest.mark.parametrize("key", ["activation", "kernel_initializer", "kernel_regularizer", "kernel_constraint"])
 def test_a_function_of_ones_own_keeps_its_name(key: str) -> None:
     """As `Dense(4, activation=own)` is saved by Keras 3; its name was lost, and the model called exact."""
