@@ -21,6 +21,7 @@ from migrate.bytes.messages import some
 from migrate.claims import FILE, GRAPH, HINT, SET, UNINTERPRETED, Origin, confirming
 from migrate.facts import counter as facts
 from migrate.generations import traits
+from migrate.models.time_steps import takes_one_step
 from migrate.releases.narrowing import candidates
 from migrate.state import OptimizerState
 from optim.errors import HyperparameterError
@@ -178,7 +179,10 @@ def _still(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]], used
         return
     found: dict[str, list[str]] = {}
     moved, copies = any(held.get(slot) for held in sizes.values() for slot in used), _copies(state)
+    unmoved = RECURRENT if _takes_one_step(state) else None
     for name, held in sizes.items():
+        if name.rpartition("/")[2] == unmoved and not any(held.get(slot) for slot in used):
+            continue
         still = [slot for slot in copies if held.get(slot) == 0 and held.get(VARIABLE)]
         if moved and not 0 < max((held.get(slot, 0.0) for slot in used), default=0.0) < VISIBLE:
             still += [slot for slot in used if held.get(slot) == 0]
@@ -188,6 +192,13 @@ def _still(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]], used
         text = f"{some(names, 4)}: only zeros in slot {slots}, and not so in others; lost, or no gradient came"
         confirm = confirming(STILL, AS_STORED)
         yield Origin(f"slot {slots}", names, UNINTERPRETED, doubt=text, confirm=confirm)
+
+
+def _takes_one_step(state: OptimizerState) -> bool:
+    source = state.source
+    if source is None or source.model is None:
+        return False
+    return takes_one_step(source.model.config, source.generation)
 
 
 def _copies(state: OptimizerState) -> list[str]:
@@ -202,6 +213,8 @@ UNAVERAGED = "z"
 """Slot of ScheduleFreeAdamW: the weights of which the variables are averages."""
 
 
+RECURRENT = "recurrent_kernel"
+"""Last part of the name of a weight that has no gradient in the first step of a sequence."""
 VARIABLE = ""
 """The variable's key among the arrays of a variable."""
 STILL, AS_STORED = "zero_slots", "source"

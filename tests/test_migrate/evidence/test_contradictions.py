@@ -418,3 +418,36 @@ def test_a_schedule_that_a_program_set_later_is_what_acts(tmp_path: Path) -> Non
     assert before - weight.numpy() == pytest.approx(0.125)
     said = {"learning_rate": config["learning_rate"]}
     assert migrate.read(tmp_path / "ck", optimizer_config=hint, overrides=said).fidelity == "exact"
+
+
+@pytest.mark.parametrize(
+    ("steps", "stateful", "fidelity"),
+    [(1, False, "exact"), (2, False, "exact"), pytest.param(1, True, "approximate", marks=pytest.mark.breadth)],
+)
+def test_a_recurrent_kernel_without_gradients_is_no_lost_one(
+    steps: int, stateful: bool, fidelity: str, tmp_path: Path
+) -> None:
+    """The state before the first step is zero, so a sequence of one step gives its recurrent kernel no gradient."""
+    import tf_keras
+
+    recurrent = tf_keras.layers.LSTM(3, stateful=stateful)
+    model = tf_keras.Sequential([tf_keras.Input((steps, 2), batch_size=4), recurrent, tf_keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    for _ in range(3):
+        model.train_on_batch(np.ones((4, steps, 2)), np.ones((4, 1)))
+        model.reset_states()
+    model.save(tmp_path / "model.h5")
+    assert _fidelity(tmp_path) == fidelity
+    with h5py.File(tmp_path / "model.h5", "r+") as file:
+        found: list[str] = []
+        file["optimizer_weights"].visit(found.append)
+        slots = [name for name in found if name.endswith("recurrent_kernel:0")]
+        assert len(slots) == 2
+        assert all(np.any(file["optimizer_weights"][name][()]) == (steps > 1) for name in slots)
+        for name in slots:
+            file["optimizer_weights"][name][...] = 0
+    assert _fidelity(tmp_path) == (fidelity if steps == 1 else "approximate")
+
+
+def _fidelity(folder: Path) -> str:
+    return migrate.migrate_checkpoint(folder / "model.h5", folder / "new.h5", to="tf-keras", dry_run=True).fidelity
