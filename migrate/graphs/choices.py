@@ -46,9 +46,7 @@ def read(nodes: Nodes, name: str) -> dict[str, Any] | None:
     ancestors = list(islice(nodes.ancestors(name, with_choices=True), MOST_NODES + 1))
     if len(ancestors) > MOST_NODES:
         return None
-    constants = {
-        number for ancestor in ancestors if (number := nodes.constant(ancestor)) is not None and math.isfinite(number)
-    }
+    constants = {number for node in ancestors if (number := nodes.constant(node)) is not None and math.isfinite(number)}
     near = {math.floor(constant) + offset for constant in constants for offset in (-1, 0, 1)}
     steps = sorted({0, *(step for step in near if step > 0)})
     try:

@@ -93,11 +93,7 @@ def probe_of(update: Update, cut: tuple[str, ...]) -> Probe | None:
 def _changing(update: Update, numbers: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Numbers in variables: the factors of those that each step multiplies, and the new values of all that change."""
     traced, factors = {}, {}
-    for name in [
-        variable
-        for variable in numbers
-        if variable in update.nodes.variables and len(update.writes.get(variable, ())) == 1
-    ]:
+    for name in [name for name in numbers if name in update.nodes.variables and len(update.writes.get(name, ())) == 1]:
         end = update.writes[name][0].op
         traced[name] = end, trace(update.nodes, [end], update.is_gradient, update.writes)
         one, two = (
@@ -107,9 +103,7 @@ def _changing(update: Update, numbers: Mapping[str, np.ndarray]) -> tuple[dict[s
         if np.allclose(one, two, rtol=1e-9) and np.all((one > 0) & (one < 1)):
             factors[name] = np.broadcast_to(one, (_SEEDS, 1))
     powers = {name: factor**_EXPONENTS for name, factor in factors.items()}
-    later = {
-        name: evaluate(update.nodes, outputs, {**numbers, **powers}).get(end) for name, (end, outputs) in traced.items()
-    }
+    later = {name: evaluate(update.nodes, cone, {**numbers, **powers}).get(end) for name, (end, cone) in traced.items()}
     return factors, {name: np.broadcast_to(value, (_SEEDS, 1)) for name, value in later.items() if value is not None}
 
 
@@ -123,7 +117,12 @@ def _scalars(update: Update, values: Mapping[str, np.ndarray]) -> list[tuple[Sca
     """The numbers of the graph, the most direct inputs of the update first; then 1 minus each, 0 and 1."""
     scalars: list[tuple[Scalar, np.ndarray]] = []
     for output in reversed(update.traced):
-        if output in update.others or output in update.own or output not in values or values[output].dtype == bool:
+        if (
+            output in update.others
+            or output in update.dependents
+            or output not in values
+            or values[output].dtype == bool
+        ):
             continue
         value = np.broadcast_to(values[output], (_SEEDS, 1))
         if np.all(np.isfinite(value)) and not any(np.array_equal(value, other) for _, other in scalars):
@@ -224,14 +223,10 @@ class Fit:
 
     def _steps(self) -> Iterator[tuple[tuple[str, float] | None, np.ndarray]]:
         base = {name: np.full((_SEEDS, 1), 0.37) for name in self._names}
-        early, late = (self._outputs(base, np.full((_SEEDS, 1), count)) for count in (2.0, 5.0))
-        if (
-            early is None
-            or late is None
-            or any(np.any(self._moves_alone(name, result)) for name, result in early.items())
-        ):
+        one, two = (self._outputs(base, np.full((_SEEDS, 1), count)) for count in (2.0, 5.0))
+        if one is None or two is None or any(np.any(self._moves_alone(name, result)) for name, result in one.items()):
             return
-        if all(np.array_equal(early[name], late[name], equal_nan=True) for name in early):
+        if all(np.array_equal(one[name], two[name], equal_nan=True) for name in one):
             yield None, np.ones((_SEEDS, 1))
         else:
             yield from self._probe.steps

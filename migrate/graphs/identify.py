@@ -115,12 +115,7 @@ def _identified(update: Update, cut: tuple[str, ...]) -> list[Identity]:
 
 
 def _powers(probe: Probe, hyper: Mapping[str, Scalar]) -> dict[str, str]:
-    values = {
-        key: value
-        for key, hyperparameter in hyper.items()
-        for scalar, value in probe.scalars
-        if scalar == hyperparameter
-    }
+    values = {key: value for key, place in hyper.items() for scalar, value in probe.scalars if scalar == place}
     return {
         key: name
         for name, factor in probe.factors.items()

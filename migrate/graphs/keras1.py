@@ -83,9 +83,7 @@ def find(arrays: Mapping[str, LazyArray], nodes: Nodes) -> tuple[list[Keras1Opti
     optimizers, unknown = [], []
     for settings in _consecutive_scalars(arrays):
         updates = [
-            (target, variables)
-            for target, _, variables in steps
-            if _is_weight(target, arrays) and variables & set(settings)
+            (target, reads) for target, _, reads in steps if _is_weight(target, arrays) and reads & set(settings)
         ]
         if not updates:
             continue  # of an optimizer that trains nothing
@@ -120,9 +118,9 @@ def _steps(nodes: Nodes) -> Iterator[tuple[str, str, frozenset[str]]]:
     """Yield (variable, op, variables that its new value depends on) for each assignment of a step."""
     for write in nodes.writes():
         if write.target in nodes.variables:
-            variables = nodes.variables_of(write.value)
-            if variables or nodes.op(write.op) == "AssignAdd":
-                yield write.target, write.op, variables
+            reads = nodes.variables_of(write.value)
+            if reads or nodes.op(write.op) == "AssignAdd":
+                yield write.target, write.op, reads
 
 
 def _optimizer(
@@ -135,8 +133,8 @@ def _optimizer(
     """Return the optimizer with these settings, None unless exactly one class builds this graph."""
     nameless = {key for key in arrays if ANONYMOUS.fullmatch(key)} - set(settings)
     owners: dict[str, list[str]] = {}
-    for target, variables in updates:
-        for slot in variables & nameless:
+    for target, reads in updates:
+        for slot in reads & nameless:
             owners.setdefault(slot, []).append(target)
     slots = sorted(owners, key=_number)
     trained = list(dict.fromkeys(owners[slot][0] for slot in slots))
@@ -146,12 +144,12 @@ def _optimizer(
         return None
     if not _are_all(slots, arrays):
         return None
-    writers = {slot: [(op, variables) for target, op, variables in steps if target == slot] for slot in slots}
+    writers = {slot: [(op, reads) for target, op, reads in steps if target == slot] for slot in slots}
     counted = [target for target, op, _ in steps if nodes.op(op) == "AssignAdd" and target in settings]
     if any(len(ops) != 1 for ops in writers.values()):
         return None
     fitting = [c for c in CLASSES if _fits(c, settings, slots, len(trained), writers, counted, nodes)]
-    rate_is_read = all(settings[c.settings.index(RATE)] in variables for c in fitting for _, variables in updates)
+    rate_is_read = all(settings[c.settings.index(RATE)] in reads for c in fitting for _, reads in updates)
     if len(fitting) != 1 or not rate_is_read:
         return None
     named = dict(zip(fitting[0].settings, settings, strict=True))
@@ -181,8 +179,8 @@ def _fits(
     if any(named[key] != ITERATIONS for key in counted):
         return False
     for i, slot in enumerate(slots):
-        op, variables = writers[slot][0]
-        slot_settings, names = set(kind.slots[i // count]), {named[key] for key in variables if key in named}
+        op, reads = writers[slot][0]
+        slot_settings, names = set(kind.slots[i // count]), {named[key] for key in reads if key in named}
         if names != slot_settings and not (RATE in slot_settings and names == slot_settings | {ITERATIONS, DECAY}):
             return False
         last = nodes.op(nodes.source(nodes.inputs[op][1])).removesuffix("V2")

@@ -75,23 +75,23 @@ def describe(
     same = bool(steps) and all((r.class_name, r.config) == (steps[0].class_name, steps[0].config) for r in steps)
     variables = {_CALLED.get(key, key): variable for key, variable in settings.items() if key not in _COUNTING}
     outside = rewritten(nodes, variables, [written[name].op for name in moved])
-    own = next((name for name, rule in rules.items() if rule is None), None)
-    if own is not None:
+    custom = next((name for name, rule in rules.items() if rule is None), None)
+    if custom is not None:
         outside[NO_KERNEL] = (
-            f"{written[own].op!r} updates {own!r} in the graph by a custom rule that Keras does not have"
+            f"{written[custom].op!r} updates {custom!r} in the graph by a custom rule that Keras does not have"
         )
     several = next((changed_by[name] for name in trained if len(changed_by.get(name, ())) > 1), None)
     if several is not None:
         outside["updates"] = f"{several[-1]!r} changes a variable that {several[0]!r} changes too"
     owners = {gradient: name for name, rule in moving.items() for gradient in rule.gradients}
-    found = [_limits(nodes, owner, gradient, is_of_all) for gradient, owner in owners.items()]
-    limits = found[0][0] if found and all(each == found[0][0] for each, _ in found) else {}
-    changed = next((source for _, source in found if _is_changed(nodes, source)), "")
+    clippings = [_limits(nodes, owner, gradient, is_of_all) for gradient, owner in owners.items()]
+    limits = clippings[0][0] if clippings and all(other == clippings[0][0] for other, _ in clippings) else {}
+    changed = next((source for _, source in clippings if _is_changed(nodes, source)), "")
     if changed:
         outside[CHANGED] = f"gradients pass through {changed!r} before they reach the optimizer"
     config = {**(steps[0].config if same else {}), **limits}
     bound = frozenset(name for name, rule in moving.items() if rule.is_constrained)
-    return Updates(steps[0].class_name if same and own is None else "", config, outside, bound)
+    return Updates(steps[0].class_name if same and custom is None else "", config, outside, bound)
 
 
 def _rule(nodes: Nodes, settings: Mapping[str, str], name: str, value: str, identifier: Identifier) -> _Rule | None:
@@ -102,26 +102,28 @@ def _rule(nodes: Nodes, settings: Mapping[str, str], name: str, value: str, iden
     """
     moved = constraints.moved_before(nodes, value)
     for end in (moved, "") if moved else ("",):
-        found = class_of_rule(identifier.of(name, end), UPDATES_OF_PLAIN_OPS)
-        numbers = None if found is None else _constant_hyperparameters(nodes, settings, found[2])
-        if found is not None and numbers is not None:
-            return _Rule(found[0], {**numbers, **found[1]}, found[2].gradient, bool(end))
+        rule_class = class_of_rule(identifier.of(name, end), UPDATES_OF_PLAIN_OPS)
+        numbers = None if rule_class is None else _constant_hyperparameters(nodes, settings, rule_class[2])
+        if rule_class is not None and numbers is not None:
+            return _Rule(rule_class[0], {**numbers, **rule_class[1]}, rule_class[2].gradient, bool(end))
     return None
 
 
 def _constant_hyperparameters(nodes: Nodes, settings: Mapping[str, str], identity: Identity) -> dict[str, Any] | None:
-    own = {_CALLED.get(key, key): variable for key, variable in settings.items()}
-    found: dict[str, Any] = {}
+    variables = {_CALLED.get(key, key): variable for key, variable in settings.items()}
+    numbers: dict[str, Any] = {}
     for key, scalar in reversed(list(identity.hyper.items())):
         if key == RATE and not match(nodes, scalar.output, _decayed_rate(settings), Captures()):
             return None
-        if key == RATE or (key in own and not scalar.is_derived and nodes.source(scalar.output) == own[key]):
+        if key == RATE or (
+            key in variables and not scalar.is_derived and nodes.source(scalar.output) == variables[key]
+        ):
             continue
-        if key in own or scalar.number is None:
+        if key in variables or scalar.number is None:
             return None
-        found[key] = float(np.float32(scalar.number))
+        numbers[key] = float(np.float32(scalar.number))
     is_counted = identity.step is None or nodes.source(identity.step[0]) == settings.get("iterations")
-    return found if is_counted and not identity.decays else None
+    return numbers if is_counted and not identity.decays else None
 
 
 def _decayed_rate(settings: Mapping[str, str]) -> Pattern:
@@ -159,10 +161,10 @@ def _limits(nodes: Nodes, owner: str, gradient: str, is_of_all: bool) -> tuple[d
     if clip is not None and clip.option == "clipvalue":
         limits["clipvalue"], gradient = clip.limit, _added_rows(nodes, clip.gradient)
         clip = clipped(nodes, gradient)
-    found = Captures()
+    captures = Captures()
     unclipped = ("Switch", _GRADIENT, ("GreaterEqual", ("Sqrt", _ANY), "clipnorm"))
-    if is_of_all and match(nodes, gradient, ("Merge", unclipped, _ANY), found):
-        limits["clipnorm"], gradient = found.constants["clipnorm"], found.nodes["gradient"]
+    if is_of_all and match(nodes, gradient, ("Merge", unclipped, _ANY), captures):
+        limits["clipnorm"], gradient = captures.constants["clipnorm"], captures.nodes["gradient"]
     elif not is_of_all and clip is not None and clip.is_of_one(nodes, owner):
         limits["clipnorm"], gradient = clip.limit, clip.gradient
     gradient = nodes.source(_added_rows(nodes, gradient))

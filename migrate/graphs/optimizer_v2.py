@@ -49,16 +49,20 @@ class _Step:
     constrained: bool = False
 
 
-def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]], own: str) -> Trained:
+def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]], scope: str) -> Trained:
     """Read the updates of one optimizer.
 
     Args:
-      updates: as `SaverGraph.updates`. own: the scope of its variables, `training/Adam`; its updates read one of them.
+      updates: as `SaverGraph.updates`. scope: that of its variables, `training/Adam`; its updates read one of them.
     """
-    scopes = [scope for scope, per in updates.items() if any(_reads(read, own) for read in per.values())]
-    ops: dict[str, list[str]] = {variable: [] for scope in scopes for variable in updates[scope]}
+    scopes = [
+        update_scope
+        for update_scope, per in updates.items()
+        if any(_reads(variables, scope) for variables in per.values())
+    ]
+    ops: dict[str, list[str]] = {variable: [] for update_scope in scopes for variable in updates[update_scope]}
     for name in nodes.by_name:
-        if name.startswith(tuple(f"{scope}/update_" for scope in scopes)) and owner_of(name) in ops:
+        if name.startswith(tuple(f"{update_scope}/update_" for update_scope in scopes)) and owner_of(name) in ops:
             ops[owner_of(name)].append(name)
     if not ops:
         return Trained()
@@ -70,7 +74,7 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     scalars = {name: [write] for name, write in alone_written(nodes).items() if nodes.shape(name) == ()}
     written = {owner: assignments(nodes, names) for owner, names in moving.items()}
     identifier = Identifier(nodes, {**scalars, **_joined(written.values())}, rows=True)
-    steps = [_update_step(nodes, owner, names, own, limited[owner], identifier) for owner, names in moving.items()]
+    steps = [_update_step(nodes, owner, names, scope, limited[owner], identifier) for owner, names in moving.items()]
     bound = frozenset(bounds)
     for step in steps:
         outside |= step.outside
@@ -82,32 +86,32 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Collection[str]]],
     sparse = frozenset(owner for owner, names in ops.items() if is_sparse(nodes, names))
     limits = steps[0].limits
     own_ops = {name for names in ops.values() for name in names}
-    heads = {f"{own}/{owner}" for owner in ops}
-    slots = {each for each in nodes.variables if each.rpartition("/")[0] in heads}
+    heads = {f"{scope}/{owner}" for owner in ops}
+    slots = {variable for variable in nodes.variables if variable.rpartition("/")[0] in heads}
     other = other_writer(nodes, slots.union(ops), own_ops)
     if other is not None:
         outside["updates"] = other
-    outside |= rewritten(nodes, {key: f"{own}/{key}" for key in (*ARGUMENTS, "decay")}, own_ops)
+    outside |= rewritten(nodes, {key: f"{scope}/{key}" for key in (*ARGUMENTS, "decay")}, own_ops)
     if other is not None or limits is None or any(step.limits != limits for step in steps):
         return Trained(class_name, config, sparse, outside, constrained=bound)
     gathered = frozenset(gradients.gathered)
     return Trained(class_name, {**config, **limits}, sparse, outside, True, gathered, bound)
 
 
-def _reads(names: Collection[str], own: str) -> bool:
-    return any(name.startswith(f"{own}/") for name in names)
+def _reads(names: Collection[str], scope: str) -> bool:
+    return any(name.startswith(f"{scope}/") for name in names)
 
 
 def _joined(written: Iterable[Mapping[str, list[Write]]]) -> dict[str, list[Write]]:
-    found: dict[str, list[Write]] = {}
-    for each in written:
-        for variable, writes in each.items():
-            found[variable] = found.get(variable, []) + writes
-    return found
+    all_writes: dict[str, list[Write]] = {}
+    for update in written:
+        for variable, writes in update.items():
+            all_writes[variable] = all_writes.get(variable, []) + writes
+    return all_writes
 
 
 def _update_step(
-    nodes: Nodes, owner: str, names: Sequence[str], own: str, limits: dict[str, float] | None, identifier: Identifier
+    nodes: Nodes, owner: str, names: Sequence[str], scope: str, limits: dict[str, float] | None, identifier: Identifier
 ) -> _Step:
     kernels = [(name, match) for name in names if (match := kernel_of(nodes.op(name), OPTIMIZER_V2)) is not None]
     writes = assignments(nodes, names)
@@ -121,13 +125,13 @@ def _update_step(
         changed |= {} if strange is None else {"updates": strange}
         if changed:
             return _Step(outside=changed)
-        config = _of_kernel(nodes, name, kernel, is_rows, own)
+        config = _of_kernel(nodes, name, kernel, is_rows, scope)
         return _Step() if config is None else _Step(kernel.class_name, config, limits)
-    found = class_of_rule(identifier.of(owner), COUNTER_NAMED_ITER) if moving else None
-    config = None if found is None else _of_rule(nodes, own, owner, writes, found)
-    if found is not None and config is not None:
-        changed = _changed(nodes, moving[0].op, found[2].gradient[0])
-        return _Step(outside=changed) if changed else _Step(found[0], config, limits)
+    rule_class = class_of_rule(identifier.of(owner), COUNTER_NAMED_ITER) if moving else None
+    config = None if rule_class is None else _of_rule(nodes, scope, owner, writes, rule_class)
+    if rule_class is not None and config is not None:
+        changed = _changed(nodes, moving[0].op, rule_class[2].gradient[0])
+        return _Step(outside=changed) if changed else _Step(rule_class[0], config, limits)
     if len(moving) != 1 or _moves_rows(nodes, names):
         return _Step(limits=limits)
     text = f"{moving[0].op!r} updates {owner!r} in the graph by a custom rule that Keras does not have"
@@ -139,11 +143,15 @@ def _moves_rows(nodes: Nodes, names: Sequence[str]) -> bool:
 
 
 def _of_rule(
-    nodes: Nodes, own: str, owner: str, writes: Mapping[str, list[Write]], found: tuple[str, dict[str, Any], Identity]
+    nodes: Nodes,
+    scope: str,
+    owner: str,
+    writes: Mapping[str, list[Write]],
+    rule_class: tuple[str, dict[str, Any], Identity],
 ) -> dict[str, Any] | None:
     """The numbers of a rule that the graph contains. None if it reads variables of another optimizer, or skips rows
     without a gradient although the class does not."""
-    class_name, flags, identity = found
+    class_name, flags, identity = rule_class
     algorithm, config = algorithms.find(class_name), dict[str, Any]()
     if writes.keys() != {owner, *identity.slots.values()}:
         return None
@@ -154,14 +162,14 @@ def _of_rule(
         return None
     for slot, variable in identity.slots.items():
         head, _, called = variable.rpartition("/")
-        if head != f"{own}/{owner}" or algorithm.slot_of(called) != slot:
+        if head != f"{scope}/{owner}" or algorithm.slot_of(called) != slot:
             return None
     states = dict(algorithm.state_scalars)
     for key, scalar in reversed(list(identity.hyper.items())):
         if key in states:
-            is_known, value = nodes.source(scalar.output) in [f"{own}/{name}" for name in states[key]], None
+            is_known, value = nodes.source(scalar.output) in [f"{scope}/{name}" for name in states[key]], None
         else:
-            is_known, value = _argument(nodes, scalar.output, own, key)
+            is_known, value = _argument(nodes, scalar.output, scope, key)
         if not is_known or scalar.is_derived:
             return None
         if value is not None:
@@ -175,8 +183,8 @@ def _constraint_op(nodes: Nodes, owner: str, names: Sequence[str]) -> str | None
     bounds = Either(*constraints.patterns(Variable(owner)))
     for write in nodes.writes_of(name for name in names if nodes.op(name) in SETS and len(moving) > 1):
         if write.target == owner and match(nodes, write.value, bounds, Captures()):
-            readers = [each for each in nodes.ancestors(write.value) if owner in nodes.inputs.get(each, ())]
-            if all(moving - {write.op} <= nodes.waits_for(each) for each in readers):
+            readers = [reader for reader in nodes.ancestors(write.value) if owner in nodes.inputs.get(reader, ())]
+            if all(moving - {write.op} <= nodes.waits_for(reader) for reader in readers):
                 return write.op
     return None
 
@@ -188,11 +196,11 @@ def _changed(nodes: Nodes, update: str, gradient: str) -> dict[str, str]:
     return {CHANGED: f"gradients pass through {source!r} before they reach the optimizer"} if inside else {}
 
 
-def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str) -> dict[str, Any] | None:
+def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, scope: str) -> dict[str, Any] | None:
     """The config that a kernel shows; None unless Keras itself builds such a kernel."""
     config: dict[str, Any] = dict(kernel.fixed)
     for key, place in kernel.inputs(is_rows).items():
-        is_known, value = _argument(nodes, nodes.inputs[name][place], own, key)
+        is_known, value = _argument(nodes, nodes.inputs[name][place], scope, key)
         if not is_known:
             return None
         config |= {} if value is None else {key: value}
@@ -201,14 +209,14 @@ def _of_kernel(nodes: Nodes, name: str, kernel: Kernel, is_rows: bool, own: str)
     return config
 
 
-def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]:
+def _argument(nodes: Nodes, source: str, scope: str, key: str) -> tuple[bool, Any]:
     """Whether a rule's argument is understood, and its value; the value is None for a variable."""
-    variable, rate = _setting(nodes, own, key), _setting(nodes, own, RATE)
-    decayed = (DIVIDE, rate, (ADD, 1.0, ("Mul", Variable(f"{own}/decay"), STEP)))
-    known = [variable, *([decayed] if key == RATE else ())]
+    variable, rate = _setting(nodes, scope, key), _setting(nodes, scope, RATE)
+    decayed = (DIVIDE, rate, (ADD, 1.0, ("Mul", Variable(f"{scope}/decay"), STEP)))
+    patterns = [variable, *([decayed] if key == RATE else ())]
     if key == L2:  # Ftrl adds its beta to it from TF 2.4 on
-        known += [(ADD, variable, (DIVIDE, Variable(f"{own}/beta"), ("Mul", 2.0, each))) for each in (rate, decayed)]
-    if any(match(nodes, source, each, Captures()) for each in known):
+        patterns += [(ADD, variable, (DIVIDE, Variable(f"{scope}/beta"), ("Mul", 2.0, r))) for r in (rate, decayed)]
+    if any(match(nodes, source, pattern, Captures()) for pattern in patterns):
         return True, None
     value: Any = nodes.constant(source)
     if value is None and key == RATE:
@@ -216,9 +224,9 @@ def _argument(nodes: Nodes, source: str, own: str, key: str) -> tuple[bool, Any]
     return value is not None, value
 
 
-def _setting(nodes: Nodes, own: str, key: str) -> Pattern:
+def _setting(nodes: Nodes, scope: str, key: str) -> Pattern:
     """A variable of a setting. A setting from a whole number, `SGD(1)`, is cast when it is read."""
-    variable = Variable(f"{own}/{key}")
+    variable = Variable(f"{scope}/{key}")
     dtype = nodes.attribute(variable.name, "dtype") if variable.name in nodes.variables else None
     return Cast(variable) if dtype is not None and dtype.type in (INT32, INT64) else variable
 
@@ -226,11 +234,11 @@ def _setting(nodes: Nodes, own: str, key: str) -> Pattern:
 def _clipping(
     nodes: Nodes, owner: str, names: Sequence[str], gradients: Gradients, outside: dict[str, str]
 ) -> dict[str, float] | None:
-    read = taken(nodes, names)
-    plain = [each for each in read if nodes.is_gradient(each) or nodes.op(nodes.source(each)) == "Placeholder"]
-    computed = [each for each in read if each not in plain]
+    values = taken(nodes, names)
+    plain = [value for value in values if nodes.is_gradient(value) or nodes.op(nodes.source(value)) == "Placeholder"]
+    computed = [value for value in values if value not in plain]
     if not computed:
-        strange = [each for each in plain if gradients.clipping(owner, each, outside) is None and outside]
+        strange = [value for value in plain if gradients.clipping(owner, value, outside) is None and outside]
         return {} if plain and not strange else None
     if len(computed) > 1:
         outside.setdefault(CHANGED, f"gradients of {owner!r} reach its update in {len(computed)} ways")

@@ -56,11 +56,11 @@ class Plain:
 
 def of_bert(nodes: Nodes, owners: Collection[str]) -> Trained:
     """Read the updates of BERT's optimizer. `owners` are the variables that have its slots."""
-    known = _identified(nodes, owners)
-    strange = next((name for name in owners if name not in known or not _is_berts(name, known[name])), None)
+    identities = _identified(nodes, owners)
+    strange = next((name for name in owners if name not in identities or not _is_berts(name, identities[name])), None)
     if strange is not None or not owners:
         return Trained(outside={"optimizer": f"{strange} is not updated like BERT's {BERT}"} if strange else {})
-    return _described(nodes, known, BERT, {}, ())
+    return _described(nodes, identities, BERT, {}, ())
 
 
 def of_program(nodes: Nodes, owners: Collection[str]) -> Plain | None:
@@ -72,40 +72,55 @@ def of_program(nodes: Nodes, owners: Collection[str]) -> Plain | None:
     by_variable = changers(nodes)
     written = alone_written(nodes, by_variable)
     moved = [name for name, ops in by_variable.items() if any(map(nodes.has_gradients, ops))]
-    known = _identified(nodes, [name for name in owners if name in written and name in moved])
-    first = next(iter(known.values()), None)
-    kept = {slot for each in known.values() for slot in each.slots.values()}
+    identities = _identified(nodes, [name for name in owners if name in written and name in moved])
+    first = next(iter(identities.values()), None)
+    kept = {slot for identity in identities.values() for slot in identity.slots.values()}
     others = by_variable.keys() & set(owners) | set(moved)
-    if first is None or others - kept != known.keys() or any(not _is_alike(first, each) for each in known.values()):
+    if (
+        first is None
+        or others - kept != identities.keys()
+        or any(not _is_alike(first, identity) for identity in identities.values())
+    ):
         return None
-    found = class_of_rule([first], SLOTS_NAMED_AFTER_CLASSES, with_choices=True)
-    if found is None or found[0] not in CLASSES.values() or first.decays:
+    rule_class = class_of_rule([first], SLOTS_NAMED_AFTER_CLASSES, with_choices=True)
+    if rule_class is None or rule_class[0] not in CLASSES.values() or first.decays:
         return None
-    names = {slot: called for called, slot in reversed(OBJECT_SLOTS[found[0]].items())}
-    class_name = "GradientDescentOptimizer" if not first.slots else _CALLED.get(found[0], f"{found[0]}Optimizer")
-    slots = {names[slot]: {owner: each.slots[slot] for owner, each in known.items()} for slot in first.slots}
-    ends = [written[each].op for owner, one in known.items() for each in (owner, *one.slots.values())]
+    names = {slot: called for called, slot in reversed(OBJECT_SLOTS[rule_class[0]].items())}
+    class_name = (
+        "GradientDescentOptimizer" if not first.slots else _CALLED.get(rule_class[0], f"{rule_class[0]}Optimizer")
+    )
+    slots = {
+        names[slot]: {owner: identity.slots[slot] for owner, identity in identities.items()} for slot in first.slots
+    }
+    ends = [written[v].op for owner, identity in identities.items() for v in (owner, *identity.slots.values())]
     counter = nodes.source(first.step[0]) if first.step is not None and first.step[0] else _counter(nodes, ends)
     nodes.counter = counter
-    trained = _described(nodes, known, class_name, found[1], ends)
+    trained = _described(nodes, identities, class_name, rule_class[1], ends)
     state = [
-        *(v for each in slots.values() for v in each.values()),
+        *(v for by_owner in slots.values() for v in by_owner.values()),
         *first.powers.values(),
         *([counter] if counter else []),
     ]
-    text = _disorder(nodes, [*known, *state])
-    more = {"updates": text} if text else {}
-    late = late_read(nodes, {written[owner].op: owner for owner in known}, {})
-    more |= {LATE_READ: late} if late is not None else {}
-    outside = {**trained.outside, **more}
+    text = _disorder(nodes, [*identities, *state])
+    reasons = {"updates": text} if text else {}
+    late = late_read(nodes, {written[owner].op: owner for owner in identities}, {})
+    reasons |= {LATE_READ: late} if late is not None else {}
+    outside = {**trained.outside, **reasons}
     whole = replace(
         trained, sparse=frozenset(), outside=outside, seen=trained.seen and not text
     )  # rows are updated like others
     needs_count = first.step is not None and bool(first.step[0])
-    more_than = first.step[1] if first.step is not None else 0.0
-    ahead = 1.0 - more_than if needs_count else 0.0
+    offset = first.step[1] if first.step is not None else 0.0
+    ahead = 1.0 - offset if needs_count else 0.0
     return Plain(
-        whole, frozenset(known), slots, counter, ahead, needs_count, first.powers, not needs_count and more_than == 1.0
+        whole,
+        frozenset(identities),
+        slots,
+        counter,
+        ahead,
+        needs_count,
+        first.powers,
+        not needs_count and offset == 1.0,
     )
 
 
@@ -114,9 +129,9 @@ _CALLED = {"SGD": "MomentumOptimizer", "RMSprop": "RMSPropOptimizer", "Adamax": 
 
 def _identified(nodes: Nodes, owners: Collection[str]) -> dict[str, Identity]:
     identifier = Identifier(nodes, {name: [write] for name, write in alone_written(nodes).items()})
-    found = {name: identifier.of(name) for name in owners}
-    known = {name: each[0] for name, each in found.items() if len(each) == 1}
-    return {name: each for name, each in known.items() if each.hyper[RATE].output or each.slots}
+    candidates = {name: identifier.of(name) for name in owners}
+    identities = {name: matches[0] for name, matches in candidates.items() if len(matches) == 1}
+    return {name: identity for name, identity in identities.items() if identity.hyper[RATE].output or identity.slots}
 
 
 def _is_alike(one: Identity, other: Identity) -> bool:
@@ -160,7 +175,7 @@ def _disorder(nodes: Nodes, variables: Sequence[str]) -> str:
         done | places.get(name, 0) == whole for name, done in before(nodes, list(nodes.by_name), places).items()
     ):
         return f"no op in the graph waits for all of {', '.join(sorted(ends)[:3])}: they may not run in one step"
-    if len({nodes.branches.get(each) for each in ends}) > 1:
+    if len({nodes.branches.get(op) for op in ends}) > 1:
         return "some ops of a step are on one side of a condition, others are not"
     step = ancestors(nodes, dict.fromkeys(ends, ""))
     readers = {name: _readers(nodes, name, set(step)) - {written[name].op} for name in variables}
@@ -176,47 +191,49 @@ def _disorder(nodes: Nodes, variables: Sequence[str]) -> str:
 def _readers(nodes: Nodes, variable: str, step: Collection[str]) -> set[str]:
     """The ops of a step that read a variable, through `Identity` unless it is a resource. `late_reads` checks
     gradients."""
-    todo, found = [variable], set[str]()
+    todo, readers = [variable], set[str]()
     while todo:
         for reader in nodes.readers.get(todo.pop(), ()):
-            if reader not in found and reader in step:
-                found.add(reader)
+            if reader not in readers and reader in step:
+                readers.add(reader)
                 is_alias = nodes.op(reader) == "Identity" and nodes.op(variable) != "VarHandleOp"
                 todo += [reader] if is_alias else []
-    aliases = {each for each in found if nodes.op(each) == "Identity" and nodes.op(variable) != "VarHandleOp"}
-    return {each for each in found - aliases if not nodes.is_backward(each)}
+    aliases = {reader for reader in readers if nodes.op(reader) == "Identity" and nodes.op(variable) != "VarHandleOp"}
+    return {reader for reader in readers - aliases if not nodes.is_backward(reader)}
 
 
 def _described(
-    nodes: Nodes, known: Mapping[str, Identity], class_name: str, flags: Mapping[str, Any], steps: Collection[str]
+    nodes: Nodes, identities: Mapping[str, Identity], class_name: str, flags: Mapping[str, Any], steps: Collection[str]
 ) -> Trained:
     """Read numbers, rate, clipping and tables of variables that follow one rule.
 
     Args:
       steps: ops that a counter must wait for if the rate depends on it.
     """
-    numbers = [_numbers(nodes, each) for each in known.values()]
-    decays = {name: each.hyper[DECAY].number for name, each in known.items() if DECAY in each.hyper}
-    taken = {name: each.gradient[0] for name, each in known.items()}
+    numbers = [_numbers(nodes, identity) for identity in identities.values()]
+    decays = {name: identity.hyper[DECAY].number for name, identity in identities.items() if DECAY in identity.hyper}
+    gradient_nodes = {name: identity.gradient[0] for name, identity in identities.items()}
     outside: dict[str, str] = {}
-    gradients = Gradients(nodes, known)
-    limits = {gradients.clipping(name, _sparse_values(nodes, each), outside) for name, each in taken.items()}
-    rates = {_place(nodes, each.hyper[RATE]): each.hyper[RATE] for each in known.values()}
-    same = all(each == numbers[0] and None not in each.values() for each in numbers)
+    gradients = Gradients(nodes, identities)
+    limits = {
+        gradients.clipping(name, _sparse_values(nodes, gradient), outside) for name, gradient in gradient_nodes.items()
+    }
+    rates = {_place(nodes, identity.hyper[RATE]): identity.hyper[RATE] for identity in identities.values()}
+    same = all(settings == numbers[0] and None not in settings.values() for settings in numbers)
     if not same or max(len(set(decays.values())), len(limits), len(rates)) > 1 or None in decays.values():
         return Trained(outside={**outside, "optimizer": "not all variables are updated with the same settings"})
     config: dict[str, Any] = {**numbers[0], **flags}
     if class_name == BERT:
         config["weight_decay_rate"] = next(iter(decays.values()), 0.0)
-        config["exclude_from_weight_decay"] = [f"^{re.escape(name)}(:0)?$" for name in known if name not in decays]
+        config["exclude_from_weight_decay"] = [f"^{re.escape(name)}(:0)?$" for name in identities if name not in decays]
     config |= _rate(nodes, next(iter(rates.values())), steps, outside)
     limit = limits.pop()
     config |= {limit[0]: limit[1]} if limit is not None else {}
-    own = {write.op for name, write in alone_written(nodes).items() if name in known}
-    other = other_writer(nodes, frozenset(known), own)
+    ops = {write.op for name, write in alone_written(nodes).items() if name in identities}
+    other = other_writer(nodes, frozenset(identities), ops)
     if other is not None:
         outside["updates"] = other
-    sparse = frozenset(name for name, each in taken.items() if nodes.op(each) == ROWS_ADDED)
+    sparse = frozenset(name for name, gradient in gradient_nodes.items() if nodes.op(gradient) == ROWS_ADDED)
     seen = not outside
     config |= rows_apart(config, sparse, gradients.added, outside)
     return Trained(class_name, config, sparse, outside, seen, frozenset(gradients.gathered))
@@ -224,14 +241,14 @@ def _described(
 
 def _numbers(nodes: Nodes, identity: Identity) -> dict[str, float | None]:
     """The hyperparameters except the rate: constants, or variables that no step changes; None for others."""
-    found: dict[str, float | None] = {}
+    numbers: dict[str, float | None] = {}
     for key, scalar in identity.hyper.items():
         number = scalar.number
         if number is None and (number := nodes.constant(scalar.output)) is not None and scalar.is_derived:
             number = 1 - number
-        found[key] = number
-    ordered = sorted(found, key=lambda key: key != "epsilon")
-    return {key: found[key] for key in ordered if key not in (RATE, DECAY)}
+        numbers[key] = number
+    ordered = sorted(numbers, key=lambda key: key != "epsilon")
+    return {key: numbers[key] for key in ordered if key not in (RATE, DECAY)}
 
 
 def _place(nodes: Nodes, scalar: Scalar) -> str | float:
@@ -242,12 +259,12 @@ def _place(nodes: Nodes, scalar: Scalar) -> str | float:
 def _rate(nodes: Nodes, scalar: Scalar, steps: Collection[str], outside: dict[str, str]) -> Mapping[str, Any]:
     name, number = nodes.source(scalar.output), scalar.number if scalar.is_derived or not scalar.output else None
     number = nodes.constant(name) if number is None and not scalar.is_derived else number
-    found = schedules.read(nodes, name) if number is None else number
-    text = f"{name!r} ({nodes.op(name)}) in the graph computes it" if found is None else ""
+    rate = schedules.read(nodes, name) if number is None else number
+    text = f"{name!r} ({nodes.op(name)}) in the graph computes it" if rate is None else ""
     text = text or (schedules.never_counts(nodes, steps) if number is None else "")
     if text:
         outside[RATE] = text
-    return {} if text else {RATE: found}
+    return {} if text else {RATE: rate}
 
 
 def _sparse_values(nodes: Nodes, gradient: str) -> str:

@@ -47,13 +47,13 @@ class _Mirrored:
         """Whether mirrors change like their variables, for everything that updates read or change. Averages of batches
         may differ between devices."""
         updates = [name for names in self._changes.values() for name in names if _UPDATE.fullmatch(name)]
-        read = {source for name in updates for source in self._nodes.parents(name)}
-        of_updates = [m for m, v in self._mirrors.items() if m in read or v in read or v.endswith(GLOBAL_STEP)]
+        sources = {source for name in updates for source in self._nodes.parents(name)}
+        of_updates = [m for m, v in self._mirrors.items() if m in sources or v in sources or v.endswith(GLOBAL_STEP)]
         return all(map(self._follows, of_updates))
 
     def _follows(self, mirror: str) -> bool:
-        own, first = (self._changes.get(each, []) for each in (mirror, self._mirrors[mirror]))
-        return len(own) == len(first) and all(any(self._same(a, b) for b in first) for a in own)
+        changes, first = (self._changes.get(variable, []) for variable in (mirror, self._mirrors[mirror]))
+        return len(changes) == len(first) and all(any(self._same(a, b) for b in first) for a in changes)
 
     def _same(self, a: str, b: str) -> bool:
         """Whether a node of another device has the same value as one of the first, or the same effect on its
@@ -79,7 +79,7 @@ class _Mirrored:
     def first_device(self) -> list[Any]:
         gone = {op for mirror in self._mirrors for op in self._changes.get(mirror, ())} | self._mirrors.keys()
         gone |= {name for name in self._nodes.by_name if name.startswith(tuple(f"{m}/" for m in self._mirrors))}
-        found = []
+        protos = []
         for name, node in self._nodes.by_name.items():
             if name in gone:
                 continue
@@ -87,13 +87,13 @@ class _Mirrored:
             changed.CopyFrom(node)
             changed.name = _plain(name)
             del changed.input[:]
-            for each in map(str, node.input):
-                mark, read = ("^", each[1:]) if each.startswith("^") else ("", each)
-                read = self._mirrors.get(read, read)
-                if read.partition(":")[0] not in gone:
-                    changed.input.append(f"{mark}{_plain(read)}")
-            found.append(changed)
-        return found
+            for input_name in map(str, node.input):
+                mark, source = ("^", input_name[1:]) if input_name.startswith("^") else ("", input_name)
+                source = self._mirrors.get(source, source)
+                if source.partition(":")[0] not in gone:
+                    changed.input.append(f"{mark}{_plain(source)}")
+            protos.append(changed)
+        return protos
 
 
 def _plain(name: str) -> str:

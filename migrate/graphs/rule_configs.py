@@ -19,21 +19,21 @@ _ANY = 0.5
 
 
 def class_of_rule(
-    found: list[Identity], generation: str, *, with_choices: bool = False
+    identities: list[Identity], generation: str, *, with_choices: bool = False
 ) -> tuple[str, dict[str, Any], Identity] | None:
     """Return the class, its flags and the identity, None unless exactly one class of that generation has such a rule.
 
     Args:
       with_choices: whether the flags may have choices of the rule that the class of that generation hasn't.
     """
-    if len(found) != 1:
+    if len(identities) != 1:
         return None
-    identity = found[0]
+    identity = identities[0]
     for algorithm in ALGORITHMS:
-        own = generation in algorithm.generations - algorithm.elsewhere
+        is_of_generation = generation in algorithm.generations - algorithm.elsewhere
         flags = (
             _flags(algorithm, identity, generation, with_choices)
-            if own and rules.of(algorithm.name) is identity.rule
+            if is_of_generation and rules.of(algorithm.name) is identity.rule
             else None
         )
         if flags is not None:
@@ -48,21 +48,21 @@ def _flags(algorithm: Algorithm, identity: Identity, generation: str, with_choic
         for name, scalar in identity.hyper.items()
         if name not in (RATE, DECAY, *identity.rules[0].scalars)
     }
-    defaults, found = algorithm.defaults(generation), list[dict[str, Any]]()
+    defaults, candidates = algorithm.defaults(generation), list[dict[str, Any]]()
     for rule in identity.rules:
         choices = _choices(rule)
-        known = [name for name in choices if name in defaults and not lacks(name, algorithm, generation)]
-        flags = {name: choices[name] for name in known}
+        names = [name for name in choices if name in defaults and not lacks(name, algorithm, generation)]
+        flags = {name: choices[name] for name in names}
         arguments_ = algorithm.arguments({**defaults, **numbers, **flags}, generation)
         declared = arguments(type(rule))
-        more = {name: v for name, v in choices.items() if arguments_.get(name, declared[name].default) != v}
+        extras = {name: v for name, v in choices.items() if arguments_.get(name, declared[name].default) != v}
         allowed = set(PROGRAMS_OWN) if with_choices else set()
-        if more.keys() <= allowed and all(arguments_.get(name) == number for name, number in numbers.items()):
-            found.append({**flags, **more})
-    return min(found, key=len, default=None)
+        if extras.keys() <= allowed and all(arguments_.get(name) == number for name, number in numbers.items()):
+            candidates.append({**flags, **extras})
+    return min(candidates, key=len, default=None)
 
 
 def _choices(rule: Rule) -> Mapping[str, Any]:
-    own = arguments(type(rule)).items()
-    flags = [name for name, each in own if isinstance(each, Choice) and isinstance(each.default, bool)]
+    pairs = arguments(type(rule)).items()
+    flags = [name for name, argument in pairs if isinstance(argument, Choice) and isinstance(argument.default, bool)]
     return {name: getattr(rule, name) for name in flags}

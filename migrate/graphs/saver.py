@@ -117,11 +117,11 @@ def _bytes(path: str) -> bytes | None:
 
 def _of_proto(proto: Any) -> SaverGraph:
     names.check((node.name for node in proto.graph_def.node), "the source's graph")
-    library = {str(each.signature.name): each for each in proto.graph_def.library.function}
+    library = {str(function.signature.name): function for function in proto.graph_def.library.function}
     trainable = _trainable(proto)
-    taken = conditions.taken(replicas.one_device(proto.graph_def.node), library, trainable or ())
-    nodes = taken.nodes
-    nodes.branches = taken.branches
+    sides = conditions.taken(replicas.one_device(proto.graph_def.node), library, trainable or ())
+    nodes = sides.nodes
+    nodes.branches = sides.branches
     resources = frozenset(name for name in nodes.variables if nodes.op(name) == "VarHandleOp")
     version = str(proto.meta_info_def.tensorflow_version)
     saves = [(key, nodes.variables_of(value)) for key, value in _saved_keys(proto)]
@@ -135,8 +135,8 @@ def _of_proto(proto: Any) -> SaverGraph:
     return SaverGraph(
         version=version,
         trainable=trainable,
-        doubt=taken.doubt,
-        conditions=tuple(sorted(frozenset[str]().union(*taken.branches.values()))),
+        doubt=sides.doubt,
+        conditions=tuple(sorted(frozenset[str]().union(*sides.branches.values()))),
         cut=_cut(proto.graph_def.node),
         reads=_reads(nodes),
         resources=resources,
@@ -150,29 +150,29 @@ def _of_proto(proto: Any) -> SaverGraph:
 
 
 def _cut(nodes: Any) -> str:
-    known = {str(node.name) for node in nodes}
-    lacking = ((node, _node_name(each.removeprefix("^"))) for node in nodes for each in node.input)
-    return next((f"lacks {name!r}, which {node.name!r} needs" for node, name in lacking if name not in known), "")
+    node_names = {str(node.name) for node in nodes}
+    lacking = ((node, _node_name(input_name.removeprefix("^"))) for node in nodes for input_name in node.input)
+    return next((f"lacks {name!r}, which {node.name!r} needs" for node, name in lacking if name not in node_names), "")
 
 
 def _trainable(proto: Any) -> tuple[str, ...] | None:
-    found = next((c.value for c in proto.collection_def if c.key == "trainable_variables"), None)
-    if found is None:
+    collection = next((c.value for c in proto.collection_def if c.key == "trainable_variables"), None)
+    if collection is None:
         return None
     try:
-        names = [str(protos.Variable.FromString(v).variable_name) for v in found.bytes_list.value]
+        names = [str(protos.Variable.FromString(v).variable_name) for v in collection.bytes_list.value]
     except DecodeError:
         return None
     return tuple(dict.fromkeys(name.removesuffix(":0") for name in names))
 
 
 def _reads(nodes: Nodes) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
+    reads: dict[str, frozenset[str]] = {}
     for write in nodes.writes():
         if write.target in nodes.variables:
-            read = nodes.variables_of(write.value)
-            found[write.target] = found.get(write.target, frozenset()) | read
-    return found
+            variables = nodes.variables_of(write.value)
+            reads[write.target] = reads.get(write.target, frozenset()) | variables
+    return reads
 
 
 def _saved_as(saved: Mapping[str, frozenset[str]], parts: Collection[str]) -> dict[str, str]:
@@ -229,14 +229,14 @@ def _strings(node: Any) -> list[str]:
 
 def _updates(nodes: Nodes) -> dict[str, dict[str, frozenset[str]]]:
     """Group the ops `SCOPE/update_VARIABLE/...` of `Optimizer.apply_gradients` (training/optimizer.py 1.15)."""
-    found: dict[str, dict[str, frozenset[str]]] = {}
+    updates_by_scope: dict[str, dict[str, frozenset[str]]] = {}
     for name in nodes.inputs:
         scope, _, rest = name.partition("/update_")
         owner = next((v for v in _heads(rest) if v in nodes.variables), None)
         if rest and owner is not None and not _is_of_saver(scope):
-            updates = found.setdefault(scope, {})
+            updates = updates_by_scope.setdefault(scope, {})
             updates[owner] = updates.get(owner, frozenset()) | nodes.variables_of(name)
-    return found
+    return updates_by_scope
 
 
 def _heads(name: str) -> list[str]:

@@ -53,15 +53,15 @@ def read(nodes: Nodes, name: str) -> Mapping[str, Any] | float | None:
         return number
     for class_name, patterns in (("ExponentialDecay", _EXPONENTIAL), ("InverseTimeDecay", _INVERSE_TIME)):
         for pattern, staircase in patterns:
-            found = _constants(nodes, name, pattern)
-            if found:
-                return _schedule(class_name, found, staircase=staircase)
-    found = _constants(nodes, name, _POLYNOMIAL)
-    if found:
-        return _schedule("PolynomialDecay", found, cycle=False)
-    found = _constants(nodes, name, _COSINE)
-    if found and abs(found.pop("rest") - (1.0 - found["alpha"])) < 1e-6:
-        return _schedule("CosineDecay", found)
+            constants = _constants(nodes, name, pattern)
+            if constants:
+                return _schedule(class_name, constants, staircase=staircase)
+    constants = _constants(nodes, name, _POLYNOMIAL)
+    if constants:
+        return _schedule("PolynomialDecay", constants, cycle=False)
+    constants = _constants(nodes, name, _COSINE)
+    if constants and abs(constants.pop("rest") - (1.0 - constants["alpha"])) < 1e-6:
+        return _schedule("CosineDecay", constants)
     pieces = choices.read(nodes, name)
     if pieces is not None:
         return _schedule("PiecewiseConstantDecay", pieces)
@@ -75,7 +75,7 @@ def moving(nodes: Nodes, key: str, names: Iterable[str], changed: Collection[str
     Args:
       names: its nodes. changed: the variables that steps change. how: the report's text in all cases.
     """
-    ancestors = {each for name in names for each in nodes.ancestors(name, with_choices=True)}
+    ancestors = {ancestor for name in names for ancestor in nodes.ancestors(name, with_choices=True)}
     return {} if ancestors.isdisjoint(changed) else {MOVING + key: f"{key}: {how}"}
 
 
@@ -107,18 +107,18 @@ def never_counts(nodes: Nodes, kernels: Collection[str] = (), among: Collection[
     return ""
 
 
-def _schedule(class_name: str, found: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    return {"class_name": class_name, "config": {**found, **options}}
+def _schedule(class_name: str, config: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    return {"class_name": class_name, "config": {**config, **options}}
 
 
 def _warmed_up(nodes: Nodes, name: str) -> str:
     """The rate after a warm-up that is over. BERT's `create_optimizer` adds both, other programs use `tf.where`."""
-    counter = nodes.counter or next((each for each in nodes.changing if each.endswith(GLOBAL_STEP)), "")
+    counter = nodes.counter or next((variable for variable in nodes.changing if variable.endswith(GLOBAL_STEP)), "")
     steps, _ = nodes.changing.get(counter, (0.0, ""))
-    found = next((f for pattern in _WARMED if match(nodes, name, pattern, f := Captures())), None)
-    return found.nodes["then"] if found is not None and steps >= found.constants["warmup_steps"] else name
+    captures = next((f for pattern in _WARMED if match(nodes, name, pattern, f := Captures())), None)
+    return captures.nodes["then"] if captures is not None and steps >= captures.constants["warmup_steps"] else name
 
 
 def _constants(nodes: Nodes, name: str, pattern: Pattern) -> dict[str, float]:
-    found = Captures()
-    return found.constants if match(nodes, name, pattern, found) else {}
+    captures = Captures()
+    return captures.constants if match(nodes, name, pattern, captures) else {}

@@ -19,21 +19,21 @@ def slots(nodes: Nodes, updates: Iterable[str]) -> dict[str, str]:
     Args:
       updates: scopes of `apply_gradients`.
     """
-    known = set(updates)
-    found: dict[str, tuple[str, str, str]] = {}
+    update_scopes = set(updates)
+    slot_parts: dict[str, tuple[str, str, str]] = {}
     for name, inputs in nodes.inputs.items():
         scope, _, rest = name.partition("/update_")
         owner = rest.rpartition("/")[0]
-        if scope not in known or owner not in nodes.variables:
+        if scope not in update_scopes or owner not in nodes.variables:
             continue
-        for each in nodes.variables.intersection(inputs) - {owner}:
-            head, _, called = each.rpartition("/")
-            if _is_slot(each, owner, nodes.variables):
-                found[each] = (owner, called.rstrip("_0123456789"), head.removesuffix(owner))
+        for slot in nodes.variables.intersection(inputs) - {owner}:
+            head, _, called = slot.rpartition("/")
+            if _is_slot(slot, owner, nodes.variables):
+                slot_parts[slot] = (owner, called.rstrip("_0123456789"), head.removesuffix(owner))
     plain: dict[str, str] = {}
-    taken: dict[tuple[str, str], int] = {}
-    for name, (owner, base, _) in sorted(found.items(), key=lambda item: (item[1][2], item[0])):
-        number = taken[owner, base] = taken.get((owner, base), -1) + 1
+    last_numbers: dict[tuple[str, str], int] = {}
+    for name, (owner, base, _) in sorted(slot_parts.items(), key=lambda item: (item[1][2], item[0])):
+        number = last_numbers[owner, base] = last_numbers.get((owner, base), -1) + 1
         plain[name] = f"{owner}/{base}_{number}" if number else f"{owner}/{base}"
     return plain if not (set(plain.values()) - plain.keys()) & nodes.variables else {}
 
@@ -46,12 +46,12 @@ def _is_slot(name: str, owner: str, variables: Collection[str]) -> bool:
 
 def counter(nodes: Nodes, updates: Iterable[str]) -> str:
     """The variable that all updates raise by one, empty unless there is exactly one."""
-    found = set()
+    counters = set()
     for scope in updates:
         target, *by = nodes.inputs.get(scope) or [""]
         raises = nodes.op(scope) in ("AssignAdd", "AssignAddVariableOp") and by and nodes.constant(by[0]) == 1.0
-        found.add(target if raises else "")
-    return found.pop() if len(found) == 1 else ""
+        counters.add(target if raises else "")
+    return counters.pop() if len(counters) == 1 else ""
 
 
 def without_graph(shapes: Mapping[str, tuple[int, ...]], called: Collection[str]) -> dict[str, str]:
@@ -60,15 +60,15 @@ def without_graph(shapes: Mapping[str, tuple[int, ...]], called: Collection[str]
     Args:
       shapes: of all arrays by name. called: names of slots, such as `Adam` and `Adam_1`.
     """
-    found: dict[str, str] = {}
+    plain: dict[str, str] = {}
     scopes = set()
     for name, shape in shapes.items():
         head, _, last = name.rpartition("/")
         parts = head.split("/")
         tails = ("/".join(parts[start:]) for start in range(len(parts)))
-        owner = next((each for each in tails if shapes.get(each) == shape), None)
+        owner = next((tail for tail in tails if shapes.get(tail) == shape), None)
         if last in called and owner is not None and owner != head:
-            found[name] = f"{owner}/{last}"
+            plain[name] = f"{owner}/{last}"
             scopes.add(head.removesuffix(owner))
-    alone = len(set(found.values())) == len(found) and not any(each in shapes for each in found.values())
-    return found if len(scopes) == 1 and alone else {}
+    alone = len(set(plain.values())) == len(plain) and not any(plain_name in shapes for plain_name in plain.values())
+    return plain if len(scopes) == 1 and alone else {}

@@ -18,10 +18,10 @@ def rows_apart(
 ) -> dict[str, Any]:
     """How a batch's repeated rows are handled. TensorFlow's functions clip the values of sparse gradients, and few
     programs add rows up first (`added`)."""
-    apart = set(sparse).difference(added)
-    if not apart or not any(config.get(key) for key in LIMITS):
+    tables = set(sparse).difference(added)
+    if not tables or not any(config.get(key) for key in LIMITS):
         return {}
-    if len(apart) < len(sparse):
+    if len(tables) < len(sparse):
         outside[SPARSE_CLIPPING] = ROWS_APART
         return {}
     return {REPEATED: [CLIP]}
@@ -31,7 +31,7 @@ def lazy(
     nodes: Nodes,
     class_name: str,
     sparse: Collection[str],
-    found: Collection[str],
+    ops: Collection[str],
     strange: Collection[str],
     outside: dict[str, str],
 ) -> str:
@@ -40,16 +40,16 @@ def lazy(
     Args:
       strange: the tables updated neither by a kernel nor by the class's rule for tables.
     """
-    scattered = {nodes.inputs[n][0] for n in found if nodes.op(n).removeprefix("Resource") in SCATTERS} & set(sparse)
-    whole = next((n for n in found if scattered and nodes.op(n) in SETS and owner_of(n) in scattered), None)
+    scattered = {nodes.inputs[n][0] for n in ops if nodes.op(n).removeprefix("Resource") in SCATTERS} & set(sparse)
+    whole = next((n for n in ops if scattered and nodes.op(n) in SETS and owner_of(n) in scattered), None)
     if whole is not None:
         outside["optimizer"] = (
             f"updates of {owner_of(whole)} change only the rows that have a gradient, but all rows of slots"
         )
     is_adam = class_name in ("AdamOptimizer", "AdamWOptimizer")
-    own = sorted(set(strange) - scattered if is_adam else strange)
-    if own:
-        outside["optimizer"] = f"updates of {own[0]} change rows by a rule that is not {class_name}"
+    strange_tables = sorted(set(strange) - scattered if is_adam else strange)
+    if strange_tables:
+        outside["optimizer"] = f"updates of {strange_tables[0]} change rows by a rule that is not {class_name}"
     if scattered and class_name == "AdaMaxOptimizer":
         outside["optimizer"] = f"AdaMaxOptimizer changes only the rows of {min(scattered)} that have a gradient"
     if not scattered or not is_adam:

@@ -35,28 +35,30 @@ class TableRule(NamedTuple):
 def read(nodes: Nodes, tables: Mapping[str, Collection[str]]) -> dict[str, TableRule]:
     """Return the rules of tables, without those whose ops follow no known rule. `tables` has the ops of each update."""
     scalars = {name: [w] for name, w in alone_written(nodes).items() if nodes.shape(name) == ()} if tables else {}
-    found = {table: _read(nodes, table, ops, scalars) for table, ops in tables.items()}
-    return {table: rule for table, rule in found.items() if rule is not None}
+    rules = {table: _read(nodes, table, ops, scalars) for table, ops in tables.items()}
+    return {table: rule for table, rule in rules.items() if rule is not None}
 
 
 def _read(nodes: Nodes, table: str, ops: Collection[str], scalars: Mapping[str, list[Write]]) -> TableRule | None:
     writes = assignments(nodes, ops)
     identifier = Identifier(nodes, {**scalars, **writes}, rows=True)
-    known = class_of_rule(identifier.of(table), SLOTS_NAMED_AFTER_CLASSES) if len(writes.get(table, ())) == 1 else None
-    if known is None or known[0] not in _CLASSES or known[2].decays:
+    rule_class = (
+        class_of_rule(identifier.of(table), SLOTS_NAMED_AFTER_CLASSES) if len(writes.get(table, ())) == 1 else None
+    )
+    if rule_class is None or rule_class[0] not in _CLASSES or rule_class[2].decays:
         return None
-    identity, op = known[2], writes[table][0].op
-    slots = [identity.slots[each] for each in ("m", "v") if each in identity.slots]
-    powers = [identity.powers[each] for each in BETAS if each in identity.powers]
+    identity, op = rule_class[2], writes[table][0].op
+    slots = [identity.slots[slot] for slot in ("m", "v") if slot in identity.slots]
+    powers = [identity.powers[beta] for beta in BETAS if beta in identity.powers]
     is_whole = (
         writes.keys() == {table, *slots} and len(powers) == len(slots) and not _changes_gradient(nodes, op, identity)
     )
-    rows = [sum(nodes.op(w.op).removeprefix("Resource") in SCATTERS for w in writes[each]) for each in (table, *slots)]
+    rows = [sum(nodes.op(w.op).removeprefix("Resource") in SCATTERS for w in writes[name]) for name in (table, *slots)]
     if not is_whole or rows != ([0, 1, 1] if slots else [1]) or (identity.step or ("", 0.0)) != ("", 0.0):
         return None
     inputs = {key: scalar.output for key, scalar in identity.hyper.items()}
     is_read = not any(scalar.is_derived or not scalar.output for scalar in identity.hyper.values())
-    return TableRule(_CLASSES[known[0]], op, inputs, [table, *slots], powers) if is_read else None
+    return TableRule(_CLASSES[rule_class[0]], op, inputs, [table, *slots], powers) if is_read else None
 
 
 def _changes_gradient(nodes: Nodes, op: str, identity: Identity) -> bool:

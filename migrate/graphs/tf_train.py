@@ -64,74 +64,74 @@ def describe(nodes: Nodes, updates: Mapping[str, Mapping[str, Any]], scopes: Col
     """
     others = _updating(nodes, list(updates) if scopes else [])
     scopes = scopes or list(updates)
-    owners = {variable for each in scopes for variable in updates[each]}
-    found = _updating(nodes, scopes)
-    kernels = {name: kernel_of(nodes.op(name), TF_TRAIN) for name in found}
+    owners = {variable for scope in scopes for variable in updates[scope]}
+    update_ops = _updating(nodes, scopes)
+    kernels = {name: kernel_of(nodes.op(name), TF_TRAIN) for name in update_ops}
     applied = {name: match for name, match in kernels.items() if match is not None}
-    beside = [n for n in _updating(nodes, list(updates)) if n not in found and kernel_of(nodes.op(n), TF_TRAIN)]
-    sparse = frozenset(owner_of(name) for name in found if is_sparse(nodes, [name])) & owners
-    tables = _ops_by_owner(found, sparse.difference(map(owner_of, applied)))
+    beside = [n for n in _updating(nodes, list(updates)) if n not in update_ops and kernel_of(nodes.op(n), TF_TRAIN)]
+    sparse = frozenset(owner_of(name) for name in update_ops if is_sparse(nodes, [name])) & owners
+    tables = _ops_by_owner(update_ops, sparse.difference(map(owner_of, applied)))
     rules = table_rules.read(nodes, tables)
     classes = {kernel.class_name for kernel, _ in applied.values()} | {rule.class_name for rule in rules.values()}
-    strange = _mixed_rules(nodes, found, applied, classes)
+    strange = _mixed_rules(nodes, update_ops, applied, classes)
     unknown = {table: ops for table, ops in tables.items() if table not in rules}
     if strange or (not applied and (unknown or not rules)):
-        called = None if applied else _class_without_rule(nodes, found)
+        called = None if applied else _class_without_rule(nodes, update_ops)
         return Trained(called, sparse=sparse if owners else None, outside=strange or of_own_rule(nodes, unknown))
-    read = _Read(nodes, owners)
+    reader = _Reader(nodes, owners)
     for name, (kernel, rows) in applied.items():
-        read.kernel(name, kernel, rows)
+        reader.kernel(name, kernel, rows)
     for table, ops in tables.items():
-        read.table(table, ops)
+        reader.table(table, ops)
     for rule in rules.values():
-        read.rule(rule)
-    outside, moves = read.outside, [*applied, *(rule.op for rule in rules.values())]
-    wrong = other_writer(nodes, read.changed, {*others, *found}) or _idle(nodes, scopes, moves)
+        reader.rule(rule)
+    outside, moves = reader.outside, [*applied, *(rule.op for rule in rules.values())]
+    wrong = other_writer(nodes, reader.changed, {*others, *update_ops}) or _idle(nodes, scopes, moves)
     if wrong is not None:
         outside["updates"] = wrong
-    config = read.agreed()
+    config = reader.agreed()
     among = scopes if len(scopes) == 1 else ()
     standing = schedules.never_counts(nodes, moves, None if len(updates) == 1 else among)
     if standing and isinstance(config.get(RATE), Mapping):
         outside[RATE] = standing
-        outside |= schedules.moving(nodes, RATE, read.rates, read.moved, standing)
+        outside |= schedules.moving(nodes, RATE, reader.rates, reader.moved, standing)
         del config[RATE]
-    config |= _common_limit(read.limits, outside)
-    config |= rows_apart(config, sparse, read.gradients.added, outside)
+    config |= _common_limit(reader.limits, outside)
+    config |= rows_apart(config, sparse, reader.gradients.added, outside)
     class_name = _with_decay(nodes, classes.pop(), owners, applied, config, outside)
-    class_name = lazy(nodes, class_name, sparse, found, unknown, outside)
-    late = late_read(nodes, *({n: nodes.target(nodes.inputs[n][0]) for n in each} for each in (moves, beside)))
+    class_name = lazy(nodes, class_name, sparse, update_ops, unknown, outside)
+    late = late_read(nodes, *({n: nodes.target(nodes.inputs[n][0]) for n in names} for names in (moves, beside)))
     if late is not None:
         outside[LATE_READ] = late
     still = owners - {owner_of(name) for name in applied} - sparse
     if still:
         outside["updates"] = f"no kernel updates {min(still)!r}, which has slots"
     seen = not outside.keys() - {SPARSE_CLIPPING, LATE_READ, *ARGUMENTS, *(MOVING + key for key in ARGUMENTS)}
-    return Trained(class_name, config, sparse, outside, seen, frozenset(read.gradients.gathered))
+    return Trained(class_name, config, sparse, outside, seen, frozenset(reader.gradients.gathered))
 
 
 def _ops_by_owner(names: Collection[str], owners: Collection[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    ops: dict[str, list[str]] = {}
     for name in names:
         if (owner := owner_of(name)) in owners:
-            found.setdefault(owner, []).append(name)
-    return found
+            ops.setdefault(owner, []).append(name)
+    return ops
 
 
 def _updating(nodes: Nodes, scopes: Collection[str]) -> list[str]:
-    return [name for each in scopes for name in nodes.by_name if name.startswith(f"{each}/update_")]
+    return [name for scope in scopes for name in nodes.by_name if name.startswith(f"{scope}/update_")]
 
 
-def _class_without_rule(nodes: Nodes, found: Collection[str]) -> str | None:
-    kernels = (_OTHER_TF_TRAIN.fullmatch(nodes.op(name)) for name in found)
+def _class_without_rule(nodes: Nodes, update_ops: Collection[str]) -> str | None:
+    kernels = (_OTHER_TF_TRAIN.fullmatch(nodes.op(name)) for name in update_ops)
     called = {kernel.group(1) for kernel in kernels if kernel is not None}
     return f"{called.pop()}Optimizer" if len(called) == 1 else None
 
 
 def _mixed_rules(
-    nodes: Nodes, found: Collection[str], applied: Mapping[str, tuple[Kernel, bool]], classes: Collection[str]
+    nodes: Nodes, update_ops: Collection[str], applied: Mapping[str, tuple[Kernel, bool]], classes: Collection[str]
 ) -> dict[str, str]:
-    other = next((name for name in found if _OTHER_TF_TRAIN.fullmatch(nodes.op(name))), None)
+    other = next((name for name in update_ops if _OTHER_TF_TRAIN.fullmatch(nodes.op(name))), None)
     if other is not None:
         return {"optimizer": f"{other!r} ({nodes.op(other)}) updates a variable by the rule of another class"}
     first = next((name for name, (kernel, _) in applied.items() if _changes_gradient(nodes, name, kernel)), None)
@@ -141,7 +141,7 @@ def _mixed_rules(
     return {"optimizer": f"variables are updated by {', '.join(sorted(classes))}"} if len(classes) > 1 else {}
 
 
-class _Read:
+class _Reader:
     """What kernels of one class show, collected over the variables that they update."""
 
     def __init__(self, nodes: Nodes, owners: Collection[str]):
@@ -168,7 +168,7 @@ class _Read:
         self._report_wrong(name, slots, powers, nodes.inputs[name][end + 1 :], _unusual(nodes, name))
         inputs = dict(enumerate(nodes.inputs[name]))
         self._note(kernel.fixed.items())
-        if any(nodes.op(name).endswith(each) for each in NESTEROV):
+        if any(nodes.op(name).endswith(suffix) for suffix in NESTEROV):
             self._note([("nesterov", nodes.flag(name, "use_nesterov"))])
         self._note(self._arguments(name, {key: inputs.get(place) for key, place in kernel.inputs(rows).items()}))
 
@@ -188,25 +188,25 @@ class _Read:
 
     def _note(self, pairs: Iterable[tuple[str, Any]]) -> None:
         for key, value in pairs:
-            known = self._values.setdefault(key, [])
-            known.extend([value] if value not in known else ())
+            values = self._values.setdefault(key, [])
+            values.extend([value] if value not in values else ())
 
     def _arguments(self, name: str, inputs: Mapping[str, str | None]) -> Iterator[tuple[str, Any]]:
         """Yield what the inputs of a kernel, or of a rule without one, are."""
         nodes, outside, rates = self._nodes, self.outside, self.rates
-        for key, given in inputs.items():
-            if given is None:
+        for key, input_name in inputs.items():
+            if input_name is None:
                 outside[key] = f"{name!r} in the graph lacks this input"
                 continue
-            value: Any = nodes.constant(given)
+            value: Any = nodes.constant(input_name)
             if value is None and key == RATE:
-                if given not in rates:
-                    rates[given] = schedules.read(nodes, given)
-                value = rates[given]
-            source = nodes.source(given)
-            if value is None and key == L2 and match(nodes, source, _WITH_BETA, found := Captures()):
-                value = found.constants[L2]
-                yield from [("beta", found.constants["beta"])] if found.constants["beta"] else []
+                if input_name not in rates:
+                    rates[input_name] = schedules.read(nodes, input_name)
+                value = rates[input_name]
+            source = nodes.source(input_name)
+            if value is None and key == L2 and match(nodes, source, _WITH_BETA, captures := Captures()):
+                value = captures.constants[L2]
+                yield from [("beta", captures.constants["beta"])] if captures.constants["beta"] else []
             if value is None and source in nodes.changing:
                 value, op = nodes.changing[source]
                 outside |= self._rewritten(name, key, source, op)
@@ -239,9 +239,9 @@ class _Read:
 
     def agreed(self) -> dict[str, Any]:
         """Return the arguments that are the same for all kernels, and report the others."""
-        differing = {key for key, each in self._values.items() if len(each) > 1}
+        differing = {key for key, values in self._values.items() if len(values) > 1}
         self.outside |= {key: f"variables have different values of {key}" for key in sorted(differing)}
-        return {key: each[0] for key, each in self._values.items() if key not in differing}
+        return {key: values[0] for key, values in self._values.items() if key not in differing}
 
 
 def _common_limit(limits: set[tuple[str, float] | None], outside: dict[str, str]) -> dict[str, float]:
@@ -254,9 +254,9 @@ def _common_limit(limits: set[tuple[str, float] | None], outside: dict[str, str]
 def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> str | None:
     """Report a kernel that the op returned by `apply_gradients` does not wait for, or None. That op has
     the name of its scope, unless the scope belongs to a distribution strategy."""
-    own = tuple({f"{name.rpartition('/')[0]}/" for name in kernels})
+    prefixes = tuple({f"{name.rpartition('/')[0]}/" for name in kernels})
     for scope in scopes:
-        inside = (name for name in nodes.by_name if name.startswith(f"{scope}/") and not name.startswith(own))
+        inside = (name for name in nodes.by_name if name.startswith(f"{scope}/") and not name.startswith(prefixes))
         done = set[str]().union(*map(nodes.waits_for, [scope] if scope in nodes.by_name else inside))
         left = next((name for name in kernels if name.startswith(f"{scope}/update_") and name not in done), None)
         if left is not None:
@@ -266,7 +266,7 @@ def _idle(nodes: Nodes, scopes: Collection[str], kernels: Collection[str]) -> st
 
 def _out_of_order(nodes: Nodes, name: str, gradients: Gradients) -> str | None:
     """Report a kernel on a side of a condition that reads accumulated gradients too early, or again."""
-    if any(nodes.op(nodes.source(each)) in ("Switch", "RefSwitch") for each in nodes.inputs[name]):
+    if any(nodes.op(nodes.source(input_name)) in ("Switch", "RefSwitch") for input_name in nodes.inputs[name]):
         return f"{name!r} is on a side of a condition that is not understood"
     branch = nodes.branches.get(name)
     for op in gradients.gathering.get(owner_of(name), ()) if branch else ():
@@ -279,7 +279,7 @@ def _out_of_order(nodes: Nodes, name: str, gradients: Gradients) -> str | None:
 def _unusual(nodes: Nodes, name: str) -> str | None:
     """Describe a kernel's flag that differs from its class, such as RegAdagradOptimizer's update_slots, or None."""
     flags = {key: nodes.attribute(name, key) for key in _AS_USUAL}
-    key = next((k for k, each in flags.items() if each is not None and bool(each.b) != _AS_USUAL[k]), None)
+    key = next((k for k, flag in flags.items() if flag is not None and bool(flag.b) != _AS_USUAL[k]), None)
     return None if key is None else f"{name!r} has {key} = {not _AS_USUAL[key]}"
 
 
@@ -292,7 +292,7 @@ def _with_decay(
     outside: dict[str, str],
 ) -> str:
     """The class, replaced by that of tf.contrib.opt if updates also do p ← p − weight_decay·p."""
-    found = Captures()
+    captures = Captures()
     decayed: set[str] = set()
     stepped = {owner_of(name) for name in applied}
     for write in nodes.writes():
@@ -300,7 +300,7 @@ def _with_decay(
         if owner not in owners or f"/update_{owner}/" not in write.op:
             continue
         subtracted = nodes.op(write.op).startswith("AssignSub")
-        if subtracted and match(nodes, write.value, ("Mul", "weight_decay", Variable(owner)), found):
+        if subtracted and match(nodes, write.value, ("Mul", "weight_decay", Variable(owner)), captures):
             decayed.add(owner)
         elif owner in stepped:
             outside["updates"] = f"{write.op!r} changes a variable that the optimizer's kernel updates too"
@@ -311,7 +311,7 @@ def _with_decay(
         return class_name
     wholes = {nodes.parts.get(name, name) for name in set(owners) - decayed}
     left_out = [f"^{re.escape(name)}(:0)?$" for name in sorted(wholes)]
-    config |= {"weight_decay": found.constants["weight_decay"], "exclude_from_weight_decay": left_out}
+    config |= {"weight_decay": captures.constants["weight_decay"], "exclude_from_weight_decay": left_out}
     return WITH_DECAY[class_name]
 
 

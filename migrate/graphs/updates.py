@@ -29,25 +29,25 @@ class Update:
         self.nodes, self.variable, self.writes = nodes, variable, writes
         self.ends = {variable: moved or self._end(variable)}
         self.traced = self._trace()
-        while more := [each for each in self.traced if each not in self.ends and self._is_slot(each)]:
-            if len(self.ends) + len(more) > _MOST_SLOTS + 1:
+        while slots := [output for output in self.traced if output not in self.ends and self._is_slot(output)]:
+            if len(self.ends) + len(slots) > _MOST_SLOTS + 1:
                 raise UnknownError(variable)
-            self.ends |= {each: self._end(each) for each in more}
+            self.ends |= {slot: self._end(slot) for slot in slots}
             self.traced = self._trace()
-        self.slots = tuple(each for each in self.ends if each != variable)
-        self.counters = [each for each in self.traced if self._is_counter(each)]
-        self.own = self._with_dependents(set(self.ends))
-        self.leaves = [each for each, inputs in self.traced.items() if not inputs and self._is_array(each)]
+        self.slots = tuple(slot for slot in self.ends if slot != variable)
+        self.counters = [output for output in self.traced if self._is_counter(output)]
+        self.dependents = self._with_dependents(set(self.ends))
+        self.leaves = [output for output, inputs in self.traced.items() if not inputs and self._is_array(output)]
         self.others = self._with_dependents(set(self.leaves))
-        for output in self.traced.keys() - self.own - self.others:
+        for output in self.traced.keys() - self.dependents - self.others:
             if self._chooses(output):
                 self.traced[output] = []  # its values at a few steps do not determine it at others
 
     def _end(self, variable: str) -> str:
-        found = last(self.nodes, [write.op for write in self.writes.get(variable, ())])
-        if not found:
+        assignment = last(self.nodes, [write.op for write in self.writes.get(variable, ())])
+        if not assignment:
             raise UnknownError(variable)
-        return found
+        return assignment
 
     def _trace(self) -> dict[str, list[str]]:
         return trace(self.nodes, list(self.ends.values()), self.is_gradient, self.writes)
@@ -84,11 +84,11 @@ class Update:
 
     def _depends_on_numbers(self, output: str) -> bool:
         nodes = self.nodes
-        for each in nodes.ancestors(node_of(output), to_gradients=True):
-            if nodes.is_gradient(each):
+        for node in nodes.ancestors(node_of(output), to_gradients=True):
+            if nodes.is_gradient(node):
                 return False
-            scalar = nodes.shape(each) == () if each in nodes.variables or nodes.op(each) == "Placeholder" else None
-            if scalar is False or (scalar is None and nodes.op(each) not in _OF_NUMBERS.split()):
+            scalar = nodes.shape(node) == () if node in nodes.variables or nodes.op(node) == "Placeholder" else None
+            if scalar is False or (scalar is None and nodes.op(node) not in _OF_NUMBERS.split()):
                 return False
         return True
 
@@ -97,51 +97,51 @@ class Update:
         count."""
         if self.nodes.op(output) not in _CHOICES:
             return False
-        limits = [number_of(self.nodes, each) for each in self.traced[output]]
+        limits = [number_of(self.nodes, input_name) for input_name in self.traced[output]]
         return sum(limit is not None and float(limit) in (0.0, math.inf) for limit in limits) < len(limits) - 1
 
     def _with_dependents(self, on: set[str]) -> set[str]:
-        found = set(on)
+        dependents = set(on)
         for output, inputs in self.traced.items():
-            if not found.isdisjoint(inputs):
-                found.add(output)
-        return found & self.traced.keys()
+            if not dependents.isdisjoint(inputs):
+                dependents.add(output)
+        return dependents & self.traced.keys()
 
     def form(self) -> tuple[Any, ...]:
         """A key of the computation, without the names of the variable, its slots and its gradient."""
         places = {output: place for place, output in enumerate(self.traced)}
         groups = list(dict.fromkeys(self._equal_arrays().values()))
-        found: list[Any] = []
+        parts: list[Any] = []
         for output, inputs in self.traced.items():
             if output in self.leaves:
-                found.append(next(place for place, group in enumerate(groups) if output in group))
+                parts.append(next(place for place, group in enumerate(groups) if output in group))
             elif output in self.ends:
-                found.append(("own", places[self.ends[output]]))
+                parts.append(("own", places[self.ends[output]]))
             elif self.nodes.op(output) == "Const":
                 number = number_of(self.nodes, output)
-                found.append(("const", None if number is None else float(number)))
+                parts.append(("const", None if number is None else float(number)))
             else:
-                found.append((self.nodes.op(output), *(places[i] for i in inputs)) if inputs else output)
-        return (places[self.variable], *found)
+                parts.append((self.nodes.op(output), *(places[i] for i in inputs)) if inputs else output)
+        return (places[self.variable], *parts)
 
     def _equal_arrays(self) -> dict[str, tuple[str, ...]]:
         alike: dict[Any, list[str]] = {}
-        for each in self.leaves:
-            rows = self.nodes.op(each) == ROWS_ADDED  # added up again at each use
-            alike.setdefault(tuple(self.nodes.parents(each)[:2]) if rows else each, []).append(each)
-        return {each: tuple(members) for members in alike.values() for each in members}
+        for leaf in self.leaves:
+            rows = self.nodes.op(leaf) == ROWS_ADDED  # added up again at each use
+            alike.setdefault(tuple(self.nodes.parents(leaf)[:2]) if rows else leaf, []).append(leaf)
+        return {leaf: tuple(members) for members in alike.values() for leaf in members}
 
     def cuts(self) -> list[tuple[str, ...]]:
         """Outputs that could be the gradient: everything except the variable, slots and numbers reaches the new values
         through one of them. Those that leave most of the graph to be evaluated come first."""
         group = self._equal_arrays()
         open_: set[tuple[str, ...]] = {(end,) for end in self.ends.values() if end in self.others}
-        found: list[tuple[str, ...]] = []
+        cuts: list[tuple[str, ...]] = []
         for output in reversed(self.traced):
             cut = group.get(output, (output,))
-            if len(open_) == 1 and self.own.isdisjoint(alone := next(iter(open_))) and alone not in found:
-                found.append(alone)
+            if len(open_) == 1 and self.dependents.isdisjoint(alone := next(iter(open_))) and alone not in cuts:
+                cuts.append(alone)
             if cut in open_ and output not in group:
                 open_.discard(cut)
-                open_ |= {group.get(each, (each,)) for each in self.traced[output] if each in self.others}
-        return found[:_MOST_CUTS][::-1]
+                open_ |= {group.get(name, (name,)) for name in self.traced[output] if name in self.others}
+        return cuts[:_MOST_CUTS][::-1]

@@ -19,27 +19,27 @@ _FIRST = {"If": 1, "Case": 1, "While": 0, "PartitionedCall": 0, "StatefulPartiti
 """The input of an op that is the first argument of the functions that it calls."""
 
 
-def other_writer(nodes: Nodes, variables: Collection[str], own: Collection[str]) -> str | None:
+def other_writer(nodes: Nodes, variables: Collection[str], ops: Collection[str]) -> str | None:
     """Describe an op that changes one of the variables in a step in addition to their optimizer, or None."""
-    found = next((op for op, changed in writers(nodes) if changed in variables and op not in own), None)
-    return None if found is None else f"{found!r} also changes variables or slots of the optimizer"
+    writer = next((op for op, changed in writers(nodes) if changed in variables and op not in ops), None)
+    return None if writer is None else f"{writer!r} also changes variables or slots of the optimizer"
 
 
 def alone_written(nodes: Nodes, changed: Mapping[str, Sequence[str]] | None = None) -> dict[str, Write]:
     """The assignment of each variable that exactly one op changes in a step. `changed`: the result of `changers`."""
     writes = {write.op: write for write in nodes.writes()}
-    found = changers(nodes) if changed is None else changed
-    return {variable: writes[ops[0]] for variable, ops in found.items() if len(ops) == 1 and ops[0] in writes}
+    by_variable = changers(nodes) if changed is None else changed
+    return {variable: writes[ops[0]] for variable, ops in by_variable.items() if len(ops) == 1 and ops[0] in writes}
 
 
 def changers(nodes: Nodes, without: Collection[str] = ()) -> dict[str, list[str]]:
     """The ops that change each variable in a step, without assignments of values that read `without`."""
     values = {write.op: write.value for write in nodes.writes()}
-    found: dict[str, list[str]] = {}
+    by_variable: dict[str, list[str]] = {}
     for op, variable in writers(nodes):
         if op not in values or nodes.variables_of(values[op]).isdisjoint(without):
-            found.setdefault(variable, []).append(op)
-    return found
+            by_variable.setdefault(variable, []).append(op)
+    return by_variable
 
 
 def writers(nodes: Nodes) -> Iterator[tuple[str, str]]:
@@ -57,14 +57,14 @@ def rewritten(nodes: Nodes, variables: Mapping[str, str], steps: Collection[str]
     """Report hyperparameters that the graph changes, such as a decaying rate.
 
     Args:
-        held: their variables. steps: ops of the optimizer's step.
+        variables: by hyperparameter. steps: ops of the optimizer's step.
     """
     ops = {variable: op for op, variable in writers(nodes)}
     changed = {key: variable for key, variable in variables.items() if variable in ops}
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, variable in changed.items():
-        found |= text_of_writer(nodes, key, variable, ops[variable], steps)
-    return found
+        texts |= text_of_writer(nodes, key, variable, ops[variable], steps)
+    return texts
 
 
 def text_of_writer(nodes: Nodes, key: str, variable: str, op: str, steps: Collection[str]) -> dict[str, str]:
@@ -78,10 +78,12 @@ def _runs_with(nodes: Nodes, op: str, steps: Collection[str]) -> bool:
     dependents: set[str] = set()
     todo = [op]
     while todo:
-        dependents.add(each := todo.pop())
-        todo += [name for name in nodes.readers.get(each, ()) if name not in dependents]
+        dependents.add(dependent := todo.pop())
+        todo += [name for name in nodes.readers.get(dependent, ()) if name not in dependents]
     steps = set(steps)
-    return not dependents.isdisjoint(steps) or any(not steps.isdisjoint(nodes.waits_for(each)) for each in dependents)
+    return not dependents.isdisjoint(steps) or any(
+        not steps.isdisjoint(nodes.waits_for(dependent)) for dependent in dependents
+    )
 
 
 class _Changes:
@@ -107,7 +109,7 @@ class _Changes:
             self._places[name] = frozenset()  # in case it calls itself
             function = self._nodes.functions[name]
             body = Nodes(function.node_def, self._nodes.functions)
-            changed = {each for node in body.by_name for each in self.of(body, node)}
-            arguments = [str(each.name) for each in function.signature.input_arg]
-            self._places[name] = frozenset(i for i, each in enumerate(arguments) if each in changed)
+            changed = {variable for node in body.by_name for variable in self.of(body, node)}
+            arguments = [str(argument.name) for argument in function.signature.input_arg]
+            self._places[name] = frozenset(i for i, argument in enumerate(arguments) if argument in changed)
         return self._places[name]
