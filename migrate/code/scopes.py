@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +15,11 @@ MODULE, FUNCTION, CLASS, INNER = "module", "function", "class", "inner"
 Path = tuple[str, ...]
 Bound = str | None
 """The full name of an imported object, None for other bindings."""
+MODULES = re.compile(
+    r"^(?:keras|tensorflow|tf_keras|tensorflow_addons)(?:(?:\.\w+)*\.(?:keras|backend|optimizers|schedules|legacy"
+    r"|experimental|mixed_precision|callbacks|models|train|compat|v1|v2|contrib|opt))?$"
+)
+"""Modules of the frameworks: `keras = tf.keras` binds a name as an import does."""
 COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 
 
@@ -29,10 +35,14 @@ class Scope:
     """Names that are declared global or nonlocal."""
 
     def bind(self, name: str, value: Bound = None) -> None:
+        self.home(name).bound.setdefault(name, {})[value] = None
+
+    def home(self, name: str) -> Scope:
+        """The scope in which a binding here binds a name."""
         home: Scope = self
         while name in home.elsewhere and home.outer is not None:
             home = home.outer
-        home.bound.setdefault(name, {})[value] = None
+        return home
 
     def find(self, name: str) -> list[Bound]:
         """All bindings of a name here; may be empty."""
@@ -57,16 +67,44 @@ class Scopes:
 def read(module: cst.Module) -> Scopes:
     scopes = Scopes()
     stack: list[tuple[cst.CSTNode, Scope]] = [(module, Scope(MODULE))]
+    aliases: dict[cst.CSTNode, tuple[str, str]] = {}
+    named: list[tuple[Scope, str, Alias]] = []
     while stack:
         node, scope = stack.pop()
         scopes.of[node] = scope
+        if isinstance(node, cst.Assign) and len(node.targets) == 1 and isinstance(node.targets[0].target, cst.Name):
+            aliases[node.targets[0]] = node.targets[0].target.value, dotted(node.value)
+        if node in aliases and aliases[node][1]:
+            name, text = aliases[node]
+            scopes.names.add(name)
+            named.append((scope, name, Alias(text)))
+            scope.bind(name, named[-1][2])
+            stack += reversed([(part, scope) for part in tree.children(node)])
+            continue
         for name, value in _bindings(node, scopes):
             scope.bind(name, value)
         if isinstance(node, (cst.Global, cst.Nonlocal)):
             scope.elsewhere.update(item.name.value for item in node.names)
         if not isinstance(node, (cst.Import, cst.ImportFrom)):
             stack += reversed(list(_parts_with_scopes(node, scope)))
+    for scope, name, alias in named:
+        _resolve(scope, name, alias)
     return scopes
+
+
+class Alias(str):
+    """What a name is assigned to, while it is not known whether that is a module."""
+
+
+def _resolve(scope: Scope, name: str, alias: Alias) -> None:
+    """Replace an alias by the modules that it names, or by None."""
+    first, _, rest = alias.partition(".")
+    found = [each for each in scope.find(first) if not (isinstance(each, Alias) and each.startswith(f"{first}."))]
+    full = [f"{each}.{rest}" if rest else each for each in found if each is not None and not isinstance(each, Alias)]
+    is_module = bool(found) and len(full) == len(found) and all(map(MODULES.match, full))
+    bound = scope.home(name).bound[name]
+    bound.pop(alias, None)
+    bound.update(dict.fromkeys(full if is_module else [None]))
 
 
 def _parts_with_scopes(node: cst.CSTNode, scope: Scope) -> Iterator[tuple[cst.CSTNode, Scope]]:

@@ -122,7 +122,14 @@ def look_at_module(reading: Reading, node: cst.Name | cst.Attribute) -> None:
         return  # getattr(keras.optimizers, "Adam")
     if isinstance(parent, (cst.ImportAlias, cst.ImportFrom, cst.Import, cst.AsName)) or _is_in_import(reading, node):
         return
+    if isinstance(parent, cst.AssignTarget) or (isinstance(parent, cst.Assign) and _is_followed(reading, parent)):
+        return
     reading.add(call or node, BY_HAND, MODULE)
+
+
+def _is_followed(reading: Reading, statement: cst.Assign) -> bool:
+    """Whether `opts = keras.optimizers` gives the module another name, which is followed."""
+    return len(statement.targets) == 1 and bool(reading.names.of(statement.targets[0].target))
 
 
 def _is_in_import(reading: Reading, node: cst.CSTNode) -> bool:

@@ -324,3 +324,27 @@ def test_a_checkpoint_of_an_eager_optimizer_does_not_hide_its_steps(tmp_path: Pa
         "c = tf.train.Checkpoint(optimizer=o)",
         "o.apply_gradients(zip(g, v))",
     ]
+
+
+ALIASES = [
+    ("k = tf.keras", "k.optimizers.SGD(lr=0.1)"),
+    ("k = tf.keras\no = k.optimizers", "o.SGD(lr=0.1)"),
+    ("def f():\n    k = tf.keras\n    return k", "tf.keras.optimizers.SGD(lr=0.1)"),
+    ("if old:\n    tf = tf.compat.v1\nk = tf.keras", "k.optimizers.SGD(lr=0.1)"),
+]
+
+
+@pytest.mark.parametrize(("names", "call"), ALIASES)
+def test_a_module_is_followed_under_a_name_that_it_is_assigned_to(tmp_path: Path, names: str, call: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(f"import tensorflow as tf\n{names}\np = {call}\n")
+    (finding,) = migrate_code([path], source="tensorflow==2.4", write=True).findings
+    assert finding.verdict == REWRITTEN
+    assert "optim.SGD(learning_rate=0.1)" in path.read_text()
+
+
+@pytest.mark.parametrize("line", ["k = None", "k = other.keras", "k = tf.keras.Model"])
+def test_a_name_of_something_else_is_not_followed(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(f"import tensorflow as tf\nk = tf.keras\n{line}\np = k.optimizers.SGD(lr=0.1)\n")
+    assert REWRITTEN not in migrate_code([path], source="tensorflow==2.4").counts

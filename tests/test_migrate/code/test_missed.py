@@ -44,7 +44,7 @@ FOUND = [
     (KERAS, "p = getattr(keras.optimizers, name)(lr=0.1)\n"),
     (KERAS, "p = vars(optimizers)[name](lr=0.1)\n"),
     (KERAS, "p = optimizers.__dict__[name](lr=0.1)\n"),
-    (KERAS, "make = keras.optimizers\n"),
+    (KERAS, "self.make = keras.optimizers\n"),
     (KERAS, "p = eval('optimizers.' + name)(lr=0.1)\n"),
     (KERAS, "K.set_value(model.optimizer.decay, 0.1)\n"),
     (TF, "tf.keras.experimental.LinearCosineDecay(0.1, 1000)\n"),
