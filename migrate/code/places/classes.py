@@ -71,6 +71,8 @@ def _of_instance(reading: Reading, call: cst.Call, canonical_names: frozenset[st
         return "test for the target's Optimizer; TFOptimizer is gone, and for_keras returns Keras's Optimizer"
     if reading.target != targets.OPTIM:
         return f"test for the class of the target, {reading.target.replace('-', '_')}.optimizers.{cls}"
+    if any(map(names.WRAPPERS.search, canonical_names)):
+        return f"optim has no {cls}: what it did is an argument of its optimizers, such as loss_scale="
     return f"the result of for_keras wraps it: isinstance(getattr({first}, 'inner', {first}), optim.{cls})"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import libcst as cst
@@ -30,7 +30,7 @@ def look_at_compile(reading: Reading, node: cst.Call) -> None:
     certain = is_model or (facts.is_keras_compile(node) and reading.has_framework)
     if value is None:
         _default(reading, node, certain)
-    else:
+    elif reading.text(value) != f"{reading.text(base)}.optimizer":
         _look_at_compiled(reading, value, certain)
 
 
@@ -119,9 +119,6 @@ def by_name(
     reading: Reading, node: cst.BaseExpression, name: str, certain: bool, whole: cst.BaseExpression | None = None
 ) -> None:
     """Handle a string for a class with its defaults: kept if they and the rule are still the same."""
-    if not certain:
-        reading.add(node, UNSURE, "whether this is a Keras model is not certain")
-        return
     qualified = names.of_string(name, reading.program.code)
     call = cst.ensure_type(EMPTY_CALL, cst.Call)
     target = targets.KERAS if reading.target == targets.OPTIM else reading.target
@@ -130,9 +127,21 @@ def by_name(
     if is_same and not (reading.target == targets.OPTIM and KEEPS_STATE.search(reading.program.code)):
         reading.add(node, SAME, "this name means the same rule and defaults there")
         return
-    answer = reading.one(node, reading.outcomes(qualified, call))
+    outcomes = reading.outcomes(qualified, call)
+    if not certain:
+        reading.add(node, UNSURE, f"is this a Keras model? then: {_objects(reading, outcomes)}")
+        return
+    answer = reading.one(node, outcomes)
     if answer is not None:
         _replace(reading, node, answer, whole)
+
+
+def _objects(reading: Reading, outcomes: Sequence[calls.Outcome]) -> str:
+    """The optimizer that a name means, if it is the same in all releases."""
+    new = {_call(reading, outcome.target) for outcome in outcomes if outcome.target is not None}
+    if len(new) != 1:
+        return "give it an optimizer instead of a name"
+    return f"optim.for_keras({new.pop()})" if reading.target == targets.OPTIM else new.pop()
 
 
 def _replace(

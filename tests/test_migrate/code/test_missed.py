@@ -255,3 +255,26 @@ def test_what_is_written_runs(
     for _ in range(2):
         optimizer.apply_gradients([(tf.constant([1.0]), variable)])  # type: ignore[attr-defined]
     assert variable.numpy().tolist() == pytest.approx([value], abs=1e-6)
+
+
+def test_a_name_for_an_unknown_model_is_a_question_only_if_it_matters(tmp_path: Path) -> None:
+    code = "from models import DeepFM\nm = DeepFM()\nm.compile({}, 'mse', metrics=['mse'])\n"
+    path = tmp_path / "program.py"
+    path.write_text(code.format("'adam'"))
+    assert migrate_code([path], source=TF).counts == {SAME: 1}
+    path.write_text(code.format("'adagrad'"))
+    (finding,) = migrate_code([path], source=TF).findings
+    assert finding.verdict == UNSURE
+    assert finding.message == "is this a Keras model? then: optim.for_keras(optim.Adagrad(epsilon_inside=False))"
+    assert migrate_code([path]).findings[0].message.endswith("give it an optimizer instead of a name")
+
+
+def test_the_optimizer_of_the_compiled_model_is_an_object(tmp_path: Path) -> None:
+    assert run(tmp_path, "model.compile(optimizer=model.optimizer, loss='mse')\n", KERAS)[1] == []
+
+
+def test_a_question_for_a_wrapper_names_no_class_that_is_missing(tmp_path: Path) -> None:
+    code = "print(isinstance(o, tf.keras.mixed_precision.LossScaleOptimizer))\n"
+    _, ((verdict, message),) = run(tmp_path, code, TF)
+    assert verdict == BY_HAND
+    assert message.startswith("optim has no LossScaleOptimizer")
