@@ -353,6 +353,7 @@ BUILT_WITH: Mapping[str, tuple[Any, str]] = {
     "momentum": (0.9, "VALUE"),
     "amsgrad": (True, "true"),
     "centered": (True, "true"),
+    "use_ema": (True, "true"),
 }
 """Options that create slots when an optimizer is built: a value with which they do, and how the user sets it."""
 
@@ -362,6 +363,7 @@ def _built_otherwise(
 ) -> str:
     """Return the message for a list that fits with options that are off, the fewest; empty if it does not fit."""
     off = [key for key in BUILT_WITH if key in config and not config[key]]
+    off += ["use_ema"] if traits(generation).has_averages and "use_ema" not in config else []
     for count in range(1, len(off) + 1):
         fitting = [
             keys
@@ -371,7 +373,9 @@ def _built_otherwise(
         ]
         if fitting:
             named = [" and ".join(keys) for keys in fitting]
-            said = [f"{key}={config[key]!r}" for key in dict.fromkeys(key for keys in fitting for key in keys)]
+            said = [
+                f"{key}={config.get(key, False)!r}" for key in dict.fromkeys(key for keys in fitting for key in keys)
+            ]
             forms = [" ".join(f"--set {key}={BUILT_WITH[key][1]}" for key in keys) for keys in fitting]
             return (
                 f"{whose.where} is that of {algorithm.name} with {' or '.join(named)}, and the config has"

@@ -19,9 +19,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from migrate import claims
+from migrate import algorithms, claims
+from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import hdf5, json_text
-from migrate.errors import DamagedFileError
+from migrate.errors import DamagedFileError, MissingHintError
 from migrate.readers.keras import for_keras
 from migrate.readers.keras.left_out import complete
 from migrate.readers.keras.model import check_inputs
@@ -81,7 +82,8 @@ def read(path: str) -> Stored | OptimizerState:
     with hdf5.opened(source, attributes=True) as file:
         root = read_tree(file, source)
     check_numbering(root, str(source))
-    optimizer, warnings = _optimizer_config(config)
+    generation = recognition.of_keras_file(number[0] >= 3)
+    optimizer, warnings = _optimizer_config(config, generation)
     expected = {METADATA, CONFIG, WEIGHTS}
     strange = sorted(name for name in members if name not in expected and not name.startswith(ASSETS))
     if strange:
@@ -95,7 +97,7 @@ def read(path: str) -> Stored | OptimizerState:
         path,
         config=config,
         optimizer_config=optimizer,
-        generation=recognition.of_keras_file(number[0] >= 3),
+        generation=generation,
         evidence=(f"a zip with {CONFIG} and {WEIGHTS}", f"{METADATA} has keras_version {version!r}"),
         versions=Versions(version, _backend(optimizer)),
         warnings=warnings,
@@ -156,16 +158,26 @@ def _json(path: str, members: Mapping[str, zipfile.ZipInfo], name: str) -> dict[
     return document
 
 
-def _optimizer_config(config: Mapping[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+def _optimizer_config(config: Mapping[str, Any], generation: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """`{"class_name", "config"}` of `compile_config.optimizer`, and warnings about it."""
     compiled = config.get("compile_config")
     document = compiled.get("optimizer") if isinstance(compiled, Mapping) else None
     if isinstance(document, str):
         warning = f"compile() was given the name {document!r} alone: a learning rate set later is not recorded"
-        return {"class_name": document, "config": {}}, (warning,)
+        return {"class_name": document, "config": _defaults(document, generation)}, (warning,)
     if not isinstance(document, Mapping) or not isinstance(document.get("config"), Mapping):
         return None, ()
     return {**document, "class_name": str(document.get("class_name", "")), "config": dict(document["config"])}, ()
+
+
+def _defaults(class_name: str, generation: str) -> dict[str, Any]:
+    """The config of `compile("adam")`, whose arguments are all left out, without the learning rate."""
+    try:
+        found = algorithms.find(class_name).defaults(generation)
+    except (UnsupportedError, MissingHintError):
+        return {}
+    options = dict.fromkeys((*LIMITS, "weight_decay"))
+    return {**options, "use_ema": False, **{key: value for key, value in found.items() if key != "learning_rate"}}
 
 
 def _backend(optimizer: Mapping[str, Any] | None) -> str:

@@ -11,6 +11,7 @@ import zipfile
 from migrate.bytes import checkpoint_paths
 from migrate.bytes.messages import some
 from migrate.errors import UnknownFormatError
+from migrate.readers.weight_list import TORCH_START
 from optim.bytes import files, urls
 
 ORBAX = {"_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt", "ocdbt.process_0"}
@@ -27,7 +28,9 @@ COMPRESSED = {
 """First bytes of a compressed file, and the program that unpacks it."""
 _SUFFIX = re.compile(r"\.(?:zip|gz|bz2|xz|zst)$")
 _OTHER = "which holds no optimizer state; migrate the checkpoint that the training run itself wrote"
+_TORCH = "a file of PyTorch (torch.save), which dtopt does not read: it migrates checkpoints of Keras and TensorFlow"
 OTHERS = (
+    (re.escape(TORCH_START), _TORCH),
     (rb"\s*<(!doctype|html|head|body|\?xml|error)", "a web page or a server's answer, not the file. Download it again"),
     (rb'\s*\{[^{}]*"format"\s*:\s*"(layers|graph)-model"', f"a model of TensorFlow.js, {_OTHER}"),
     (rb'\s*\{.*"class_name"', "the config of a model, as model.to_json() gives it. It holds no optimizer state"),
@@ -119,7 +122,7 @@ def _of_zip(path: str, plain: str) -> tuple[str, str]:
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, OSError):
         return f"{path} is a damaged zip archive; copy it again", ""
     if any(name.endswith("data.pkl") for name in names):
-        return f"{path} is a file of PyTorch (torch.save), which dtopt does not read", ""
+        return f"{path} is {_TORCH}", ""
     folders = [os.path.dirname(name) for name in names if os.path.basename(name) == SAVED_MODEL]
     folders += [name.removesuffix(".index") for name in names if name.endswith(ENDS)]
     if not folders:

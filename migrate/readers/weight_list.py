@@ -28,6 +28,8 @@ from optim.errors import UnsupportedError
 
 NAME = "list"
 NPY_MAGIC = b"\x93NUMPY"
+TORCH_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""The pickled number with which `torch.save` began its files before PyTorch 1.6."""
 _NPY_ERRORS = (ValueError, EOFError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
 """Errors of numpy for a damaged header, which is a Python literal."""
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, *_NPY_ERRORS)
@@ -42,7 +44,9 @@ def sniff(path: str) -> bool:
     if not files.is_file(path):
         return False
     with files.opened(path) as file:
-        start = file.read(8)
+        start = file.read(16)
+    if start.startswith(TORCH_START):
+        return False
     if start.startswith(NPY_MAGIC):
         return True
     if start.startswith(b"PK\x03\x04"):

@@ -494,3 +494,21 @@ def test_a_folder_of_keras_3_is_named_with_what_makes_a_file_of_it(tmp_path: Pat
     assert (
         migrate.read(tmp_path / "model.keras").fidelity == migrate.read(tmp_path / "packed.keras").fidelity == "exact"
     )
+
+
+def test_an_optimizer_given_by_name_leaves_only_its_learning_rate_open(tmp_path: Path) -> None:
+    """tf.keras stores `compile("adam")` as that name: its arguments are left out, but a program may set the rate."""
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.Input((4,)), tf_keras.layers.Dense(3)])
+    model.compile("adam", "mse")
+    model.train_on_batch(np.ones((2, 4)), np.ones((2, 3)))
+    model.save(tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        assert json.loads(archive.read("config.json"))["compile_config"]["optimizer"] == "adam"
+    (reason,) = migrate.read(tmp_path / "model.keras").reasons
+    assert reason.startswith("learning_rate = 0.001 is not in the source")
+    state = migrate.read(tmp_path / "model.keras", overrides={"learning_rate": 0.001})
+    assert state.fidelity == "exact"
+    config = model.optimizer.get_config()
+    assert {key: config[key] for key in ("beta_1", "beta_2", "epsilon")}.items() <= state.hyperparameters.items()

@@ -118,6 +118,7 @@ def test_other_files_are_named(tmp_path: Path) -> None:
         ("m.tflite", b"\x1c\0\0\0TFL3\x14\0\x20\0", "a TensorFlow Lite model"),
         ("m.safetensors", (90).to_bytes(8, "little") + b'{"w":{"dtype":"F32"}}', "a safetensors file"),
         ("m.onnx", b"\x08\x07\x12\x07pytorch", "an ONNX model"),
+        ("old.pth", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", "a file of PyTorch"),
         ("frozen.pb", b"\n\x05\n\x01x", "a graph of TensorFlow"),
         ("notes.txt", b"lr 0.1", "of no known format: it begins with b'lr 0.1'. dtopt reads .h5"),
     ],

@@ -240,3 +240,17 @@ def test_the_order_of_layers_in_a_list_or_dict_is_an_assumption() -> None:
     told = migrate.read(source, optimizer_config=hint, generation="optimizer", variables=order)
     assert set(trained_as(told)) == set(names)
     assert all(o.subject != "order of variables" for o in told.origins)
+
+
+def test_averages_that_a_class_alone_does_not_have_are_named(tmp_path: Path) -> None:
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True), "mse")
+    model.train_on_batch(np.ones((2, 4)), np.ones((2, 3)))
+    model.save_weights(tmp_path / "model.weights.h5")
+    with pytest.raises(MismatchError, match="--set momentum=VALUE --set use_ema=true"):
+        migrate.read(tmp_path / "model.weights.h5", overrides={"class_name": "SGD"})
+    settings = {"class_name": "SGD", "momentum": 0.9, "use_ema": True}
+    slots = migrate.read(tmp_path / "model.weights.h5", overrides=settings).slots
+    assert {slot: len(owners) for slot, owners in slots.items()} == {"m": 2, "average": 2}
