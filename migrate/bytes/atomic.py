@@ -54,11 +54,11 @@ def scratch_folder(dest: str) -> Iterator[str]:
 
 
 def _missing_folders(folder: str) -> list[str]:
-    found = []
+    folders = []
     while not os.path.lexists(folder):
-        found.append(folder)
+        folders.append(folder)
         folder = os.path.dirname(folder)
-    return found
+    return folders
 
 
 def _scratch_prefix(name: str) -> str:

@@ -60,14 +60,14 @@ def files_of(prefix: str) -> list[str]:
         names = [shard_name(name, i, shards) for i in range(shards)]
     else:
         names = [n for n in files.names(folder) if n.startswith(name + ".") and _SHARD.search(n)]
-    return [each for each in (prefix + ".index", *(os.path.join(folder, n) for n in names)) if files.exists(each)]
+    return [path for path in (prefix + ".index", *(os.path.join(folder, n) for n in names)) if files.exists(path)]
 
 
 def without_index(names: Iterable[str]) -> list[str]:
     """Prefixes of TensorFlow checkpoints with data or a graph but no index, among the names in a folder."""
-    known = set(names)
-    found = {_PART.sub("", name) for name in known if _PART.search(name)}
-    return sorted(prefix for prefix in found if prefix and f"{prefix}.index" not in known)
+    unique = set(names)
+    prefixes = {_PART.sub("", name) for name in unique if _PART.search(name)}
+    return sorted(prefix for prefix in prefixes if prefix and f"{prefix}.index" not in unique)
 
 
 def looks_like_bundle(prefix: str) -> bool:
@@ -83,11 +83,11 @@ def looks_like_bundle(prefix: str) -> bool:
 def _of_folder(folder: str) -> str | None:
     try:
         with files.opened(os.path.join(folder, POINTER)) as file:
-            found = _POINTER.search(file.read(1 << 20).decode())
+            pointer = _POINTER.search(file.read(1 << 20).decode())
     except (OSError, UnicodeDecodeError):
-        found = None
-    if found:
-        named = _unquote(found.group(1))
+        pointer = None
+    if pointer:
+        named = _unquote(pointer.group(1))
         moved = os.path.join(folder, os.path.basename(named))
         # After a folder was moved, the file still has the absolute path of the old place.
         exact = os.path.join(folder, named)
@@ -99,7 +99,7 @@ def _of_folder(folder: str) -> str | None:
                 f"{os.path.join(folder, POINTER)} names {named}, which is not in this folder; migrate that"
             )
     states = sorted(n.removesuffix(".index") for n in files.names(folder) if n.endswith(".index"))
-    if found and states:
+    if pointer and states:
         raise AmbiguousError(
             f"{os.path.join(folder, POINTER)} names {named}, which is missing; name one of:"
             f" {', '.join(os.path.join(folder, name) for name in states[:10])}"

@@ -155,14 +155,14 @@ def _step(node: Any, part: bytes, name: str, where: str) -> Any:
 
 def dataset_names(group: h5py.Group) -> list[str]:
     """Paths of all datasets below."""
-    found: list[str] = []
+    paths: list[str] = []
 
     def look(name: bytes, info: h5py.h5o.ObjInfo) -> None:
         if info.type == h5py.h5o.TYPE_DATASET:
-            found.append(name.decode("utf-8", "surrogateescape"))
+            paths.append(name.decode("utf-8", "surrogateescape"))
 
     h5py.h5o.visit(group.id, look, info=True)
-    return found
+    return paths
 
 
 def lazy_datasets(group: h5py.Group, names: Iterable[str], path: Source) -> list[LazyArray]:
@@ -241,20 +241,20 @@ def _checked(dataset: Any, path: Source, size: int) -> _Checked:
         raise DamagedFileError(f"{where} has dtype {dtype}, which no optimizer state has")
     if dtype.kind == "V" and dtype.itemsize != 2:
         raise DamagedFileError(f"{where} has an opaque dtype of {dtype.itemsize} bytes")
-    found = _Checked(dataset.id, name, tuple(map(int, shape)), dtype, dataset.id.get_storage_size())
-    declared = math.prod(found.shape) * dtype.itemsize
-    if len(found.shape) > MAX_RANK or found.stored > size:
+    tensor = _Checked(dataset.id, name, tuple(map(int, shape)), dtype, dataset.id.get_storage_size())
+    declared = math.prod(tensor.shape) * dtype.itemsize
+    if len(tensor.shape) > MAX_RANK or tensor.stored > size:
         raise DamagedFileError(f"{where} declares more bytes than the file has; the file is damaged")
     is_chunked = layout == h5py.h5d.CHUNKED
-    if found.stored < declared and not is_chunked:
+    if tensor.stored < declared and not is_chunked:
         raise DamagedFileError(
-            f"{where} declares {declared} bytes and {found.stored} are stored; the file is incomplete or damaged"
+            f"{where} declares {declared} bytes and {tensor.stored} are stored; the file is incomplete or damaged"
         )
-    if declared > max(found.stored, 1) * 1100:  # deflate compresses at most about 1030 to 1
-        raise DamagedFileError(f"{where} declares {declared} bytes and {found.stored} are stored; refused")
+    if declared > max(tensor.stored, 1) * 1100:  # deflate compresses at most about 1030 to 1
+        raise DamagedFileError(f"{where} declares {declared} bytes and {tensor.stored} are stored; refused")
     if is_chunked and declared:
         _check_chunks(dataset, where)
-    return found
+    return tensor
 
 
 def _check_chunks(dataset: h5py.Dataset, where: str) -> None:

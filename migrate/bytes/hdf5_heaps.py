@@ -40,7 +40,7 @@ def check_heaps(file: h5py.File, raw: BinaryIO, size: int, where: str) -> None:
 
 def _tensors(file: h5py.File, raw: BinaryIO, size: int, where: str) -> list[tuple[int, int]]:
     """Check the attributes of all objects; return (first byte, end) of all contiguous datasets in order."""
-    found: list[tuple[int, int]] = []
+    extents: list[tuple[int, int]] = []
     base = file.userblock_size
 
     def look(name: bytes, info: h5py.h5o.ObjInfo) -> None:
@@ -49,12 +49,12 @@ def _tensors(file: h5py.File, raw: BinaryIO, size: int, where: str) -> list[tupl
             dataset = h5py.h5d.open(file.id, name)
             offset = dataset.get_offset()
             if offset is not None:
-                found.append((offset, offset + dataset.get_storage_size()))
+                extents.append((offset, offset + dataset.get_storage_size()))
 
     _check_links(file, where)
     look(b".", h5py.h5o.get_info(file.id))  # `visit` leaves it out
     h5py.h5o.visit(file.id, look, info=True)
-    return sorted(found)
+    return sorted(extents)
 
 
 def _check_links(file: h5py.File, where: str) -> None:

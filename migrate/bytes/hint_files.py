@@ -22,10 +22,10 @@ def check(path: str | os.PathLike[str]) -> None:
     Raises:
       OSError: the system refuses access. ValueError: it is not a regular file, or larger than any hint.
     """
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{os.fspath(path)} is not a regular file: give a file that holds the hint itself")
-    if found.st_size > LARGEST:
+    if status.st_size > LARGEST:
         raise ValueError(
-            f"{os.fspath(path)} has {found.st_size} bytes, and a hint has at most {LARGEST}: give the hint alone"
+            f"{os.fspath(path)} has {status.st_size} bytes, and a hint has at most {LARGEST}: give the hint alone"
         )

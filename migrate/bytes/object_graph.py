@@ -57,7 +57,7 @@ class ObjectGraph:
             self.full_names.append(_name(value) if value else "")
             self.slot_variables.append(slots)
         slot_names = (name for table in self.slot_variables for _, name, _ in table)
-        names.check((*self.full_names, *(name for each in self.children for name in each), *slot_names), where)
+        names.check((*self.full_names, *(name for table in self.children for name in table), *slot_names), where)
         if not count:
             raise DamagedFileError(f"{where} is empty; save the checkpoint again")
         self._check_keys(bundle)
@@ -68,13 +68,13 @@ class ObjectGraph:
         A key is the path from the root, that of a slot `VARIABLE/.OPTIMIZER_SLOT/OPTIMIZER/SLOT` (`checkpoint_key` and
         `serialize_slot_variables` in tensorflow/python/checkpoint).
         """
-        slots = {node: (own, i, slot) for i, table in enumerate(self.slot_variables) for own, slot, node in table}
+        slots = {node: (owner, i, slot) for i, table in enumerate(self.slot_variables) for owner, slot, node in table}
         for node, key in enumerate(self.keys):
             if key is not None and self._named(key) != slots.get(node, node):
-                own, _, slot = slots.get(node, (node, 0, ""))
+                owner, _, slot = slots.get(node, (node, 0, ""))
                 raise ContradictionError(
                     f"{bundle.prefix}: {key} is, in the object graph, {f'the slot {slot!r} of ' if slot else ''}"
-                    f"{self._path(own)}; one of them is altered; copy or save the checkpoint again"
+                    f"{self._path(owner)}; one of them is altered; copy or save the checkpoint again"
                 )
         named = {*self.keys}
         lost = next((key for key in bundle if key.endswith(ATTRIBUTES + VALUE) and key not in named), None)
@@ -83,7 +83,7 @@ class ObjectGraph:
 
     def _path(self, node: int) -> str:
         """The place of an object, in words."""
-        return next(("/".join(path) or "the root" for each, path in self.walk() if each == node), "out of reach")
+        return next(("/".join(path) or "the root" for n, path in self.walk() if n == node), "out of reach")
 
     def _named(self, key: str) -> int | tuple[int | None, int | None, str] | None:
         """The object of a key: an object, or the slot of a variable and an optimizer, as in the table."""

@@ -144,10 +144,10 @@ def loads_config(data: bytes, where: str) -> dict[str, Any]:
 
     Raises: as `loads`.
     """
-    found = _plain(_loaded(data, where), where, _as_number)
-    if not isinstance(found, dict):
+    config = _plain(_loaded(data, where), where, _as_number)
+    if not isinstance(config, dict):
         raise UnsupportedError(f"{where} is a pickle that is refused: it is no mapping, as get_config() gives it")
-    return found
+    return config
 
 
 def is_pickle(data: bytes) -> bool:
@@ -206,7 +206,7 @@ def _instructions(data: bytes) -> Iterator[tuple[str, Any]]:
     raise pickle.UnpicklingError("it ends before its last instruction")
 
 
-def _plain(found: Any, where: str, of_array: Callable[[np.ndarray], Any]) -> Any:
+def _plain(content: Any, where: str, of_array: Callable[[np.ndarray], Any]) -> Any:
     """The unpickled value without the replacements. A list that occurs twice is converted once."""
     open_ = object()
     seen: dict[int, Any] = {}
@@ -225,15 +225,15 @@ def _plain(found: Any, where: str, of_array: Callable[[np.ndarray], Any]) -> Any
         if id(value) not in seen:
             seen[id(value)] = open_
             if isinstance(value, dict):
-                seen[id(value)] = {_as_word(key): convert(each) for key, each in value.items()}
+                seen[id(value)] = {_as_word(key): convert(member) for key, member in value.items()}
             else:
-                seen[id(value)] = [convert(each) for each in value]
+                seen[id(value)] = [convert(member) for member in value]
         if seen[id(value)] is open_:
             raise UnsupportedError("it holds itself")
         return seen[id(value)]
 
     try:
-        return convert(found)
+        return convert(content)
     except (UnsupportedError, RecursionError) as error:
         reason = str(error) if isinstance(error, UnsupportedError) else "its lists are nested too deep"
         raise UnsupportedError(f"{where} is a pickle that is refused: {reason}") from None

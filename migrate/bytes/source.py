@@ -57,10 +57,10 @@ def open_source(path: str) -> Source:
     Raises:
       UnknownFormatError: one of them is not a regular file, or only a pointer to one.
     """
-    source = Source(path, {each: _regular(each) for each in _files(path)})
-    for each, (_, _, size, _) in source.files.items():
+    source = Source(path, {member: _regular(member) for member in _files(path)})
+    for member, (_, _, size, _) in source.files.items():
         if 0 < size <= LARGEST_POINTER:
-            _check_is_itself(each)
+            _check_is_itself(member)
     return source
 
 
@@ -96,23 +96,23 @@ def check_unchanged() -> None:
 def _files(path: str) -> list[str]:
     if "\0" in path:
         raise UnknownFormatError("a path cannot hold a NUL character; give the name of a file or folder")
-    found = [path] if files.exists(path) and not files.is_folder(path) else []
+    paths = [path] if files.exists(path) and not files.is_folder(path) else []
     if files.is_folder(path):
         pointer = os.path.join(path, "checkpoint")
-        found += [pointer] if files.exists(pointer) and not files.is_folder(pointer) else []
-        found += [each for name in MEMBERS if files.exists(each := os.path.join(path, name))]
-        for each in found:
-            _regular(each)  # before anything in it is read
-    for each in () if urls.is_signed(path) else (path, path.removesuffix(".index")):
-        if files.exists(f"{each}.index"):
-            _regular(f"{each}.index")
+        paths += [pointer] if files.exists(pointer) and not files.is_folder(pointer) else []
+        paths += [member for name in MEMBERS if files.exists(member := os.path.join(path, name))]
+        for member in paths:
+            _regular(member)  # before anything in it is read
+    for prefix in () if urls.is_signed(path) else (path, path.removesuffix(".index")):
+        if files.exists(f"{prefix}.index"):
+            _regular(f"{prefix}.index")
     prefix = checkpoint_paths.find_prefix(path) or ""
     if not prefix and not urls.is_signed(path) and files.is_file(os.path.join(path, MEMBERS[2])):
         prefix = os.path.join(path, MEMBERS[2]).removesuffix(".index")
     if prefix:
-        found += checkpoint_paths.files_of(prefix)
-        found += [graph for graph in (f"{prefix}.meta",) if files.is_file(graph)]
-    return list(dict.fromkeys(found))
+        paths += checkpoint_paths.files_of(prefix)
+        paths += [graph for graph in (f"{prefix}.meta",) if files.is_file(graph)]
+    return list(dict.fromkeys(paths))
 
 
 def _regular(path: str) -> files.Identity:

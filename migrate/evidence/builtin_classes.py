@@ -36,12 +36,12 @@ def check(document: Mapping[str, Any], generation: str | None) -> None:
       UnsupportedError: with the name under which the class is registered.
     """
     class_name = str(document.get("class_name") or "")
-    own = traits(generation).own_package
+    stock_package = traits(generation).own_package
     package, _, plain = class_name.rpartition(">")
     registered, module = document.get("registered_name"), document.get("module")
     if addons.is_known(class_name) or (package == "Custom" and plain in addons.OTHERS):
         return
-    other = package not in STOCK_PACKAGES or (own not in (None, package) and "module" not in document)
+    other = package not in STOCK_PACKAGES or (stock_package not in (None, package) and "module" not in document)
     if isinstance(registered, str) and registered:
         other = other or registered.rpartition(">")[0] not in STOCK_PACKAGES
     if isinstance(module, str) and module:

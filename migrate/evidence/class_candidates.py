@@ -37,8 +37,8 @@ def named(stored: Stored) -> list[str]:
     return [a.name for a in ALGORITHMS if a.name.lower() == called]
 
 
-def _as_named(stored: Stored, found: list[str]) -> list[str]:
-    return list(dict.fromkeys([*named(stored), *found]))
+def _as_named(stored: Stored, candidates: list[str]) -> list[str]:
+    return list(dict.fromkeys([*named(stored), *candidates]))
 
 
 def _of_list(stored: Stored) -> list[str]:
@@ -59,7 +59,7 @@ def _fits(algorithm: Algorithm, options: Mapping[str, Any], generation: str, sto
     possible = orders.candidates(algorithm, generation, {**algorithm.defaults(generation), **options})
     shapes = Counter(v.shape for v in stored.variables)
     cut = orders.cuts(possible, [array for _, array in stored.weights or ()], generation)
-    return any(each.slots and Counter(s for stage in each.stages for s in stage) <= shapes for each in cut)
+    return any(reading.slots and Counter(s for stage in reading.stages for s in stage) <= shapes for reading in cut)
 
 
 OPTIONAL = {"SGD": {"m"}, "RMSprop": {"momentum", "average_gradient"}}

@@ -44,9 +44,9 @@ def with_name(stored: Stored, configuration: Configuration) -> Configuration:
             f"{what}, as those of {other} are, and {configuration.class_origin.where} specifies"
             f" {configuration.class_origin.value}. Remove the wrong one, or override with {confirm}"
         )
-    given = configuration.config.get("name")
+    config_name = configuration.config.get("name")
     proven = stored.graph_config is not None and bool(stored.graph_config.get("class_name"))
-    if not proven and not (isinstance(given, str) and _folded(given) == _folded(called)):
+    if not proven and not (isinstance(config_name, str) and _folded(config_name) == _folded(called)):
         text = f"{what}, which is not the name of {configuration.algorithm.name}"
         claims.append(Origin("name", called, DEFAULT, doubt=text, confirm=confirming("name", called)))
     return configuration.with_claims(*claims)
@@ -54,13 +54,13 @@ def with_name(stored: Stored, configuration: Configuration) -> Configuration:
 
 def _is_expected(stored: Stored, configuration: Configuration, called: str | None) -> bool:
     """Return whether a name is one that the class has, or shows nothing."""
-    mine = configuration.algorithm.name
-    own = _folded(configuration.called.rpartition(">")[2].rpartition(".")[2])
-    if called is None or _folded(called) in (own, _folded(mine), *_NO_NAME):
+    algorithm_name = configuration.algorithm.name
+    class_name = _folded(configuration.called.rpartition(">")[2].rpartition(".")[2])
+    if called is None or _folded(called) in (class_name, _folded(algorithm_name), *_NO_NAME):
         return True
-    if configuration.called == addons.EXTENDED and addons.DECAYED.get(called) == mine:
+    if configuration.called == addons.EXTENDED and addons.DECAYED.get(called) == algorithm_name:
         return True  # its program may choose this name
-    return OF_OTHERS.get(KNOWN_NAMES.get(_folded(called), "")) == mine
+    return OF_OTHERS.get(KNOWN_NAMES.get(_folded(called), "")) == algorithm_name
 
 
 def _exchanged(stored: Stored, configuration: Configuration, called: str | None) -> list[Origin]:
@@ -69,17 +69,18 @@ def _exchanged(stored: Stored, configuration: Configuration, called: str | None)
     The config is the one that `compile` was given; the program assigned `model.optimizer` later. In all other cases
     both have one name. From 3.15 on, a second optimizer of a class has another name.
     """
-    given = configuration.config.get("name")
-    by_file = stored.traits.has_keras3_layers and stored.optimizer_config is not None and isinstance(given, str)
-    if not by_file or called is None or called == given or {CLASS, "name"} & configuration.overrides.keys():
+    config_name = configuration.config.get("name")
+    by_file = stored.traits.has_keras3_layers and stored.optimizer_config is not None and isinstance(config_name, str)
+    if not by_file or called is None or called == config_name or {CLASS, "name"} & configuration.overrides.keys():
         return []
-    text = f"the state is that of an optimizer {called!r}, and the config that of {given!r}, which compile() was given"
+    text = f"the state is that of an optimizer {called!r}, and the config that of {config_name!r}"
+    text += ", which compile() was given"
     return [Origin("name", called, UNINTERPRETED, doubt=text, confirm=confirming("name", called))]
 
 
 def _summed(stored: Stored, configuration: Configuration, called: str | None) -> list[Origin] | None:
     """Return a warning if only the name, and not the class, is one of Horovod's; None if the name is not Horovod's."""
-    name = next((each for each in (called, configuration.config.get("name")) if addons.summed(each)), None)
+    name = next((n for n in (called, configuration.config.get("name")) if addons.summed(n)), None)
     if name is None or addons.summed((stored.optimizer_config or {}).get("class_name")):
         return None
     if "name" in configuration.overrides:

@@ -42,7 +42,7 @@ PROVEN_BY_SLOTS = ("amsgrad", "centered")
 
 
 @dataclass
-class _Said:
+class _Side:
     """What one side specifies: class, config under Keras's names, and the name of that side."""
 
     class_name: str
@@ -65,8 +65,8 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     """
     assert stored.generation is not None
     own_rule = bool(overrides.get(foreign.OWN_RULE))
-    told = str(overrides.get(CLASS) or "")
-    sides = [side for side in _sides(stored, hint, told, own_rule) if side.class_name or side.config]
+    user_class = str(overrides.get(CLASS) or "")
+    sides = [side for side in _sides(stored, hint, user_class, own_rule) if side.class_name or side.config]
     class_name, origin = _class(stored, sides, overrides)
     config, origins = _merged(sides, [v.name for v in stored.variables])
     overrides = _as_stored(dict(overrides), class_name, stored.generation)
@@ -93,9 +93,9 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     if not full.get(addons.CORRECTED, True):
         algorithm = replace(algorithm, uses_count=False)
     document = stored.optimizer_config or hint
-    for key, found in wrappers.origins(document, stored.optimizer_config is not None).items():
+    for key, wrapper_origin in wrappers.origins(document, stored.optimizer_config is not None).items():
         if key not in overrides:
-            full[key], origins[key] = found.value, found
+            full[key], origins[key] = wrapper_origin.value, wrapper_origin
     changes = isinstance(full["learning_rate"], Mapping) or bool(full.get("decay"))
     wrappers.check_nested(document, full, algorithm.uses_count or changes)
     open_options = [
@@ -107,11 +107,11 @@ def configure(stored: Stored, hint: Mapping[str, Any] | None, overrides: Mapping
     if changing and origins["learning_rate"].kind != SET:
         open_options.append(Origin("learning_rate", full["learning_rate"], DEFAULT, doubt=changing))
     open_options += [Origin(n, None, UNINTERPRETED, doubt=text) for n, text in wrappers.doubts(document).items()]
-    around = wrappers.unwrapped(document)[1]
-    hinted = next((_typed(side, told, stored.generation) for side in sides if side.kind == HINT), {})
+    wrapper_names = wrappers.unwrapped(document)[1]
+    hinted = next((_typed(side, user_class, stored.generation) for side in sides if side.kind == HINT), {})
     notes = wrappers.idle_limits(document) if document is not None else ()
     stated = (origin, *open_options)
-    return Configuration(algorithm, full, origins, around, overrides, stated, hinted, tuple(notes))
+    return Configuration(algorithm, full, origins, wrapper_names, overrides, stated, hinted, tuple(notes))
 
 
 def _kept(stored: Stored, algorithm: Algorithm, called: str, config: Mapping[str, Any]) -> dict[str, float]:
@@ -120,12 +120,12 @@ def _kept(stored: Stored, algorithm: Algorithm, called: str, config: Mapping[str
     Others may depend on them, as `nesterov` does on `momentum`.
     """
     decayed = {addons.PER_STEP: 0.0} if called.rpartition(">")[2] in addons.DECAYED else {}
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, array in (*stored.scalars.items(), *_beside_counter(stored)):
         key = "learning_rate" if name in RATES else addons.setting(name.lstrip("_"), {**config, **decayed})
         if array.shape == () and key not in config and key in keras_config.kept_as_variables(algorithm):
-            found[key] = array.number()
-    return found
+            numbers[key] = array.number()
+    return numbers
 
 
 def _beside_counter(stored: Stored) -> list[tuple[str, LazyArray]]:
@@ -136,13 +136,13 @@ def _beside_counter(stored: Stored) -> list[tuple[str, LazyArray]]:
     return [(n.rpartition("/")[2], array) for n, array in weights.items() if scope and n.rpartition("/")[0] == scope]
 
 
-def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: bool) -> list[_Said]:
-    """Return the sides. `told`: the class that the user also specifies; a config without a class gets it."""
+def _sides(stored: Stored, hint: Mapping[str, Any] | None, user_class: str, own_rule: bool) -> list[_Side]:
+    """Return the sides. `user_class`: the class that the user also specifies; a config without a class gets it."""
     named: tuple[tuple[Mapping[str, Any] | None, str, str], ...] = (
         (stored.optimizer_config, FILE, "the optimizer's config in the source"),
         (stored.graph_config, GRAPH, "the source's graph"),
         (hint, HINT, "--optimizer-config"),
-        ({"config": {}} if told else None, SET, f"--set class_name={told}"),
+        ({"config": {}} if user_class else None, SET, f"--set class_name={user_class}"),
     )
     sides, names = [], [v.name for v in stored.variables]
     for document, kind, where in named:
@@ -152,33 +152,35 @@ def _sides(stored: Stored, hint: Mapping[str, Any] | None, told: str, own_rule: 
         if kind in (FILE, HINT) and not own_rule:
             says_package = kind == FILE and stored.format in ("h5", "saved_model")  # .keras may contain only `adam`
             layers = wrappers.layers(document)
-            for around in layers[:-1]:
-                if wrappers.plain(str(around.get(CLASS))) in wrappers.LOSS_SCALE:  # no wrapper of Keras has a package
-                    builtin_classes.check(around, None)
+            for wrapper in layers[:-1]:
+                if wrappers.plain(str(wrapper.get(CLASS))) in wrappers.LOSS_SCALE:  # no wrapper of Keras has a package
+                    builtin_classes.check(wrapper, None)
             builtin_classes.check(inner, stored.generation if says_package else None)
             keras_packages.check_wrappers(layers)
-        held = inner.get("config")
-        raw = held if isinstance(held, Mapping) else {}
+        inner_config = inner.get("config")
+        raw = inner_config if isinstance(inner_config, Mapping) else {}
         class_name, config = str(inner.get(CLASS) or ""), wrappers.with_limits(document, raw)
         called, generation, doubt = class_name.rpartition(".")[2], stored.generation or "", ""
         if not own_rule:
             doubt = keras_packages.doubt(called, config, generation)
             packaged = keras_packages.as_keras(called, config, generation, names)
-            given, config = packaged or addons.as_keras(class_name or told, config, generation, kind == FILE, told)
+            keras_class, config = packaged or addons.as_keras(
+                class_name or user_class, config, generation, kind == FILE, user_class
+            )
             if traits(generation).has_tf_train_names:
-                given, config = tf_train.keras_style(given, config)
-            class_name = given if class_name else ""
+                keras_class, config = tf_train.keras_style(keras_class, config)
+            class_name = keras_class if class_name else ""
         if "lr" in config:
             _check_one_rate(config, where)
             config.setdefault("learning_rate", config.pop("lr"))
         config = _as_stored(config, class_name, stored.generation)
-        sides.append(_Said(class_name, called, config, kind, where, raw, doubt))
+        sides.append(_Side(class_name, called, config, kind, where, raw, doubt))
     return sides
 
 
-def _typed(side: _Said, told: str, generation: str) -> dict[str, Any]:
+def _typed(side: _Side, user_class: str, generation: str) -> dict[str, Any]:
     """Return what a side specifies, without the options that its class implies."""
-    added = addons.implied(side.called or told, side.class_name == told, generation)
+    added = addons.implied(side.called or user_class, side.class_name == user_class, generation)
     return {key: value for key, value in side.config.items() if key not in added}
 
 
@@ -208,7 +210,7 @@ def _check_one_rate(config: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> tuple[str, Origin]:
+def _class(stored: Stored, sides: list[_Side], overrides: Mapping[str, Any]) -> tuple[str, Origin]:
     if CLASS in overrides:
         called = str(overrides[CLASS])
         generation = stored.generation or ""
@@ -219,12 +221,12 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
             _check_known(sides, name, called)
         others = ", ".join(f"{side.where} has {side.class_name}" for side in sides if side.class_name)
         return name, Origin("optimizer", called, SET, others)
-    said = [side for side in sides if side.class_name]
-    first = said[0]
+    class_sides = [side for side in sides if side.class_name]
+    first = class_sides[0]
     doubt, confirm = addons.doubt(first.called, stored.generation or "", first.kind == FILE, first.class_name)
     if first.doubt:
         doubt, confirm = first.doubt, confirming(CLASS, first.called)
-    for other in said[1:]:
+    for other in class_sides[1:]:
         own_rule = {addons.BERT} & {first.called, other.called}  # Keras's Adam has this name, and another rule
         if _plain(first.class_name) != _plain(other.class_name) or (own_rule and first.called != other.called):
             names = (first.called, other.called) if own_rule else (first.class_name, other.class_name)
@@ -233,26 +235,26 @@ def _class(stored: Stored, sides: list[_Said], overrides: Mapping[str, Any]) -> 
                 f" or override with {confirming(CLASS, names[0] if own_rule else _plain(names[0]))}; for a new"
                 " optimizer add --weights-only"
             )
-    if first.kind == GRAPH and stored.traits.has_keras1_layers and len(said) == 1:
+    if first.kind == GRAPH and stored.traits.has_keras1_layers and len(class_sides) == 1:
         doubt = f"updates in the graph read the same variables as {first.called}, which a custom class may do, too"
         confirm = confirming(CLASS, first.called)
     return first.class_name, Origin("optimizer", first.called, first.kind, first.where, doubt, confirm)
 
 
-def _check_known(sides: Sequence[_Said], name: str, called: str) -> None:
+def _check_known(sides: Sequence[_Side], name: str, called: str) -> None:
     """Refuse to read slots of one class with a known rule as those of another, whose slots have another meaning."""
     known_sides = (
         side for side in sides if side.kind in (FILE, GRAPH) and algorithms.is_known(_plain(side.class_name))
     )
-    own = next(known_sides, None)
-    if own is not None and algorithms.is_known(_plain(name)) and _plain(name) != _plain(own.class_name):
+    first = next(known_sides, None)
+    if first is not None and algorithms.is_known(_plain(name)) and _plain(name) != _plain(first.class_name):
         raise ContradictionError(
-            f"{own.where} specifies {own.called}, and {confirming(CLASS, called)} is another class, whose slots hold"
-            " other values. Remove it, or reset the optimizer with --weights-only"
+            f"{first.where} specifies {first.called}, and {confirming(CLASS, called)} is another class, whose slots"
+            " hold other values. Remove it, or reset the optimizer with --weights-only"
         )
 
 
-def _checked(origin: Origin, sides: Sequence[_Said], algorithm: Algorithm, generation: str) -> Origin:
+def _checked(origin: Origin, sides: Sequence[_Side], algorithm: Algorithm, generation: str) -> Origin:
     """Return the class's origin, with a warning if its config has what no Keras class of that name ever saved."""
     if origin.kind != FILE or origin.doubt:
         return origin
@@ -274,7 +276,7 @@ def _plain(class_name: str) -> str:
         return plain
 
 
-def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[str, Origin]]:
+def _merged(sides: list[_Side], names: list[str]) -> tuple[dict[str, Any], dict[str, Origin]]:
     """Return all settings of all sides, the file's own first. `names` are those of the variables."""
     config: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
@@ -296,13 +298,13 @@ def _merged(sides: list[_Said], names: list[str]) -> tuple[dict[str, Any], dict[
     return config, origins
 
 
-def _agree(said: Any, other: Any) -> bool:
+def _agree(one: Any, other: Any) -> bool:
     """Return whether two sides agree. A number may be what a schedule begins with."""
-    for schedule, number in ((said, other), (other, said)):
+    for schedule, number in ((one, other), (other, one)):
         if isinstance(schedule, Mapping) and isinstance(number, (int, float)):
             inner = schedule.get("config")
             return isinstance(inner, Mapping) and same(inner.get("initial_learning_rate"), number)
-    return same(said, other)
+    return same(one, other)
 
 
 def _contradiction(origin: Origin | None, value: Any) -> str:
@@ -330,22 +332,22 @@ def confirms(key: str, moving: bool) -> str:
 
 
 def _open(
-    stored: Stored, sides: list[_Said], config: Mapping[str, Any], algorithm: Algorithm, origins: Mapping[str, Origin]
+    stored: Stored, sides: list[_Side], config: Mapping[str, Any], algorithm: Algorithm, origins: Mapping[str, Origin]
 ) -> list[Origin]:
     """Return the options that no side names: off if a whole config would name them, else assumed to be off."""
     generation = stored.generation or ""
-    said = {*config, *origins}
+    keys = {*config, *origins}
     every = all if traits(generation).has_averages else any  # configs from 2.9 on name all three
-    named = (said - set(LIMITS)) | ({LIMITS[0]} if every(k in said for k in LIMITS) or _decided(origins) else set())
+    named = (keys - set(LIMITS)) | ({LIMITS[0]} if every(k in keys for k in LIMITS) or _decided(origins) else set())
     named |= {LIMITS[0]} if stored.effects.clipping or stored.effects.gradients else set()  # another warning covers it
-    known = [n for n in traits(generation).options if n != "decay" or algorithm.time_decay]
-    missing = [name for name in known if name not in named]
+    options = [n for n in traits(generation).options if n != "decay" or algorithm.time_decay]
+    missing = [name for name in options if name not in named]
     whole = next((s for s in sides if s.kind != GRAPH and _is_whole(s, algorithm, generation, config)), None)
     if traits(generation).counts_in_program and stored.graph_seen:
         return [Origin(n, None, GRAPH, "the graph has nothing before the optimizer") for n in missing]
     if whole is not None and traits(generation).omits_unused_limits:
         missing = ["decay"] if "decay" in missing and keras_config.always_says_decay(algorithm, generation) else []
-        named_elsewhere = [name for name in known if name not in named and name not in missing]
+        named_elsewhere = [name for name in options if name not in named and name not in missing]
         off = [Origin(name, None, whole.kind, f"{whole.where} names it where it is used") for name in named_elsewhere]
         return [*off, *(_unsaid(name) for name in missing)]
     return [_unsaid(name) for name in missing]
@@ -363,12 +365,12 @@ def _unsaid(name: str) -> Origin:
 
 def _hidden(origin: Origin, generation: str, config: Mapping[str, Any]) -> list[Origin]:
     """Return options of a class that no source of it holds."""
-    found = addons.hidden(str(origin.value), generation).items()
-    open_ones = {n: text for n, text in found if not {n, *(LIMITS if n in LIMITS else ())} & config.keys()}
+    texts = addons.hidden(str(origin.value), generation).items()
+    open_ones = {n: text for n, text in texts if not {n, *(LIMITS if n in LIMITS else ())} & config.keys()}
     return [Origin(n, None, DEFAULT, doubt=text, confirm=confirming(n, None)) for n, text in open_ones.items()]
 
 
-def _unfound(stored: Stored, sides: Sequence[_Said], overrides: Mapping[str, Any]) -> list[Origin]:
+def _unfound(stored: Stored, sides: Sequence[_Side], overrides: Mapping[str, Any]) -> list[Origin]:
     """Return weights that a config lets decay by name, and that have another name in the source."""
     variables = [v.name for v in stored.variables]
     names = list(dict.fromkeys(name for side in sides for name in keras_packages.unfound(side.raw, variables)))
@@ -379,7 +381,7 @@ def _unfound(stored: Stored, sides: Sequence[_Said], overrides: Mapping[str, Any
     return [Origin(keras_config.EXCLUDED, None, UNINTERPRETED, doubt=text, confirm=confirm)]
 
 
-def _is_whole(side: _Said, algorithm: Algorithm, generation: str, config: Mapping[str, Any]) -> bool:
+def _is_whole(side: _Side, algorithm: Algorithm, generation: str, config: Mapping[str, Any]) -> bool:
     """Return whether a side has a whole `get_config()`, and not only a part of it."""
     wanted = [
         key

@@ -39,16 +39,16 @@ def check_config(stored: Stored, configuration: Configuration) -> None:
         return
     _check_release(stored, configuration)
     _check_limits(stored, configuration)
-    mine, own = configuration.algorithm, set(configuration.algorithm.defaults(generation))
+    mine, arguments = configuration.algorithm, set(configuration.algorithm.defaults(generation))
     others = [a for a in ALGORITHMS if a.name != mine.name and generation in a.generations]
-    said = [
+    keys = [
         key
         for key, origin in configuration.origins.items()
         if origin.kind in (FILE, HINT) and key in configuration.config
     ]
-    for key in said:
+    for key in keys:
         owners = [a.name for a in others if key in a.defaults(generation)]
-        if owners and key not in own and key not in SHARED:
+        if owners and key not in arguments and key not in SHARED:
             origin = configuration.class_origin
             raise ContradictionError(
                 f"{origin.where} specifies {origin.value} and has {key}, which {mine.name} does not have and"
@@ -68,15 +68,15 @@ def _check_release(stored: Stored, configuration: Configuration) -> None:
       ContradictionError: the config is that of another release's file.
     """
     document = stored.optimizer_config or {}
-    said, config = document.get("class_name"), document.get("config")
-    if said not in OWN or not isinstance(config, Mapping) or "generation" in configuration.overrides:
+    class_name, config = document.get("class_name"), document.get("config")
+    if class_name not in OWN or not isinstance(config, Mapping) or "generation" in configuration.overrides:
         return
     is_named, is_native = "name" in config, stored.traits.is_native
     if (is_named and is_native) or ("lr" in config and not is_named and not is_native):
         key = "name" if is_named else "lr"
         raise ContradictionError(
-            f"the optimizer's config has {key}, which no {said} of generation {stored.generation} saves: it is from"
-            f" another release. Copy the file again, or override with {confirming(CLASS, said)}"
+            f"the optimizer's config has {key}, which no {class_name} of generation {stored.generation} saves: it is"
+            f" from another release. Copy the file again, or override with {confirming(CLASS, class_name)}"
         )
 
 
@@ -149,9 +149,9 @@ def check_slow(
         return
     owners = {v.name: v.array for v in variables}
     arrays = [(array, owners.get(name)) for name, array in slow.items()]
-    along = all(own is not None and np.array_equal(array.load(), own.load()) for array, own in arrays)
+    along = all(variable is not None and np.array_equal(array.load(), variable.load()) for array, variable in arrays)
     due = steps % ahead["sync_period"] == 0
-    if along != due and all(own is not None for _, own in arrays):
+    if along != due and all(variable is not None for _, variable in arrays):
         raise ContradictionError(
             f"sync_period of Lookahead is {ahead['sync_period']}, and after {steps} steps the slow weights"
             f" {'are' if along else 'are not'} the variables, which they would {'be' if due else 'not be'}; one of"
@@ -294,12 +294,12 @@ def with_rate(stored: Stored, configuration: Configuration, kept: Mapping[str, f
 
 def of_slots(slots: Mapping[str, Mapping[str, LazyArray]], matched: Mapping[str, str]) -> list[Origin]:
     """Return one origin for each slot and each way in which its variables were found."""
-    found = []
+    origins = []
     for slot, owners in slots.items():
         ways: dict[str, int] = {}
         for variable in owners:
             how = matched.get(f"{slot}/{variable}", "name")
             ways[how] = ways.get(how, 0) + 1
         for how, count in ways.items():
-            found.append(Origin(f"slot {slot}", f"{count} variables", FILE, f"matched by {how}"))
-    return found
+            origins.append(Origin(f"slot {slot}", f"{count} variables", FILE, f"matched by {how}"))
+    return origins

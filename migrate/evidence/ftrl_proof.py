@@ -74,7 +74,7 @@ def _warn(arguments: Arguments, rate: float, name: str, distance: float, is_cert
     guessed = [
         key
         for key in (*STRENGTHS[:2], "beta")
-        if (said := arguments.origins.get(key)) is not None and said.kind == DEFAULT
+        if (origin := arguments.origins.get(key)) is not None and origin.kind == DEFAULT
     ]
     which = "its default regularization" if guessed else "the regularization of the config"
     differs = (

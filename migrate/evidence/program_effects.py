@@ -64,9 +64,9 @@ def origins(
     if effects.no_kernel and not _is_known_rule(stored, configuration):
         effects = replace(effects, no_kernel="")
     moving = [_moving(key, how, known) for key, how in effects.moving.items()]
-    found = (*(_doubt(what, how, effects, configuration, known) for what, how in effects.by_subject().items()), *moving)
+    doubts = [_doubt(what, how, effects, configuration, known) for what, how in effects.by_subject().items()]
     beside = (*_scaled(stored, configuration, unmapped), *_of_rates(stored, known))
-    return [*(origin for origin in found if origin is not None), *beside, *stored.doubts]
+    return [*(origin for origin in (*doubts, *moving) if origin is not None), *beside, *stored.doubts]
 
 
 def _of_model(stored: Stored) -> str:
@@ -88,24 +88,24 @@ def _scaled(stored: Stored, configuration: Configuration, unmapped: Mapping[str,
     is_wrapped = not {*map(wrappers.plain, configuration.wrappers)}.isdisjoint(wrappers.LOSS_SCALE)
     if not stored.traits.lists_loss_scale or not (is_wrapped or loss_scale.kept(unmapped)):
         return []
-    found, factor = [], configuration.config.get("loss_scale_factor")
+    doubts, factor = [], configuration.config.get("loss_scale_factor")
     scales = [name for name in map(wrappers.plain, configuration.wrappers) if name in wrappers.LOSS_SCALE]
     if len(scales) > 1:
         doubt = "gradients: a LossScaleOptimizer in another divides them by its scale, by which no loss was multiplied"
-        found.append(Origin("loss scale", None, UNINTERPRETED, doubt=doubt))
+        doubts.append(Origin("loss scale", None, UNINTERPRETED, doubt=doubt))
     if factor and factor != 1 and CHANGED not in configuration.overrides:
         doubt = (
             "gradients: inside of a LossScaleOptimizer Keras before 3.10 divides them by loss_scale_factor ="
             f" {factor!r}, and multiplies no loss by it; the target does not divide them"
         )
-        found.append(Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED]))
+        doubts.append(Origin(CHANGED, None, UNINTERPRETED, doubt=doubt, confirm=CONFIRMS[CHANGED]))
     if configuration.algorithm.name == nadam.ALGORITHM.name and stored.versions.backend == "jax":
         doubt = (
             "on JAX, inside of a LossScaleOptimizer, Keras restarts the product of Nadam's momenta at each step, and"
             " no target does"
         )
-        found.append(Origin(nadam.PRODUCT, None, UNINTERPRETED, doubt=doubt))
-    return found
+        doubts.append(Origin(nadam.PRODUCT, None, UNINTERPRETED, doubt=doubt))
+    return doubts
 
 
 def _check_words(overrides: Mapping[str, object]) -> None:
@@ -131,15 +131,15 @@ def _doubt(
     what: str, how: str, effects: Effects, configuration: Configuration, known: Mapping[str, Origin]
 ) -> Origin | None:
     """Return a warning, None if the user or the source has resolved it."""
-    own = known.get(what)
+    origin = known.get(what)
     limit = next((known[key] for key in LIMITS if key in known and known[key].value), None)
-    said_there = what in effects.moving and own is not None and own.kind != DEFAULT
-    if said_there or _is_settled(what, configuration, own, limit):
+    said_there = what in effects.moving and origin is not None and origin.kind != DEFAULT
+    if said_there or _is_settled(what, configuration, origin, limit):
         return None
     doubt = how if what in WHOLE else f"{what}: {how}, which dtopt does not understand"
     confirm = CONFIRMS.get(what, "")
-    if own is not None and (what != "learning_rate" or own.kind in (GRAPH, FILE)):
-        confirm = confirming(what, own.value)
+    if origin is not None and (what != "learning_rate" or origin.kind in (GRAPH, FILE)):
+        confirm = confirming(what, origin.value)
     if what == SPARSE_CLIPPING and limit is not None:
         doubt, confirm = f"clipping: {how}", confirming(limit.subject, limit.value)
     return Origin(what, None, UNINTERPRETED, doubt=doubt, confirm=confirm)
@@ -147,19 +147,19 @@ def _doubt(
 
 def _moving(key: str, how: str, known: Mapping[str, Origin]) -> Origin | None:
     """Return a warning, None if the user gives a schedule or if the value is a default, which has its own warning."""
-    own = known.get(key)
-    if own is None or own.kind == DEFAULT or isinstance(own.value, Mapping):
+    origin = known.get(key)
+    if origin is None or origin.kind == DEFAULT or isinstance(origin.value, Mapping):
         return None
     return Origin(
         key,
-        own.value,
+        origin.value,
         UNINTERPRETED,
-        doubt=f"{how}; steps change what it is made of, and {own.value!r} is one number",
+        doubt=f"{how}; steps change what it is made of, and {origin.value!r} is one number",
         confirm=confirms(key, True),
     )
 
 
-def _is_settled(what: str, configuration: Configuration, own: Origin | None, limit: Origin | None) -> bool:
+def _is_settled(what: str, configuration: Configuration, origin: Origin | None, limit: Origin | None) -> bool:
     """Return whether the user, the source or another warning covers the effect, or whether it does not matter."""
     if what == CLIPPING and limit is not None and limit.kind in (SET, GRAPH, FILE):
         return True
@@ -167,10 +167,10 @@ def _is_settled(what: str, configuration: Configuration, own: Origin | None, lim
         return True
     if (CHANGED if what == CLIPPING else what) in {CHANGED, GATHERED} & configuration.overrides.keys():
         return True
-    if own is None:
+    if origin is None:
         return False
-    said = own.kind == DEFAULT and bool(own.doubt)
-    return said or what == "trust_coefficient" or own.kind == SET
+    is_warned = origin.kind == DEFAULT and bool(origin.doubt)
+    return is_warned or what == "trust_coefficient" or origin.kind == SET
 
 
 def late_reads(stored: Stored, values: Mapping[str, object]) -> tuple[str, ...]:

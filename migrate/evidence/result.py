@@ -78,7 +78,7 @@ def _whole_config(known: Known) -> Mapping[str, Any]:
     is_all = not configuration.overrides and hint is None and stored.graph_config is None
     if is_all and stored.optimizer_config is not None:
         return stored.optimizer_config
-    document = next((each for each in documents if each is not None), {})
+    document = next((candidate for candidate in documents if candidate is not None), {})
     outer = document if configuration.wrappers else {}
     inner = {"class_name": configuration.algorithm.name, "config": dict(configuration.config)}
     if not outer:

@@ -54,21 +54,21 @@ def of(state: OptimizerState) -> list[Limit]:
         return []
     settings, steps = state.hyperparameters, _counted(state)
     b1, b2 = (settings.get(name, settings.get(f"adam_{name}")) for name in ("beta_1", "beta_2"))
-    found = []
+    limits = []
     if isinstance(b1, float) and isinstance(b2, float) and 0 < b1 < 1 and 0 < b2 < 1:
         with_betas = f"with beta_1 {b1:g} and beta_2 {b2:g}" + (f" in {steps} steps" if steps else "")
         if state.algorithm in MOMENTS and b1 * b1 < b2:
             factor = (1 - b1) ** 2 / (1 - b2) * _sum(b1 * b1 / b2, steps)
             text = f"slot m is larger than any gradients make it whose squares make v, {with_betas}"
-            found.append(Limit("m", "v", text, _square_above(factor)))
+            limits.append(Limit("m", "v", text, _square_above(factor)))
         if state.algorithm == "Adamax" and b1 < b2:
             factor = ((1 - b1) * _sum(b1 / b2, steps)) ** 2
             text = f"slot m is larger than any gradients make it whose maximum is u, {with_betas}"
-            found.append(Limit("m", "u", text, lambda m, u: _square_above(factor)(m, np.square(u))))
+            limits.append(Limit("m", "u", text, lambda m, u: _square_above(factor)(m, np.square(u))))
     if state.algorithm == "RMSprop":
         text = "slot average_gradient is larger than any gradients make it whose mean square is velocity"
-        found.append(Limit("average_gradient", "velocity", text, _square_above(1.0)))
-    return found
+        limits.append(Limit("average_gradient", "velocity", text, _square_above(1.0)))
+    return limits
 
 
 def _sum(ratio: float, steps: int) -> float:
@@ -112,18 +112,18 @@ def of_whole(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]]) ->
       sizes: variable -> slot -> the largest absolute value in it.
     """
     moved: dict[str, bool] = {}
-    for held in sizes.values():
-        moved |= {slot: size != 0 or moved.get(slot, False) for slot, size in held.items()}
+    for largest in sizes.values():
+        moved |= {slot: size != 0 or moved.get(slot, False) for slot, size in largest.items()}
     settings = state.hyperparameters
     count = next((o for o in state.origins if o.subject == "iterations"), None)
     counted = count is not None and count.kind in (FILE, GRAPH, HINT)
     steps, generation = state.iterations, state.source.generation if state.source else None
-    own = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
-    used = {slot: m for slot, m in own.items() if settings.get(IDLE.get((state.algorithm, slot), ""), 1)}
+    from_zero = {slot: m for slot, m in moved.items() if slot in FROM_ZERO or slot in SQUARES}
+    used = {slot: m for slot, m in from_zero.items() if settings.get(IDLE.get((state.algorithm, slot), ""), 1)}
     zero = [slot for slot, is_moved in used.items() if not is_moved]
     counts = _counts_each(state)
-    said = (zero if steps else list(used) if counts else []) if counted else []
-    yield from _still(state, sizes, [slot for slot in used if slot not in said])
+    reported = (zero if steps else list(used) if counts else []) if counted else []
+    yield from _still(state, sizes, [slot for slot in used if slot not in reported])
     if count is None or not counted:
         return
     gathered = state.scalars.get(ACCUMULATED_STEPS)
@@ -163,7 +163,7 @@ def _is_new(
     start = settings.get("initial_accumulator_value") if is_set else 0.0
     if not isinstance(start, (int, float)) or slot not in (*FROM_ZERO, *STARTS):
         return True
-    return all(abs(held[slot] - start) <= 1e-6 * start for held in sizes.values() if slot in held)
+    return all(abs(largest[slot] - start) <= 1e-6 * start for largest in sizes.values() if slot in largest)
 
 
 def _still(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]], used: Sequence[str]) -> Iterator[Origin]:
@@ -172,23 +172,23 @@ def _still(state: OptimizerState, sizes: Mapping[str, Mapping[str, float]], used
     Raises:
       HyperparameterError: the user set `zero_slots` to an unknown value.
     """
-    said = next((o for o in state.origins if o.subject == STILL and o.kind == SET), None)
-    if said is not None and said.value != AS_STORED:
-        raise HyperparameterError(f"{STILL} is {said.value!r}; it takes {AS_STORED}, as the optimizer left them")
-    if said is not None or not is_wide(state):
+    override = next((o for o in state.origins if o.subject == STILL and o.kind == SET), None)
+    if override is not None and override.value != AS_STORED:
+        raise HyperparameterError(f"{STILL} is {override.value!r}; it takes {AS_STORED}, as the optimizer left them")
+    if override is not None or not is_wide(state):
         return
-    found: dict[str, list[str]] = {}
-    moved, copies = any(held.get(slot) for held in sizes.values() for slot in used), _copies(state)
+    names_by_slots: dict[str, list[str]] = {}
+    moved, copies = any(largest.get(slot) for largest in sizes.values() for slot in used), _copies(state)
     unmoved = RECURRENT if _takes_one_step(state) else None
-    for name, held in sizes.items():
-        if name.rpartition("/")[2] == unmoved and not any(held.get(slot) for slot in used):
+    for name, largest in sizes.items():
+        if name.rpartition("/")[2] == unmoved and not any(largest.get(slot) for slot in used):
             continue
-        still = [slot for slot in copies if held.get(slot) == 0 and held.get(VARIABLE)]
-        if moved and not 0 < max((held.get(slot, 0.0) for slot in used), default=0.0) < VISIBLE:
-            still += [slot for slot in used if held.get(slot) == 0]
+        still = [slot for slot in copies if largest.get(slot) == 0 and largest.get(VARIABLE)]
+        if moved and not 0 < max((largest.get(slot, 0.0) for slot in used), default=0.0) < VISIBLE:
+            still += [slot for slot in used if largest.get(slot) == 0]
         if still:
-            found.setdefault(" and slot ".join(still), []).append(name)
-    for slots, names in found.items():
+            names_by_slots.setdefault(" and slot ".join(still), []).append(name)
+    for slots, names in names_by_slots.items():
         text = f"{some(names, 4)}: only zeros in slot {slots}, and not so in others; lost, or no gradient came"
         confirm = confirming(STILL, AS_STORED)
         yield Origin(f"slot {slots}", names, UNINTERPRETED, doubt=text, confirm=confirm)
@@ -205,8 +205,8 @@ def _copies(state: OptimizerState) -> list[str]:
     """Return the slots to which steps have copied earlier values of the variables."""
     period = (state.hyperparameters.get("lookahead") or {}).get("sync_period")
     steps = state.iterations or 0
-    found = ((AVERAGE.name, steps), (SLOW.name, period and steps >= period), (UNAVERAGED, steps))
-    return [slot for slot, is_filled in found if is_filled]
+    copies = ((AVERAGE.name, steps), (SLOW.name, period and steps >= period), (UNAVERAGED, steps))
+    return [slot for slot, is_filled in copies if is_filled]
 
 
 UNAVERAGED = "z"

@@ -55,14 +55,14 @@ def select(
       MissingHintError: the source keeps a slot, and no option switches it on.
     """
     algorithm = configuration.algorithm
-    more, wanted = algorithm.wanted(arguments, frozenset(slot for slot, _ in table.pairs))
-    values = {**arguments, **more}
+    implied, slot_names = algorithm.wanted(arguments, frozenset(slot for slot, _ in table.pairs))
+    values = {**arguments, **implied}
     if values.get("use_ema") or values.get("stochastic_average"):
-        wanted = (*wanted, AVERAGE.name)
+        slot_names = (*slot_names, AVERAGE.name)
     if values.get("lookahead"):
-        wanted = (*wanted, SLOW.name)
+        slot_names = (*slot_names, SLOW.name)
     if values.get("gradient_accumulation_steps"):
-        wanted = (*wanted, ACCUMULATED.name)
+        slot_names = (*slot_names, ACCUMULATED.name)
     slots: dict[str, dict[str, LazyArray]] = {}
     unmapped = dict(table.unmapped)
     for name in (s.name for s in (*algorithm.slots, *SHARED_SLOTS)):
@@ -70,18 +70,18 @@ def select(
         owners = {variable: algorithm.slot(name).for_optim(array) for variable, array in arrays.items()}
         if name in algorithm.unread:
             unmapped |= {f"{name}/{variable}": array for variable, array in arrays.items()}
-        elif owners and name in wanted:
+        elif owners and name in slot_names:
             slots[name] = owners
         elif owners:
             raise _switched_off(configuration, name, values, next(iter(owners.values())).stored_as, stored.generation)
-    if wanted and not slots:
-        _check_new(wanted, algorithm, stored, values, iterations, unmapped)
-    _check_complete(slots, wanted, algorithm, {v.name: v.shape for v in stored.variables}, values)
+    if slot_names and not slots:
+        _check_new(slot_names, algorithm, stored, values, iterations, unmapped)
+    _check_complete(slots, slot_names, algorithm, {v.name: v.shape for v in stored.variables}, values)
     return Selection(slots, values, unmapped)
 
 
 def _check_new(
-    wanted: Sequence[str],
+    slot_names: Sequence[str],
     algorithm: Algorithm,
     stored: Stored,
     values: Mapping[str, Any],
@@ -92,32 +92,32 @@ def _check_new(
     if iterations is None and stored.traits.counts_in_program and algorithm.name != "SGD":
         raise MissingHintError(no_slots_and_no_steps(algorithm.name))
     if iterations != 0:
-        raise DamagedFileError(_lost(wanted, algorithm, stored, values))
+        raise DamagedFileError(_lost(slot_names, algorithm, stored, values))
     shapes = {v.shape for v in stored.variables}
     nobodys = [name for name, array in unmapped.items() if "_variables/" in name and array.shape in shapes]
     if nobodys:
         raise DamagedFileError(
-            f"the source counts no step and holds no slots ({', '.join(wanted)}) of {algorithm.name}, and nothing"
+            f"the source counts no step and holds no slots ({', '.join(slot_names)}) of {algorithm.name}, and nothing"
             f" shows whose slots {some(nobodys)} are, which have the shapes of variables: it is incomplete"
         )
 
 
-def _lost(wanted: Sequence[str], algorithm: Algorithm, stored: Stored, values: Mapping[str, Any]) -> str:
+def _lost(slot_names: Sequence[str], algorithm: Algorithm, stored: Stored, values: Mapping[str, Any]) -> str:
     """Return the message for a source that has taken steps and has no slots."""
-    said = f"the source holds no slots ({', '.join(wanted)}) of {algorithm.name}, although it has taken steps"
+    text = f"the source holds no slots ({', '.join(slot_names)}) of {algorithm.name}, although it has taken steps"
     if stored.format in ("tf_object", "tf1_saver"):
-        said += (
+        text += (
             ": neither tf.train.Saver(tf.trainable_variables()) nor a tf.train.Checkpoint of the optimizer without its"
             " model saves them"
         )
     idle = algorithm.name == "SGD" and values.get("momentum")
     begin = "If its momentum was 0, add --set momentum=0; if not, migrate" if idle else "Migrate"
-    return f"{said}. {begin} a checkpoint that has model and optimizer, or its weights alone with --weights-only"
+    return f"{text}. {begin} a checkpoint that has model and optimizer, or its weights alone with --weights-only"
 
 
 def _check_complete(
     slots: Mapping[str, Mapping[str, LazyArray]],
-    wanted: Sequence[str],
+    slot_names: Sequence[str],
     algorithm: Algorithm,
     shapes: Mapping[str, tuple[int, ...]],
     values: Mapping[str, Any],
@@ -128,7 +128,7 @@ def _check_complete(
         optional_slots.check(algorithm, values, slot, {name: shapes[name] for name in owners}, per)
     lacking = [
         f"{slot} of {name}"
-        for slot in wanted
+        for slot in slot_names
         for name in owners
         if name not in slots.get(slot, {}) and algorithm.shape_of(slot, values, shapes[name], name) is not None
     ]

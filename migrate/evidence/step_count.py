@@ -35,26 +35,26 @@ def iterations(stored: Stored, table: SlotTable, configuration: Configuration) -
       ContradictionError: the source counts other steps than a hint, or its powers of beta contradict its betas.
     """
     algorithm, origin = configuration.algorithm, configuration.origins.get("iterations")
-    given = None if origin is None else _told(configuration.config.get("iterations"))
+    user_steps = None if origin is None else _as_count(configuration.config.get("iterations"))
     if origin is not None and origin.kind == SET:
         counters = [table.scalars.pop(name) for name in [*table.scalars] if name in COUNTERS]
         where = f"instead of {counters[0].stored_as}" if counters else origin.where
-        return given, replace(origin, value=given, where=where)
+        return user_steps, replace(origin, value=user_steps, where=where)
     try:
         counted = _counted(stored, table, configuration)
     except AmbiguousError:
-        if given is None:
+        if user_steps is None:
             raise
         counted = None
     if counted is not None:
-        if given is not None and given != counted.steps:
+        if user_steps is not None and user_steps != counted.steps:
             raise ContradictionError(
-                f"iterations is {counted.steps} in the source ({counted.where}) and {given} in --optimizer-config."
-                f" Remove it there, or override with {confirming('iterations', given)}"
+                f"iterations is {counted.steps} in the source ({counted.where}) and {user_steps} in --optimizer-config."
+                f" Remove it there, or override with {confirming('iterations', user_steps)}"
             )
         return counted.steps, _origin_of(counted)
-    if given is not None:
-        return given, Origin("iterations", given, HINT, "--optimizer-config")
+    if user_steps is not None:
+        return user_steps, Origin("iterations", user_steps, HINT, "--optimizer-config")
     if not (table.pairs or stored.weights or stored.scalars) and stored.optimizer_config is not None:
         text = (
             f"the source holds no optimizer state, only the config of its {algorithm.name}: it was saved before the"
@@ -86,7 +86,7 @@ def no_slots_and_no_steps(name: str) -> str:
     )
 
 
-def _told(steps: Any) -> int:
+def _as_count(steps: Any) -> int:
     """Return the steps as an integer. Raises HyperparameterError for a value that is not a number of steps."""
     is_number = isinstance(steps, (int, float)) and not isinstance(steps, bool)
     if not is_number or not 0 <= steps <= MAX_STEPS or steps != int(steps):
@@ -225,7 +225,7 @@ def _after(stored: Stored, configuration: Configuration, count: int) -> tuple[st
     if not table.keys() - {facts.LAST}:
         return ()
     ahead = {"iterations": count, "learning_rate": rate / (1.0 + decay), "decay": decay / (1.0 + decay)}
-    alone = " ".join(confirming(*each) for each in ahead.items())
+    alone = " ".join(confirming(*setting) for setting in ahead.items())
     return (alone,) if table.keys() == {facts.FIRST} else (confirming("iterations", count + 1), alone)
 
 

@@ -30,19 +30,19 @@ def sort(stored: Stored, configuration: Configuration, scalars: Mapping[str, Laz
     Raises:
       ContradictionError: the source keeps a hyperparameter or a state that the class does not have.
     """
-    algorithm, found = configuration.algorithm, Scalars()
+    algorithm, result = configuration.algorithm, Scalars()
     state_names = {alias: name for name, aliases in algorithm.state_scalars for alias in (name, *aliases)}
     for name, array in scalars.items():
         key = "learning_rate" if name in RATES else addons.setting(name.lstrip("_"), configuration.config)
         if name in state_names and array.shape == ():
-            found.state[state_names[name]] = _fraction(array)
+            result.state[state_names[name]] = _fraction(array)
         elif array.shape == () and key in keras_config.kept_as_variables(algorithm):
-            found.hyperparameters[key] = array.number()
+            result.hyperparameters[key] = array.number()
         else:
             if not algorithm.is_foreign:
                 consistency.check_foreign(stored, key, name, algorithm)
-            found.unmapped[name] = array
-    return found
+            result.unmapped[name] = array
+    return result
 
 
 def overridden(state: Mapping[str, float], configuration: Configuration) -> dict[str, float]:

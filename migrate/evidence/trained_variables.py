@@ -36,10 +36,10 @@ def of_twins(stored: Stored, overrides: Mapping[str, Any], named: bool) -> list[
     Raises:
       AmbiguousError: their order in the source does not show it either. HyperparameterError: an unknown order.
     """
-    said = overrides.get(TWINS, IN_SOURCE)
-    if said not in (IN_SOURCE, AS_NAMED) or (said == AS_NAMED and not named):
+    order = overrides.get(TWINS, IN_SOURCE)
+    if order not in (IN_SOURCE, AS_NAMED) or (order == AS_NAMED and not named):
         raise HyperparameterError(
-            f"{TWINS} is {said!r}; it takes {IN_SOURCE}, the order of such variables in the source, or {AS_NAMED},"
+            f"{TWINS} is {order!r}; it takes {IN_SOURCE}, the order of such variables in the source, or {AS_NAMED},"
             " their order in --variables"
         )
     if stored.twins is None:
@@ -84,11 +84,11 @@ def of_order(configuration: Configuration, table: SlotTable, named: NamedVariabl
         return []
     flagged = tuple(replace(v, trainable=v.name in named.order) for v in source.variables)
     try:
-        own = slot_table(replace(source, variables=flagged), configuration.algorithm, configuration.config)
+        model_table = slot_table(replace(source, variables=flagged), configuration.algorithm, configuration.config)
     except DtoptError:  # the model does not show the order
         return []
-    difference = next(((a, b) for a, b in zip(table.order, own.order, strict=True) if a != b), None)
-    open_ = {origin.subject for origin in of_flags(source, own, configuration)}
+    difference = next(((a, b) for a, b in zip(table.order, model_table.order, strict=True) if a != b), None)
+    open_ = {origin.subject for origin in of_flags(source, model_table, configuration)}
     if difference is None or ORDER in open_:
         return []
     if configuration.overrides.get(TWINS) == AS_NAMED:

@@ -159,13 +159,13 @@ def _slots(state: OptimizerState, rule: type[Rule] | None) -> dict[str, Slot]:
 
 def _spoiled(state: OptimizerState, rule: type[Rule] | None) -> Iterator[Origin]:
     """Yield NaN and infinities, squares below zero, largest values that are not, and what `slot_bounds` refutes."""
-    found: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     moved: dict[str, dict[str, float]] = {}
     for name, (texts, largest) in _looked_at(state, _slots(state, rule)).items():
         moved[name] = largest
         for text in texts:
-            found.setdefault(text, []).append(name)
-    for text, names in found.items():
+            names_by_text.setdefault(text, []).append(name)
+    for text, names in names_by_text.items():
         yield Origin(text.partition(" holds")[0], names, UNINTERPRETED, doubt=f"{some(names, SHOWN)}: {text}")
     yield from slot_bounds.of_whole(
         state, {name: sizes for name, sizes in moved.items() if name not in state.parts.fresh}
@@ -201,7 +201,7 @@ def _looked_at(state: OptimizerState, declared: Mapping[str, Slot]) -> dict[str,
 
 
 def _of_one(arrays: Mapping[str, LazyArray], declared: Mapping[str, Slot], limits: Sequence[slot_bounds.Limit]) -> Seen:
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     moved: dict[str, float] = {}
     for shape in dict.fromkeys(array.shape for array in arrays.values()):
         for part in _parts({slot: array for slot, array in arrays.items() if array.shape == shape}):
@@ -210,11 +210,11 @@ def _of_one(arrays: Mapping[str, LazyArray], declared: Mapping[str, Slot], limit
                 largest = max(abs(least), abs(most))
                 moved[slot] = max(moved.get(slot, 0.0), largest if np.isfinite(largest) else np.inf)
                 for text in _of_values(slot, least, most, declared.get(slot)):
-                    found[text] = None
+                    texts[text] = None
             for limit in (*limits, *_at_least(declared)):
                 if {limit.slot, limit.by} <= part.keys() and limit.is_broken(part[limit.slot], part[limit.by]):
-                    found[limit.text] = None
-    return Seen(tuple(found), moved)
+                    texts[limit.text] = None
+    return Seen(tuple(texts), moved)
 
 
 def _of_values(slot: str, least: float, most: float, known: Slot | None) -> Iterator[str]:

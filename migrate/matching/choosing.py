@@ -18,20 +18,20 @@ OF_NEW_CLASS = f"{WEIGHTS_ALONE}, and name the class of the new optimizer: --set
 
 def chosen(option: str, patterns: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
     """Return the names in which any of the patterns is found. Raises HyperparameterError."""
-    found: dict[str, None] = {}
+    selection: dict[str, None] = {}
     for pattern in patterns:
         try:
-            own = [name for name in names if re.search(pattern, name)]
+            matches = [name for name in names if re.search(pattern, name)]
         except re.error as error:
             raise HyperparameterError(
                 f"{option}: {pattern!r} is not a regular expression ({error}); write a part of the variable's name"
             ) from error
-        if not own:
+        if not matches:
             raise HyperparameterError(
                 f"{option}: {pattern!r} matches no variable; the variables are {some(sorted(names), SHOWN)}"
             )
-        found |= dict.fromkeys(own)
-    return tuple(name for name in names if name in found)
+        selection |= dict.fromkeys(matches)
+    return tuple(name for name in names if name in selection)
 
 
 def finds(pattern: str, name: str) -> bool:
@@ -44,14 +44,14 @@ def finds(pattern: str, name: str) -> bool:
 
 def patterns_for(names: Iterable[str], others: Collection[str]) -> list[str]:
     """Return patterns that choose these names and no others: the layer's pattern if all of a layer is chosen."""
-    found: dict[str, None] = {}
+    patterns: dict[str, None] = {}
     for name in names:
         split = re.match(r"(.*[/.])?([^/.]+[/.])([^/.]+)$", name)
         folder, layer, last = (re.escape(part or "") for part in split.groups()) if split else ("", "", "")
         wide = (layer, f"^{folder}{layer}", f"{layer}{last}$") if split else ()
         fitting = (pattern for pattern in wide if not any(finds(pattern, other) for other in others))
-        found[next(fitting, f"^{re.escape(name)}$")] = None
-    return list(found)
+        patterns[next(fitting, f"^{re.escape(name)}$")] = None
+    return list(patterns)
 
 
 def typed(option: str, names: Iterable[str], all_names: Iterable[str]) -> str:

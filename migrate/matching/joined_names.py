@@ -27,11 +27,11 @@ def read(stored: Stored, algorithm: Algorithm) -> Read:
     paths: dict[str, list[str]] = {}
     for variable in stored.variables:
         paths.setdefault(variable.name.replace("/", "_"), []).append(variable.name)
-    found = {}
+    meanings = {}
     for name, array in stored.weights or ():
         meant = _meant(name.rpartition("/")[2], algorithm)
-        found[id(array)] = frozenset((slot, owner) for slot, path in meant for owner in _owners(path, paths))
-    return found if any(found.values()) else {}
+        meanings[id(array)] = frozenset((slot, owner) for slot, path in meant for owner in _owners(path, paths))
+    return meanings if any(meanings.values()) else {}
 
 
 def _meant(name: str, algorithm: Algorithm) -> Iterator[tuple[str, str]]:
@@ -75,19 +75,19 @@ def allowed(names: Read, resolved: Resolved) -> list[set[str]]:
       ContradictionError: a name means another slot than the order, or another variable than its neighbours.
     """
     count = max((len(arrays) for arrays in resolved.slots.values()), default=0) if names else 0
-    found = []
+    owners = []
     for i in range(count):
         here = [(slot, arrays[i]) for slot, arrays in resolved.slots.items()]
         meant = [{v for s, v in names[id(array)] if s == slot} for slot, array in here if array is not None]
-        found.append(set.intersection(*meant))
-        if not found[-1]:
+        owners.append(set.intersection(*meant))
+        if not owners[-1]:
             shown = some([repr(array.stored_as) for _, array in here if array is not None])
             slots = some([slot for slot, array in here if array is not None])
             raise ContradictionError(
                 f"{shown} should be {slots} of the variable at position {i} in the list, but these names do"
                 f" not belong to one variable of the model, or not to these slots: {DENIED}"
             )
-    return found
+    return owners
 
 
 def in_order(meant: Sequence[set[str]], variables: Sequence[StoredVariable], hinted: bool) -> list[StoredVariable]:
@@ -99,12 +99,12 @@ def in_order(meant: Sequence[set[str]], variables: Sequence[StoredVariable], hin
     Raises:
       ContradictionError: the model, or the user, has them in another order.
     """
-    names = [name for each in meant for name in each]
-    said = [v.name for v in variables if v.name in names and (v.trainable or not hinted)]
-    if said != [name for name in names if name in said]:
+    names = [name for names_at in meant for name in names_at]
+    order = [v.name for v in variables if v.name in names and (v.trainable or not hinted)]
+    if order != [name for name in names if name in order]:
         who = "--variables names" if hinted else "the model has"
         raise ContradictionError(
-            f"by their names the slots in the list are of {some(names, 6)}, in this order, and {who} {some(said, 6)}:"
+            f"by their names the slots in the list are of {some(names, 6)}, in this order, and {who} {some(order, 6)}:"
             f" {DENIED}; if the names are, give the variables in their order in --variables"
         )
     by_name = {v.name: v for v in variables}

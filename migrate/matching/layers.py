@@ -26,25 +26,25 @@ Ways = dict[int, list[tuple[str, ...]]]
 """Number of used slots -> up to two different assignments that use that number."""
 
 
-def match(layers: Layers, wanted: Sequence[Shape], where: str) -> list[str]:
+def match(layers: Layers, shapes: Sequence[Shape], where: str) -> list[str]:
     """Return the names of the variables that slots of these shapes belong to, in order.
 
     Raises:
       AmbiguousError: more than one assignment fits. MismatchError: no assignment fits.
     """
-    search = _Search([tuple(s) for s in wanted], where, {}, [0])
-    ways = search.node(layers, 0).get(len(wanted), [])
+    search = _Search([tuple(s) for s in shapes], where, {}, [0])
+    ways = search.node(layers, 0).get(len(shapes), [])
     if len(ways) > 1:
         options = "; or ".join(_shown_where_apart(way, ways) for way in ways)
         text = (
-            f"{where}: slots of {len(wanted)} variables, and the source does not contain the order of its layers:"
+            f"{where}: slots of {len(shapes)} variables, and the source does not contain the order of its layers:"
             f" {options}. Name the trained variables, in order, in --variables"
         )
         raise asking(AmbiguousError(text), Questions({}, tuple({VARIABLES: list(way)} for way in ways)))
     if not ways:
         have = [f"{v.name}{list(v.shape)}" for v in layers.variables()]
         raise MismatchError(
-            f"{where}: its slots have the shapes {_shown([str(list(s)) for s in wanted])} and the variables are"
+            f"{where}: its slots have the shapes {_shown([str(list(s)) for s in shapes])} and the variables are"
             f" {_shown(have)}; they do not belong together. If the variables are wrong, give the right ones in"
             " --variables"
         )
@@ -69,31 +69,31 @@ def _shown(names: Sequence[str]) -> str:
 
 @dataclass
 class _Search:
-    wanted: list[Shape]
+    shapes: list[Shape]
     where: str
-    known: dict[tuple[int, int], Ways]
+    memo: dict[tuple[int, int], Ways]
     states: list[int] = field(default_factory=lambda: [0])
 
     def node(self, layers: Layers, start: int) -> Ways:
         """Return the assignments of a layer and all in it, from slot `start` on."""
         key = id(layers), start
-        if key not in self.known:
-            found: Ways = {}
-            steps = [lambda at: self.own(layers.own_variables, at), lambda at: self.merged(layers.chains, at)]
+        if key not in self.memo:
+            ways: Ways = {}
+            steps = [lambda at: self.variables(layers.own_variables, at), lambda at: self.merged(layers.chains, at)]
             orders = [steps, steps[::-1]] if layers.own_last is None else [steps[::-1] if layers.own_last else steps]
             for first, second in orders:
                 for end, names in first(start).items():
-                    for last, more in second(end).items():
-                        _add(found, last, [(*a, *b) for a in names for b in more])
-            self.known[key] = found
-        return self.known[key]
+                    for last, endings in second(end).items():
+                        _add(ways, last, [(*a, *b) for a in names for b in endings])
+            self.memo[key] = ways
+        return self.memo[key]
 
-    def own(self, variables: Sequence[LayerVariable], start: int) -> Ways:
+    def variables(self, variables: Sequence[LayerVariable], start: int) -> Ways:
         """Return a layer's own variables: all that can be trained, or no variable if the source does not show them."""
         trained = [v for v in variables if v.trainable is not False]
         end = start + len(trained)
         ways: Ways = {}
-        if self.wanted[start:end] == [v.shape for v in trained]:
+        if self.shapes[start:end] == [v.shape for v in trained]:
             ways[end] = [tuple(v.name for v in trained)]
         if trained and all(v.trainable is None for v in trained):
             _add(ways, start, [()])
@@ -122,9 +122,9 @@ class _Search:
                 " orders to try. Name the trained variables, in order, in --variables"
             )
         for start, names in ways.items():
-            for end, more in self.node(layers, start).items():
-                _add(into, end, [(*a, *b) for a in names for b in more])
+            for end, endings in self.node(layers, start).items():
+                _add(into, end, [(*a, *b) for a in names for b in endings])
 
 
-def _add(ways: Ways, end: int, more: Sequence[tuple[str, ...]]) -> None:
-    ways[end] = list(dict.fromkeys([*ways.get(end, []), *more]))[:2]
+def _add(ways: Ways, end: int, assignments: Sequence[tuple[str, ...]]) -> None:
+    ways[end] = list(dict.fromkeys([*ways.get(end, []), *assignments]))[:2]

@@ -24,11 +24,11 @@ def owners(stored: Stored, algorithm: Algorithm, config: Mapping[str, Any], wher
         return None
     trained = [v for v in strategies.usable(stored.variables) if v.trainable is not False]
     check(algorithm, config, slot, {v.name: v.shape for v in trained})
-    said = [bool(algorithm.has(config, slot, v.shape, v.name)) for v in trained]
+    flags = [bool(algorithm.has(config, slot, v.shape, v.name)) for v in trained]
     if stored.layers is None:
-        return Owners(len(trained), lambda i, shape: said[i])
+        return Owners(len(trained), lambda i, shape: flags[i])
     by_shape: dict[tuple[int, ...], set[bool]] = {}
-    for variable, has in zip(trained, said, strict=True):
+    for variable, has in zip(trained, flags, strict=True):
         by_shape.setdefault(variable.shape, set()).add(has)
     mixed = next((shape for shape, has in by_shape.items() if len(has) > 1), None)
     if mixed is not None:

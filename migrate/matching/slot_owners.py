@@ -72,7 +72,7 @@ def _unique(candidates: Mapping[int, Sequence[Owner]]) -> bool:
 
 
 def _check_named(lists: SlotLists, candidates: Mapping[int, Sequence[Owner]], where: str) -> None:
-    missing = next((i for i, found in candidates.items() if not found), None)
+    missing = next((i for i, owners in candidates.items() if not owners), None)
     if missing is not None:
         names = sorted({members[missing][0] for members in lists.values() if missing in members})
         raise MismatchError(
@@ -95,11 +95,11 @@ def _named(lists: SlotLists, positions: Sequence[int], owners: Sequence[Owner], 
     by_name: dict[str, list[Owner]] = {}
     for owner in owners:
         by_name.setdefault(owner.full_name, []).append(owner)
-    found: dict[int, list[Owner]] = {}
+    candidates: dict[int, list[Owner]] = {}
     for i in positions:
         names = {m[i][0].split("/", depth)[-1] for m in lists.values() if i in m and m[i][0]}
-        found[i] = by_name.get(names.pop(), []) if len(names) == 1 else []
-    return found
+        candidates[i] = by_name.get(names.pop(), []) if len(names) == 1 else []
+    return candidates
 
 
 def named_alone(lists: SlotLists, depth: int) -> dict[int, str] | None:
@@ -110,14 +110,14 @@ def named_alone(lists: SlotLists, depth: int) -> dict[int, str] | None:
     Args:
       depth: of the variable's name in a slot's name, as in `OPTIMIZER/SLOT/VARIABLE`.
     """
-    found: dict[int, str] = {}
+    owner_names: dict[int, str] = {}
     for i in sorted({i for members in lists.values() for i in members}):
         parts = [members[i][0].split("/", depth) for members in lists.values() if i in members]
-        names = {each[depth] for each in parts if len(each) > depth and each[depth]}
-        if len(names) != 1 or any(len(each) <= depth for each in parts) or shape_at(lists, i) is None:
+        names = {path[depth] for path in parts if len(path) > depth and path[depth]}
+        if len(names) != 1 or any(len(path) <= depth for path in parts) or shape_at(lists, i) is None:
             return None
-        found[i] = names.pop()
-    return found if len(set(found.values())) == len(found) else None
+        owner_names[i] = names.pop()
+    return owner_names if len(set(owner_names.values())) == len(owner_names) else None
 
 
 def _by_position(candidates: Mapping[int, Sequence[Owner]], every: Sequence[Owner], where: str) -> Match:
@@ -126,7 +126,7 @@ def _by_position(candidates: Mapping[int, Sequence[Owner]], every: Sequence[Owne
     The optimizer's list has the order in which the program passed it its variables.
     """
     at = {owner.node: i for i, owner in enumerate(every)}
-    candidates = {i: sorted(found, key=lambda o: at[o.node]) for i, found in candidates.items()}
+    candidates = {i: sorted(choices, key=lambda o: at[o.node]) for i, choices in candidates.items()}
     groups: dict[tuple[int, ...], list[int]] = {}
     for i in sorted(candidates):
         groups.setdefault(tuple(o.node for o in candidates[i]), []).append(i)
@@ -140,9 +140,9 @@ def _by_position(candidates: Mapping[int, Sequence[Owner]], every: Sequence[Owne
                 " contains them"
             )
         owners |= dict(zip(positions, candidates[positions[0]], strict=False))
-    known = [at[owners[i].node] for i in sorted(owners) if len(candidates[i]) == 1]
+    single = [at[owners[i].node] for i in sorted(owners) if len(candidates[i]) == 1]
     alike = tuple(tuple(o.name for o in candidates[p[0]]) for nodes, p in groups.items() if len(nodes) > 1)
-    twins = Twins(tuple(owners[i].name for i in sorted(owners)), alike, known != sorted(known))
+    twins = Twins(tuple(owners[i].name for i in sorted(owners)), alike, single != sorted(single))
     return _checked(owners, "position", where, twins)
 
 

@@ -211,19 +211,19 @@ def _check_numbers(stored: Stored, algorithm: Algorithm, resolved: orders.Resolv
     names = {id(array): strategies.plain(name).rpartition("/")[2] for name, array in stored.weights or ()}
     for slot, arrays in resolved.slots.items():
         for i, array in enumerate(arrays):
-            found = NUMBERED.fullmatch(names.get(id(array), ""))
-            said = None if found is None else algorithm.slot_of(found.group(1))
-            if found is not None and said is not None and (said, int(found.group(2))) != (slot, i):
+            match = NUMBERED.fullmatch(names.get(id(array), ""))
+            named_slot = None if match is None else algorithm.slot_of(match.group(1))
+            if match is not None and named_slot is not None and (named_slot, int(match.group(2))) != (slot, i):
                 raise ContradictionError(
-                    f"{found.group()!r} is in the list at the place of slot {slot} of variable {i}, and by its name"
-                    f" it is {said} of variable {found.group(2)}: {joined_names.DENIED}"
+                    f"{match.group()!r} is in the list at the place of slot {slot} of variable {i}, and by its name"
+                    f" it is {named_slot} of variable {match.group(2)}: {joined_names.DENIED}"
                 )
-    created = [found for name in names.values() if (found := CREATED.fullmatch(name)) is not None]
-    numbers = [int(found.group(1) or 0) for found in created]
-    for found, before, after in zip(created[1:], numbers, numbers[1:], strict=False):
+    created = [match for name in names.values() if (match := CREATED.fullmatch(name)) is not None]
+    numbers = [int(match.group(1) or 0) for match in created]
+    for match, before, after in zip(created[1:], numbers, numbers[1:], strict=False):
         if after <= before:
             raise ContradictionError(
-                f"{found.group()} comes after Variable_{before} in the list: {joined_names.DENIED}"
+                f"{match.group()} comes after Variable_{before} in the list: {joined_names.DENIED}"
             )
 
 
@@ -243,7 +243,7 @@ class _Owners:
     def of(self, resolved: orders.Resolved) -> tuple[list[StoredVariable], str]:
         """Return the variables of a list that is split, in its order, and how they were found."""
         meant, variables = joined_names.allowed(self.names, resolved), self.stored.variables
-        if meant and all(len(each) == 1 for each in meant):
+        if meant and all(len(names) == 1 for names in meant):
             owners = joined_names.in_order(meant, variables, self.named is not None)
             if self.named is not None:
                 strategies.check_complete(owners, variables, self.where)
@@ -334,17 +334,17 @@ def _unfitting(
         return str(problem)
     trained = sum(v.trainable is not False for v in stored.variables)
     generation = stored.generation or ""
-    wanted = "; or ".join(orders.describe(o) for o in orders.candidates(algorithm, generation, config))
+    description = "; or ".join(orders.describe(o) for o in orders.candidates(algorithm, generation, config))
     others = [
         g
-        for g in sorted(having(lambda each: each.lists_weights), key=GENERATIONS.index)
+        for g in sorted(having(lambda t: t.lists_weights), key=GENERATIONS.index)
         if g != generation and orders.cuts(orders.candidates(algorithm, g, config), arrays, g)
     ]
     is_told = stored.optimizer_config is None  # else the source shows its generation, too
     hint = f" Its length would fit generation {' or '.join(others)}." if others and is_told else ""
     return (
         f"{where} does not fit {algorithm.name} of generation {generation} with {trained}"
-        f" variables, which keeps: {wanted}. It is incomplete, or of another optimizer, or --variables lacks"
+        f" variables, which keeps: {description}. It is incomplete, or of another optimizer, or --variables lacks"
         f" some.{hint}"
     )
 
@@ -373,13 +373,13 @@ def _built_otherwise(
         ]
         if fitting:
             named = [" and ".join(keys) for keys in fitting]
-            said = [
+            settings = [
                 f"{key}={config.get(key, False)!r}" for key in dict.fromkeys(key for keys in fitting for key in keys)
             ]
             forms = [" ".join(f"--set {key}={BUILT_WITH[key][1]}" for key in keys) for keys in fitting]
             return (
                 f"{whose.where} is that of {algorithm.name} with {' or '.join(named)}, and the config has"
-                f" {' and '.join(said)}: it was changed after the optimizer was built, or the list is from another"
+                f" {' and '.join(settings)}: it was changed after the optimizer was built, or the list is from another"
                 f" run. Set what it was built with: {' or '.join(forms)}; you can change it again after loading"
             )
     return ""

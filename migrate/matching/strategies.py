@@ -75,29 +75,29 @@ def by_name(
     rest = [(name, array) for name, array, parses in readings if not parses]
     named = [reading for reading in readings if reading[2]]
     common = set.intersection(*({p.prefix for p in parses} for _, _, parses in named)) if named else set()
-    found: Pairs = {}
+    pairs: Pairs = {}
     unread: list[tuple[str, LazyArray]] = []
     for name, array, parses in named:
         usable = [p for p in parses if p.prefix in common] or parses
         best = min(usable, key=lambda p: (_rank(p.prefix, optimizer_name), -len(p.variable.name)))
         key = best.slot, best.variable.name
-        if key in found:
+        if key in pairs:
             raise AmbiguousError(
-                f"{name!r} and {found[key].stored_as!r} both read as slot {best.slot} of {best.variable.name!r};"
+                f"{name!r} and {pairs[key].stored_as!r} both read as slot {best.slot} of {best.variable.name!r};"
                 " migrate a TensorFlow checkpoint of the same model, which distinguishes them"
             )
-        wanted = algorithm.slot(best.slot).shape(best.variable.shape)
-        if wanted is None:
+        shape = algorithm.slot(best.slot).shape(best.variable.shape)
+        if shape is None:
             unread.append((name, array))
             continue
-        if array.shape != wanted:
+        if array.shape != shape:
             raise MismatchError(
                 f"slot {name!r} has shape {list(array.shape)} and its variable {best.variable.name!r} has"
                 f" {list(best.variable.shape)}: the optimizer's state and the model in this source do not"
                 " belong together"
             )
-        found[key] = array
-    return found, rest, unread
+        pairs[key] = array
+    return pairs, rest, unread
 
 
 def _parses(
@@ -155,13 +155,13 @@ def by_stages(
     owners: list[StoredVariable] = []
     how = "position"
     for shapes in stages:
-        taken = {v.name for v in owners}
+        owner_names = {v.name for v in owners}
         try:
-            chosen, found = by_position(shapes, [v for v in variables if v.name not in taken], where)
+            chosen, method = by_position(shapes, [v for v in variables if v.name not in owner_names], where)
         except AmbiguousError as error:
             raise AmbiguousError(f"{error}. {_JOINED_LATER}" if len(stages) > 1 else str(error)) from error
         owners += chosen
-        how = found if how == "position" else how
+        how = method if how == "position" else how
     if complete:
         check_complete(owners, variables, where)
     return owners, how
@@ -188,14 +188,14 @@ def by_shape_alone(
     trained = [v for v in variables if v.trainable is not False]
     if sorted(v.shape for v in trained) != sorted(shapes):
         raise MismatchError(_misfit(where, shapes, trained))
-    found = _by_unique_shape(list(shapes), trained)
-    if found is None:
+    owners = _by_unique_shape(list(shapes), trained)
+    if owners is None:
         raise AmbiguousError(
             f"{where} was saved by an optimizer that tf.train.Checkpoint.restore had filled: its variables are in the"
             " order in which they were restored, which the list does not contain, and several have the same shape."
             " Migrate the TensorFlow checkpoint, or a list saved without restoring"
         )
-    return found
+    return owners
 
 
 def by_position(

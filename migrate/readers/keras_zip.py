@@ -173,11 +173,11 @@ def _optimizer_config(config: Mapping[str, Any], generation: str) -> tuple[dict[
 def _defaults(class_name: str, generation: str) -> dict[str, Any]:
     """The config of `compile("adam")`, whose arguments are all left out, without the learning rate."""
     try:
-        found = algorithms.find(class_name).defaults(generation)
+        defaults = algorithms.find(class_name).defaults(generation)
     except (UnsupportedError, MissingHintError):
         return {}
     options = dict.fromkeys((*LIMITS, "weight_decay"))
-    return {**options, "use_ema": False, **{key: value for key, value in found.items() if key != "learning_rate"}}
+    return {**options, "use_ema": False, **{key: value for key, value in defaults.items() if key != "learning_rate"}}
 
 
 def _backend(optimizer: Mapping[str, Any] | None) -> str:

@@ -80,8 +80,8 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     plan = plan_for(state)
     otherwise = training.differences(plan.document, state.source, "tf-keras")
     notes = training.remarks(plan.document, state.source, "tf-keras")
-    own = to_tf_keras.own_classes(plan.document or stored_model(state).config)
-    return files.with_changes(state, plan, [*own, *otherwise], notes), plan
+    custom_classes = to_tf_keras.own_classes(plan.document or stored_model(state).config)
+    return files.with_changes(state, plan, [*custom_classes, *otherwise], notes), plan
 
 
 def write(
@@ -199,12 +199,12 @@ def _list_names(group: h5py.Group, attribute: str, names: Sequence[str]) -> None
     """Write a list of names, in parts if it does not fit into one attribute."""
     encoded = [name.encode() for name in names]
     width = max(map(len, encoded), default=1)
-    each = max(1, NAMES_IN_ONE // max(1, width))
-    if len(encoded) <= each:
+    per_part = max(1, NAMES_IN_ONE // max(1, width))
+    if len(encoded) <= per_part:
         group.attrs[attribute] = np.array(encoded, dtype=f"S{max(1, width)}")
         return
-    for i in range(0, len(encoded), each):
-        group.attrs[f"{attribute}{i // each}"] = np.array(encoded[i : i + each], dtype=f"S{width}")
+    for i in range(0, len(encoded), per_part):
+        group.attrs[f"{attribute}{i // per_part}"] = np.array(encoded[i : i + per_part], dtype=f"S{width}")
 
 
 def _optimizer(plan: ModelPlan) -> dict[str, Any]:

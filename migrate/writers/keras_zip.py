@@ -56,14 +56,14 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     plan, translation = model_plan(state, (KERAS_3,)), Translation()
     _config(plan, translation)
     functions = (*ONLY_3, *LOSSES_3)
-    own = to_tf_keras.own_classes(stored_model(state).config, functions) if plan.document is None else []
+    custom_classes = to_tf_keras.own_classes(stored_model(state).config, functions) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
     notes = [*translation.notes, *training.remarks(plan.document, state.source, "keras")]
     if plan.scale is not None and plan.scale.growth is None:
         notes.append(
             "the loss scale is constant in the source; that of Keras 3 is halved when gradients are not finite"
         )
-    return files.with_changes(state, plan, [*own, *otherwise], notes), plan
+    return files.with_changes(state, plan, [*custom_classes, *otherwise], notes), plan
 
 
 def write(
@@ -181,9 +181,9 @@ def _optimizer(plan: ModelPlan) -> dict[str, Any]:
     document = {"module": MODULE[KERAS_3], "class_name": live.class_name, "config": config, "registered_name": None}
     if plan.scale is None:
         return document
-    around = {"name": "loss_scale_optimizer", "inner_optimizer": document, "initial_scale": plan.scale.initial}
-    around["dynamic_growth_steps"] = NEVER if plan.scale.growth is None else plan.scale.growth
-    return {**document, "class_name": "LossScaleOptimizer", "config": around}
+    wrapper_config = {"name": "loss_scale_optimizer", "inner_optimizer": document, "initial_scale": plan.scale.initial}
+    wrapper_config["dynamic_growth_steps"] = NEVER if plan.scale.growth is None else plan.scale.growth
+    return {**document, "class_name": "LossScaleOptimizer", "config": wrapper_config}
 
 
 def _groups(plan: ModelPlan) -> Iterator[str]:
@@ -206,10 +206,10 @@ def locations(plan: ModelPlan) -> dict[str, str]:
 
 
 def _optimizer_tensors(plan: ModelPlan) -> Iterator[tuple[str, LazyArray]]:
-    own, flat = _scale_variables(plan), [array for _, _, array in plan.flat]
-    for i, array in enumerate((*own, *flat)):
+    scale_variables, flat = _scale_variables(plan), [array for _, _, array in plan.flat]
+    for i, array in enumerate((*scale_variables, *flat)):
         yield f"{OPTIMIZER}/{i}", array
-    if own:
+    if scale_variables:
         yield from ((f"{INNER}/{i}", array) for i, array in enumerate(flat))
 
 

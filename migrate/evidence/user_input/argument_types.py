@@ -44,7 +44,7 @@ def check(**arguments: Any) -> None:
 def _is_plain(value: Any) -> bool:
     """Return whether JSON, or a config of Keras with NumPy's numbers, can hold a value."""
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
+        return all(isinstance(key, str) and _is_plain(member) for key, member in value.items())
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str, np.generic))
@@ -53,12 +53,12 @@ def _is_plain(value: Any) -> bool:
 def path(name: str, value: Any) -> str:
     """Return a path as text. Raises ArgumentError: it is not a path."""
     try:
-        found = os.fspath(value)
+        text = os.fspath(value)
     except TypeError:
-        found = None
-    if not isinstance(found, str):
+        text = None
+    if not isinstance(text, str):
         raise ArgumentError(f"{name} is {_shown(value)}; give the path of a file or folder")
-    return found
+    return text
 
 
 def check_variables(variables: Any) -> None:

@@ -58,10 +58,10 @@ def check_document(document: Mapping[str, Any] | None, stored: Mapping[str, Any]
             " Remove the wrong wrapper from the hint"
         )
     layers = wrappers.layers(document)
-    for each in layers:
-        _check_members(each)
-    for each, name in zip(layers, hinted, strict=False):  # all except the optimizer itself
-        _check_wrapper(wrappers.plain(name), each["config"])
+    for layer in layers:
+        _check_members(layer)
+    for layer, name in zip(layers, hinted, strict=False):  # all except the optimizer itself
+        _check_wrapper(wrappers.plain(name), layer["config"])
 
 
 def _check_members(document: Mapping[str, Any]) -> None:

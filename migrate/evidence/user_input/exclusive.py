@@ -27,12 +27,12 @@ def check_given(config: Mapping[str, Any], overrides: Collection[str], generatio
       HyperparameterError: with both values, and how to remove one of them.
     """
     for one, other, why in (*exclusive.EXCLUSIVE, *_of_generation(generation)):
-        given = [key for key in (one, other) if key in overrides]
-        if not given or not (exclusive.is_on(config.get(one)) and exclusive.is_on(config.get(other))):
+        user_options = [key for key in (one, other) if key in overrides]
+        if not user_options or not (exclusive.is_on(config.get(one)) and exclusive.is_on(config.get(other))):
             continue
         if traits(generation).is_native and (one, other) == LIMITS[:2] and same(config[one], config[other]):
             continue  # these releases have no global_clipnorm: the user sets the meaning of clipnorm with it
-        left = [key for key in (one, other) if key not in given]
+        left = [key for key in (one, other) if key not in user_options]
         how = f"leave {left[0]} out with {confirming(left[0], None)}" if left else "give one of them"
         raise HyperparameterError(
             f"{one} = {brief(config[one])} and {other} = {brief(config[other])} exclude each other: {why}; {how}"

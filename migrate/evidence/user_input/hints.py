@@ -103,19 +103,19 @@ def check_unused(path: str, hints: Mapping[str, Any]) -> None:
 CONFIG_FORM = '{"class_name": "CLASS", "config": {"learning_rate": NUMBER, ...}}'
 
 
-def checked_config(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def checked_config(hint: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Check the form of --optimizer-config, and return it as JSON. A result of `get_config()` names no class.
 
     Raises:
       HyperparameterError: it has another form. UnsupportedError: it holds a number that no float holds.
     """
-    if given is None:
+    if hint is None:
         return None
-    if given and not {"class_name", "config"} & given.keys():
-        return {"class_name": "", "config": _as_json(given)}
-    if not isinstance(given.get("class_name"), str) or not isinstance(given.get("config"), Mapping):
+    if hint and not {"class_name", "config"} & hint.keys():
+        return {"class_name": "", "config": _as_json(hint)}
+    if not isinstance(hint.get("class_name"), str) or not isinstance(hint.get("config"), Mapping):
         raise HyperparameterError(f"--optimizer-config needs the members class_name and config: {CONFIG_FORM}")
-    return {**given, "class_name": given["class_name"], "config": _as_json(given["config"])}
+    return {**hint, "class_name": hint["class_name"], "config": _as_json(hint["config"])}
 
 
 def _as_json(value: Any) -> Any:
@@ -124,9 +124,9 @@ def _as_json(value: Any) -> Any:
     `get_config()` of tf_keras gives numpy's values, which `json.dump` writes only as text (`default=str`).
     """
     if isinstance(value, Mapping):
-        return {key: each if key == "name" else _as_json(each) for key, each in value.items()}
+        return {key: member if key == "name" else _as_json(member) for key, member in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_as_json(each) for each in value]
+        return [_as_json(member) for member in value]
     if isinstance(value, str):
         value = SWITCHES.get(value, _as_number(value))
     if isinstance(value, int) and value.bit_length() > LONGEST:

@@ -52,16 +52,16 @@ def with_one_rate(overrides: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       ContradictionError: both names, with two values.
     """
-    given = dict(overrides)
-    if "lr" not in given:
-        return given
-    rate = given.pop("lr")
-    if not same(given.setdefault("learning_rate", rate), rate):
+    settings = dict(overrides)
+    if "lr" not in settings:
+        return settings
+    rate = settings.pop("lr")
+    if not same(settings.setdefault("learning_rate", rate), rate):
         raise ContradictionError(
-            f"--set has lr={rate!r} and learning_rate={given['learning_rate']!r}, which are the same setting. Remove"
+            f"--set has lr={rate!r} and learning_rate={settings['learning_rate']!r}, which are the same setting. Remove"
             " the wrong one"
         )
-    return given
+    return settings
 
 
 def is_carried(key: str, algorithm: Algorithm, values: Collection[str]) -> bool:
@@ -71,8 +71,8 @@ def is_carried(key: str, algorithm: Algorithm, values: Collection[str]) -> bool:
       values: names of the arguments that the state has.
     """
     rule = rules.of(algorithm.name)
-    own = OPTIM_ONLY if rule is not None and key in arguments(rule) else ()
-    return key in values or key in (CLIP_ORDER, *own)
+    optim_only = OPTIM_ONLY if rule is not None and key in arguments(rule) else ()
+    return key in values or key in (CLIP_ORDER, *optim_only)
 
 
 def check_numbers(overrides: Mapping[str, Any], algorithm: Algorithm) -> None:
@@ -151,5 +151,5 @@ def check_owner(text: str, key: str, value: Any, algorithm: Algorithm, called: s
 @cache
 def known() -> frozenset[str]:
     """Return the names of all hyperparameters of all generations."""
-    own = {key for a in ALGORITHMS for generation in a.generations for key in a.defaults(generation)}
-    return frozenset({*own, *SHARED, *LIMITS, *BECOMES, *OPTIM_ONLY, CLIP_ORDER, *AROUND, LAZY_ROWS, addons.EXCLUDED})
+    keys = {key for a in ALGORITHMS for generation in a.generations for key in a.defaults(generation)}
+    return frozenset({*keys, *SHARED, *LIMITS, *BECOMES, *OPTIM_ONLY, CLIP_ORDER, *AROUND, LAZY_ROWS, addons.EXCLUDED})

@@ -64,7 +64,7 @@ def with_hints(
         hinted = _hinted_variables(stored, variables)
         _check_known(stored, hinted)
         named = _as_named(stored, hinted)
-        stored = _told_apart(replace(stored, variables=hinted, layers=None), named.order)
+        stored = _with_twins_in_order(replace(stored, variables=hinted, layers=None), named.order)
     documents = (optimizer_config, stored.optimizer_config, stored.graph_config)
     has_class = any(document is not None and document.get("class_name") for document in documents)
     missing = _missing(stored, has_class or "class_name" in overrides, optimizer_config)
@@ -77,17 +77,17 @@ def with_hints(
     return Hinted(stored, named, origin)
 
 
-def _spelled_out(stored: Stored, given: Variables | None) -> Sequence[Mapping[str, Any]] | None:
+def _spelled_out(stored: Stored, hint: Variables | None) -> Sequence[Mapping[str, Any]] | None:
     """Return the hint with names and shapes in place of patterns, which choose variables in the source's order.
 
     Raises:
       HyperparameterError: a pattern chooses no variable.
     """
-    if given is None:
+    if hint is None:
         return None
     shapes = {} if stored.nameless else {v.name: v.shape for v in stored.variables}
     rows: list[Mapping[str, Any]] = []
-    for entry in given:
+    for entry in hint:
         if isinstance(entry, str):
             (names,) = patterns.chosen("--variables", [entry], list(shapes))
             if not names:
@@ -95,7 +95,7 @@ def _spelled_out(stored: Stored, given: Variables | None) -> Sequence[Mapping[st
             rows += [{"name": name, "shape": shapes[name]} for name in names]
         else:
             rows.append(entry)
-    return list({repr(row): row for row in rows}.values()) if any(isinstance(e, str) for e in given) else rows
+    return list({repr(row): row for row in rows}.values()) if any(isinstance(e, str) for e in hint) else rows
 
 
 def _as_named(stored: Stored, hinted: Sequence[StoredVariable]) -> NamedVariables:
@@ -183,26 +183,26 @@ def _likely(stored: Stored) -> str:
     return f" ({slots}, as in {some(fitting, SHOWN)})" if fitting and fitting != sorted(stored.slots) else f" ({slots})"
 
 
-def _hinted_variables(stored: Stored, given: Sequence[Mapping[str, Any]]) -> tuple[StoredVariable, ...]:
+def _hinted_variables(stored: Stored, hint: Sequence[Mapping[str, Any]]) -> tuple[StoredVariable, ...]:
     """Return the hint's variables, with the source's own values if it has a variable of that name."""
-    own = {strategies.plain(v.name): v for v in stored.variables}
+    by_name = {strategies.plain(v.name): v for v in stored.variables}
     rows = []
-    for entry in given:
+    for entry in hint:
         name, shape, dtype = row(entry)
-        known = own.pop(name, None)
-        if known is not None and known.shape != shape:
-            option = "grown" if slot_layout.is_grown(known.shape, shape) else "fresh"
+        match = by_name.pop(name, None)
+        if match is not None and match.shape != shape:
+            option = "grown" if slot_layout.is_grown(match.shape, shape) else "fresh"
             new = choosing.typed(option, [name], [v.name for v in stored.variables])
             raise MismatchError(
-                f"--variables gives {name!r} the shape {list(shape)}, the source has {list(known.shape)}; where it is"
+                f"--variables gives {name!r} the shape {list(shape)}, the source has {list(match.shape)}; where it is"
                 f" another in a new model, add {new}"
             )
-        if known is not None and known.array is not None and dtype not in (None, known.dtype):
-            raise MismatchError(f"--variables gives {name!r} the dtype {dtype}, the source has {known.dtype}")
+        if match is not None and match.array is not None and dtype not in (None, match.dtype):
+            raise MismatchError(f"--variables gives {name!r} the dtype {dtype}, the source has {match.dtype}")
         rows.append(
-            replace(known, trainable=True) if known else StoredVariable(name, None, shape, dtype or "float32", True)
+            replace(match, trainable=True) if match else StoredVariable(name, None, shape, dtype or "float32", True)
         )
-    return (*_distinct(rows), *(replace(v, trainable=False) for v in own.values()))
+    return (*_distinct(rows), *(replace(v, trainable=False) for v in by_name.values()))
 
 
 def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
@@ -211,8 +211,8 @@ def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
     Raises:
       HyperparameterError: anything else, or a variable that is not trained.
     """
-    given = entry if isinstance(entry, Mapping) else {}
-    name, shape, dtype = given.get("name"), given.get("shape"), given.get("dtype")
+    members = entry if isinstance(entry, Mapping) else {}
+    name, shape, dtype = members.get("name"), members.get("shape"), members.get("dtype")
     dtype = getattr(dtype, "name", dtype)  # a dtype of NumPy or TensorFlow
     sizes: list[Any] = list(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else [None]
     is_shape = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in sizes)
@@ -220,7 +220,7 @@ def row(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...], str | None]:
         raise HyperparameterError(
             f'--variables needs a list of {{"name": ..., "shape": [...]}} objects; {entry!r} is not one'
         )
-    if given.get("trainable", True) is not True:
+    if members.get("trainable", True) is not True:
         raise HyperparameterError(
             f"--variables takes the variables that the optimizer trains, in its order, and calls {name!r} untrained."
             " Remove it"
@@ -246,7 +246,7 @@ def _check_known(stored: Stored, hinted: Sequence[StoredVariable]) -> None:
         )
 
 
-def _told_apart(stored: Stored, order: Sequence[str]) -> Stored:
+def _with_twins_in_order(stored: Stored, order: Sequence[str]) -> Stored:
     """Return the source with slots of identical variables under the user's names, in the optimizer's order.
 
     Raises:
@@ -276,17 +276,17 @@ def _with_owners(stored: Stored, names: Mapping[str, str]) -> Stored:
     return replace(stored, slots=slots, matched={f"{slot}/{n}": "position" for slot in slots for n in slots[slot]})
 
 
-def _named(stored: Stored, given: Sequence[Mapping[str, Any]]) -> Stored:
+def _named(stored: Stored, hint: Sequence[Mapping[str, Any]]) -> Stored:
     """Return a source that knows its variables only by position, with the user's names in that order.
 
     Raises:
       MismatchError: the source has other variables.
     """
-    rows = _hinted_variables(replace(stored, variables=()), given)
-    wanted, shapes = [list(v.shape) for v in stored.variables], [list(row.shape) for row in rows]
-    if wanted != shapes:
+    rows = _hinted_variables(replace(stored, variables=()), hint)
+    slot_shapes, shapes = [list(v.shape) for v in stored.variables], [list(row.shape) for row in rows]
+    if slot_shapes != shapes:
         raise MismatchError(
-            f"--variables gives the shapes {shapes}, and the optimizer's slots have, in order, {wanted}"
+            f"--variables gives the shapes {shapes}, and the optimizer's slots have, in order, {slot_shapes}"
         )
     names = {v.name: row.name for v, row in zip(stored.variables, rows, strict=True)}
     variables = tuple(replace(v, name=names[v.name]) for v in stored.variables)
