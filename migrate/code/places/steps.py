@@ -41,8 +41,14 @@ def look(reading: Reading, node: cst.Call) -> None:
         _apply(reading, node)
     elif method == "minimize" and _keeps_minimize(reading, node):
         reading.add(node, SAME)
-    else:
+    elif not _is_of_new_graph_optimizer(reading, base):
         reading.add(node, BY_HAND, ADVICE[method])
+
+
+def _is_of_new_graph_optimizer(reading: Reading, base: cst.BaseExpression) -> bool:
+    """Whether it is `tf.train.AdamOptimizer(...)`: the finding for that call describes the step too."""
+    canonical_names = reading.names.of(base.func) if isinstance(base, cst.Call) else ()
+    return bool(canonical_names) and all(name.startswith("tensorflow.train.") for name in canonical_names)
 
 
 def _has_only_gradients(node: cst.Call) -> bool:

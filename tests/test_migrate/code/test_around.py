@@ -348,3 +348,12 @@ def test_a_name_of_something_else_is_not_followed(tmp_path: Path, line: str) -> 
     path = tmp_path / "program.py"
     path.write_text(f"import tensorflow as tf\nk = tf.keras\n{line}\np = k.optimizers.SGD(lr=0.1)\n")
     assert REWRITTEN not in migrate_code([path], source="tensorflow==2.4").counts
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [("tf.train.AdamOptimizer().minimize(a)\n", 1), ("o = tf.train.AdamOptimizer()\no.minimize(a)\n", 2)],
+)
+def test_a_step_in_one_expression_has_one_finding(tmp_path: Path, code: str, count: int) -> None:
+    _, said = rewrite(tmp_path, code, source="tensorflow==1.12")
+    assert [verdict for line in said.values() for verdict in line] == [BY_HAND] * count
