@@ -115,9 +115,9 @@ class Rule:
         """Return which dims a slot has of a variable with that shape and these `names`; None if it lacks the slot."""
         return slot_dims(slot.like, len(shape))
 
-    def weight_decay(self, given: float | None, shape: Sequence[int], names: Sequence[str]) -> float | None:
-        """Return the weight decay of one variable; `given` is the value of the option."""
-        return given
+    def weight_decay(self, option: float | None, shape: Sequence[int], names: Sequence[str]) -> float | None:
+        """Return the weight decay of one variable; `option` is the value of the option `weight_decay`."""
+        return option
 
     @property
     def places_weight_decay(self) -> bool:

@@ -102,7 +102,7 @@ class NamespaceOfSums:
         "power": operator.pow,
         "pow": operator.pow,
         "abs": abs,
-        "square": lambda each: each.power("square"),
+        "square": lambda gradient: gradient.power("square"),
     }
 
     def __init__(self, xp: Any):

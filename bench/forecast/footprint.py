@@ -180,8 +180,8 @@ def footprint(placed: Sequence[Placed], mesh: MeshShape, training: Training) -> 
     for one in placed:
         for slot, specs in one.slots:
             shape = [one.tensor.shape[d] for d in slot.dims]
-            held = local_elements(shape, specs, mesh) * training.bytes_of(slot, one.tensor)
-            sizes[slot.name] = sizes.get(slot.name, 0) + held
+            size = local_elements(shape, specs, mesh) * training.bytes_of(slot, one.tensor)
+            sizes[slot.name] = sizes.get(slot.name, 0) + size
             if training.is_coded(slot, one.tensor):  # each device has all scales
                 scale = slot_layout.scale_of(slot.name)
                 sizes[scale] = sizes.get(scale, 0) + 4 * codes.blocks_of(prod(shape))

@@ -245,11 +245,13 @@ def update_bytes(placed: Sequence[Placed], mesh: MeshShape, training: Training) 
         mine = local_elements(one.tensor.shape, one.specs, mesh)
         options = dict(one.options)
         whole = [(slot, specs) for slot, specs in one.slots if slot.is_whole(one.tensor)]
-        held = sum(training.bytes_of(slot, one.tensor) for slot, _ in whole) + training.ema * training.slot_itemsize
+        slot_bytes = (
+            sum(training.bytes_of(slot, one.tensor) for slot, _ in whole) + training.ema * training.slot_itemsize
+        )
         shards = [*(specs for _, specs in whole), *([options[AVERAGE]] if training.ema else [])]
         share = local_elements(one.tensor.shape, shards[0], mesh) if shards else mine
         arrays = 3 + algorithm(training.optimizer).further_reads
-        total += arrays * share * training.itemsize + 2 * share * held
+        total += arrays * share * training.itemsize + 2 * share * slot_bytes
         total += 2 * 4 * share if training.master_copies else 0
         total += mine * training.itemsize if share < mine else 0
         total += mine * training.itemsize if training.clip in ("clipnorm", "global_clipnorm") else 0

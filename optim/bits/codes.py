@@ -125,8 +125,8 @@ def encoded(value: Any, dtype: tf.DType) -> tuple[Any, Any]:
     is_negative = shares < 0
     places = tf.bitwise.right_shift(bits, tf.constant(16)) - FIRST_STEP + STEPS * tf.cast(is_negative, tf.int32)
     sums = tf.gather(tf.constant(steps(is_signed)), places) + tf.bitwise.bitwise_and(bits, tf.constant(0xFFFF))
-    found = tf.bitwise.right_shift(sums, tf.constant(16))
-    codes = tf.where(is_negative, 255 - found, found) - (128 if is_signed else 0)
+    numbers = tf.bitwise.right_shift(sums, tf.constant(16))
+    codes = tf.where(is_negative, 255 - numbers, numbers) - (128 if is_signed else 0)
     return tf.reshape(tf.cast(tf.reshape(codes, [-1])[: tf.size(value)], dtype), tf.shape(value)), scales
 
 

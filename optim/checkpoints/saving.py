@@ -80,7 +80,9 @@ def _describe(optimizer: Any, state: LiveState, named: Mapping[str, Any]) -> Met
     owners = [names[id(t.variable)] for t in state.tracked]
     order = dict.fromkeys([*owners, *named])
     handles = {name: handle(named[name]) for name in order}
-    entries = [VariableEntry(name, each.shape, each.dtype, each.trainable) for name, each in handles.items()]
+    entries = [
+        VariableEntry(name, variable.shape, variable.dtype, variable.trainable) for name, variable in handles.items()
+    ]
     framework = sys.modules["keras" if live.has_slots_of_keras(optimizer) else "tensorflow"]
     inner = getattr(optimizer, "inner", optimizer)
     provenance: dict[str, Any] = {

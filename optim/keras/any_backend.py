@@ -48,33 +48,33 @@ class AnyBackend(BackendRates):
 
     def __init__(self, optimizer: Any):
         backend = BACKENDS[self._keras.backend.backend()]()
-        own = vars(self)
+        attributes = vars(self)
         if not isinstance(optimizer, Groups):  # which Keras has no class for
-            own["_behaviour"] = behaviour = Behaviour(optimizer, self._keras, KERAS_3, backend.name, True)
+            attributes["_behaviour"] = behaviour = Behaviour(optimizer, self._keras, KERAS_3, backend.name, True)
             behaviour.warn(behaviour.unlike, 3)
-        own["_xp"] = backend
-        own["_state"], own["_settings"], own["_algorithm"] = parts_of(optimizer)
-        settings, algorithm = own["_settings"], own["_algorithm"]
+        attributes["_xp"] = backend
+        attributes["_state"], attributes["_settings"], attributes["_algorithm"] = parts_of(optimizer)
+        settings, algorithm = attributes["_settings"], attributes["_algorithm"]
         check(settings, algorithm, optimizer, backend)
-        own["_groups"] = rule_groups(algorithm, settings, own["_state"].tracked)
-        own["_slots"], own["_by_id"], own["_exact_rates"] = {}, {}, {}
+        attributes["_groups"] = rule_groups(algorithm, settings, attributes["_state"].tracked)
+        attributes["_slots"], attributes["_by_id"], attributes["_exact_rates"] = {}, {}, {}
         rate = settings.rate.source
         self._keras.optimizers.Optimizer.__init__(self, learning_rate=rate, name=optimizer.name)
         for option in [name for name in vars(self) if name in OPTIONS]:
-            del own[option]  # Keras's own, all unused
-        own["inner"] = optimizer
-        own["_scalars"] = {slot_layout.ITERATIONS: self._iterations}
+            del attributes[option]  # Keras's own, all unused
+        attributes["inner"] = optimizer
+        attributes["_scalars"] = {slot_layout.ITERATIONS: self._iterations}
         if isinstance(rate, float):
-            own["_scalars"][self._main.rate_key] = self._learning_rate
-            own["_exact_rates"][self._main.rate_key] = rate
+            attributes["_scalars"][self._main.rate_key] = self._learning_rate
+            attributes["_exact_rates"][self._main.rate_key] = rate
         for group in self._other_groups:
             rate = group.settings.rate.source
             if isinstance(rate, float):
                 self._add_scalar(group.rate_key, rate, backend.scalar_dtype)
-                own["_exact_rates"][group.rate_key] = rate
+                attributes["_exact_rates"][group.rate_key] = rate
         if settings.accumulation.is_used:
             self._add_scalar(slot_layout.ACCUMULATED_STEPS, 0, "int32")
-        for group in own["_groups"]:
+        for group in attributes["_groups"]:
             for name, value in group.algorithm.scalars.items():
                 self._add_scalar(group.key(name), value, backend.scalar_dtype)
 
@@ -88,20 +88,20 @@ class AnyBackend(BackendRates):
         return f"for_keras({summary(self.inner, steps, len(self._state.tracked))})"
 
     def __getattr__(self, name: str) -> Any:
-        own = vars(self)
-        if name in listing.ATTRIBUTES and own.get("_slots"):
-            slot = next((slot for slot in listing.ATTRIBUTES[name] if slot in own["_slots"]), None)
+        attributes = vars(self)
+        if name in listing.ATTRIBUTES and attributes.get("_slots"):
+            slot = next((slot for slot in listing.ATTRIBUTES[name] if slot in attributes["_slots"]), None)
             if slot is not None:
-                return [own["_slots"][slot].get(tracked.index) for tracked in own["_state"].tracked]
-        if name == "members" and "inner" in own:
+                return [attributes["_slots"][slot].get(tracked.index) for tracked in attributes["_state"].tracked]
+        if name == "members" and "inner" in attributes:
             raise AttributeError(
                 "members are fixed when the optimizer is made, as compiled steps hold them; set learning_rate, which"
                 " moves the rates of all groups, or read those of `inner`"
             )
-        if name in OPTIONS and "_settings" in own:
-            return own["_settings"].get("loss_scale" if name == "loss_scale_factor" else name)
-        if not name.startswith("_") and "inner" in own:
-            return getattr(own["inner"], name)
+        if name in OPTIONS and "_settings" in attributes:
+            return attributes["_settings"].get("loss_scale" if name == "loss_scale_factor" else name)
+        if not name.startswith("_") and "inner" in attributes:
+            return getattr(attributes["inner"], name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -141,7 +141,7 @@ class AnyBackend(BackendRates):
         Args:
           names: those in checkpoints; None takes the variables' own.
         """
-        own, known = vars(self), self._state.tracked
+        attributes, known = vars(self), self._state.tracked
         taken = {tracked.name for tracked in known}
         new = []
         for variable, name in zip(variables, names or map(plain_name, variables), strict=True):
@@ -152,8 +152,8 @@ class AnyBackend(BackendRates):
             known.append(tracked)
             self._by_id[id(variable)] = tracked
             new.append(tracked)
-        own["_trainable_variables"] = [tracked.variable for tracked in known]
-        own["_trainable_variables_indices"] = {key: tracked.index for key, tracked in self._by_id.items()}
+        attributes["_trainable_variables"] = [tracked.variable for tracked in known]
+        attributes["_trainable_variables_indices"] = {key: tracked.index for key, tracked in self._by_id.items()}
         stepped = [t for t in new if not self._overwrite_variable_with_gradient(t.variable)]
         if isinstance(self._algorithm, Composite):
             self._algorithm.selection.check(tracked.names for tracked in stepped)
@@ -166,9 +166,9 @@ class AnyBackend(BackendRates):
                 for name in group:
                     if name in plan:
                         self._add_slot(plan[name], tracked)
-        own["built"] = True
-        if "_read_before" in own:
-            self._load(own.pop("_read_before"))
+        attributes["built"] = True
+        if "_read_before" in attributes:
+            self._load(attributes.pop("_read_before"))
 
     def _slots_wanted(self, of_algorithm: Sequence[Slot]) -> list[Slot]:
         """Those of the algorithm and of the options, as the former are declared."""
@@ -194,12 +194,12 @@ class AnyBackend(BackendRates):
             dtype = tracked.wide
         elif name == slot_layout.GATHERED:
             dims, dtype = (), "int32"
-        elif name in {own.name for own in self._algorithm.slots}:
+        elif name in {rule_slot.name for rule_slot in self._algorithm.slots}:
             dims = self._algorithm.rule_of(tracked).slot_dims(slot, shape, tracked.names)
         if dims is None:
             return
         stored = None
-        if name in {own.name for own in self._algorithm.slots}:
+        if name in {rule_slot.name for rule_slot in self._algorithm.slots}:
             owner, size = str(tracked), math.prod(shape)
             stored = self._settings.slot_dtypes.name_of(slot, str(variable.dtype), size, owner)
         dtype = stored or dtype
@@ -211,16 +211,16 @@ class AnyBackend(BackendRates):
             fill, blocks, scale = coded_slot(slot, stored, shape)
             of_blocks = xp.only_dims(xp.slot_layout("like_variable", variable, name), ())
             self._new_slot(slot_layout.scale_of(name), tracked, (blocks,), scale, "float32", of_blocks)
-        made = self._new_slot(name, tracked, tuple(shape[d] for d in dims), fill, dtype, layout)
+        slot_variable = self._new_slot(name, tracked, tuple(shape[d] for d in dims), fill, dtype, layout)
         if slot.initial == AS_VARIABLE:
-            made.assign(xp.copied(xp.cast(variable.value, dtype)))
+            slot_variable.assign(xp.copied(xp.cast(variable.value, dtype)))
 
     def _new_slot(self, name: str, tracked: Tracked, shape: Sequence[int], fill: float, dtype: str, layout: Any) -> Any:
         called = f"{tracked.name.replace('/', '_')}_{listing.NAMES.get(name, name)}"
         initializer = self._keras.initializers.Constant(fill)
-        made = self.add_variable(tuple(shape), initializer, dtype, layout=layout, name=called)
-        self._slots.setdefault(name, {})[tracked.index] = made
-        return made
+        slot_variable = self.add_variable(tuple(shape), initializer, dtype, layout=layout, name=called)
+        self._slots.setdefault(name, {})[tracked.index] = slot_variable
+        return slot_variable
 
     @property
     def slot_names(self) -> list[str]:
@@ -230,13 +230,13 @@ class AnyBackend(BackendRates):
     def get_slot(self, variable: Any, name: str) -> Any:
         """The slot `name` of a model variable. Raises UnknownVariableError (a KeyError)."""
         tracked = self._by_id.get(id(variable))
-        found = None if tracked is None else self._slots.get(name, {}).get(tracked.index)
-        if found is None:
+        slot = None if tracked is None else self._slots.get(name, {}).get(tracked.index)
+        if slot is None:
             raise UnknownVariableError(
                 f"variable {plain_name(variable)!r} has no slot {name!r} here; the slots are"
                 f" {', '.join(self.slot_names) or 'none'}, of the variables that the optimizer was built on"
             )
-        return found
+        return slot
 
     def memory_report(self) -> MemoryReport:
         """Bytes on each device, of the variables that the optimizer was built on and of their slots."""
@@ -299,9 +299,9 @@ class AnyBackend(BackendRates):
     def _check_shapes(self, gradients: Mapping[int, Any]) -> None:
         """Raises MismatchError, before anything changes."""
         for tracked in (self._state.tracked[i] for i in gradients):
-            shape, given = tuple(tracked.variable.shape), tuple(gradients[tracked.index].shape)
-            if given != shape:
-                raise MismatchError(f"the gradient of {tracked} has shape {given}, the variable {shape}")
+            shape, gradient_shape = tuple(tracked.variable.shape), tuple(gradients[tracked.index].shape)
+            if gradient_shape != shape:
+                raise MismatchError(f"the gradient of {tracked} has shape {gradient_shape}, the variable {shape}")
 
     def _pure_step(self) -> PureStep:
         return PureStep(self._xp, self._settings, self._algorithm, self._state, self._slots, self._rate)

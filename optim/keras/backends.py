@@ -159,8 +159,8 @@ class Jax(Backend):
         return super().cond(condition, yes, no) if self.is_known(condition) else self._jax.lax.cond(condition, yes, no)
 
     def qr(self, matrix: Any) -> tuple[Any, Any]:
-        found: tuple[Any, Any] = self.linalg.qr(matrix)
-        return found
+        factors: tuple[Any, Any] = self.linalg.qr(matrix)
+        return factors
 
     def while_loop(self, condition: Any, body: Any, values: Sequence[Any]) -> Any:
         return self._jax.lax.while_loop(lambda now: condition(*now), lambda now: body(*now), tuple(values))

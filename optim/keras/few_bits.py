@@ -68,8 +68,8 @@ class FewBits:
         key, dtype = f"{name}.{tracked.index}", dtype_of(like)
         if not has_codes(dtype):
             return {key: self.rounded(value, dtype, tracked, name)}
-        made, scales = self._encoded(value, dtype)
-        return {key: made, f"{slot_layout.scale_of(name)}.{tracked.index}": scales}
+        array, scales = self._encoded(value, dtype)
+        return {key: array, f"{slot_layout.scale_of(name)}.{tracked.index}": scales}
 
     def rounded(self, value: Any, dtype: str, tracked: Tracked, name: str = "") -> Any:
         """Return the new value of a slot, or without a name of the variable, in the dtype in which it is stored."""
@@ -82,18 +82,18 @@ class FewBits:
 
     def stored(self, now: Arrays, names: Sequence[str], tracked: Tracked, value: Any) -> list[maths.Stored]:
         """Return how slots, and at last the variable, are stored, for dtopt's kernel."""
-        found = []
+        storages = []
         for name, array in [*((name, now[f"{name}.{tracked.index}"]) for name in names), ("", value)]:
             dtype, element = dtype_of(array), array.element_size()
             if has_codes(dtype):
                 scales = now[f"{slot_layout.scale_of(name)}.{tracked.index}"]
-                found.append(maths.Stored(maths.CODES, element, scales.data_ptr(), dtype == codes.SIGNED))
+                storages.append(maths.Stored(maths.CODES, element, scales.data_ptr(), dtype == codes.SIGNED))
             elif self._storage.rounds(dtype, is_slot=bool(name)):
                 key = noise.array_key(self._key, tracked.index, name)
-                found.append(maths.Stored(maths.RANDOM_BFLOAT16, element, key=key))
+                storages.append(maths.Stored(maths.RANDOM_BFLOAT16, element, key=key))
             else:
-                found.append(maths.Stored(KINDS[dtype], element))
-        return found
+                storages.append(maths.Stored(KINDS[dtype], element))
+        return storages
 
     # Noise.
 
@@ -137,9 +137,9 @@ class FewBits:
         shares = xp.where(is_usable[:, None], blocks / safe[:, None], xp.zeros_like(blocks))
         bits, is_negative = xp.bits(xp.maximum(xp.abs(shares), 2.0**-23)), shares < 0
         places = (bits >> 16) - codes.FIRST_STEP + xp.where(is_negative, codes.STEPS, 0)
-        found = (xp.like(codes.steps(is_signed), value)[places] + (bits & 0xFFFF)) >> 16
-        found = xp.where(is_negative, 255 - found, found) - (128 if is_signed else 0)
-        return xp.cast(self._whole(found, value.shape), dtype), scales
+        numbers = (xp.like(codes.steps(is_signed), value)[places] + (bits & 0xFFFF)) >> 16
+        numbers = xp.where(is_negative, 255 - numbers, numbers) - (128 if is_signed else 0)
+        return xp.cast(self._whole(numbers, value.shape), dtype), scales
 
     def _decoded(self, stored: Any, scales: Any) -> Any:
         xp, is_signed = self._xp, dtype_of(stored) == codes.SIGNED

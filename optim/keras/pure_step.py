@@ -195,8 +195,8 @@ class PureStep:
             if rule.keeps_lazy_slots:
                 after = {name: xp.where(is_named, after[name], before[name]) for name in after}
         for name, array in after.items():
-            made = few.write(name, tracked, array, stored[name]) if is_few else {f"{name}.{i}": array}
-            new |= {k: x if active is True else xp.where(active, x, now[k]) for k, x in made.items()}
+            arrays = few.write(name, tracked, array, stored[name]) if is_few else {f"{name}.{i}": array}
+            new |= {k: x if active is True else xp.where(active, x, now[k]) for k, x in arrays.items()}
         value = value if active is True else xp.where(active, value, now[target])
         if self._settings.averages.is_used:
             value = self._average(now, new, tracked, value, active, scalars)

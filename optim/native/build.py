@@ -58,8 +58,8 @@ def level() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "base"
-    said = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
-    has = set(said.replace(" bmi1 ", " bmi ").split())
+    flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
+    has = set(flags.replace(" bmi1 ", " bmi ").split())
     return [name for name, parts in LEVELS.items() if has.issuperset(parts)][-1]
 
 
@@ -102,9 +102,9 @@ def ops() -> Recipe:
     import tensorflow as tf
 
     flags = tf.sysconfig.get_compile_flags()
-    said = [flag for flag in flags if not flag.startswith("-I")]
+    options = [flag for flag in flags if not flag.startswith("-I")]
     minor = ".".join(tf.version.VERSION.split(".")[:2])
-    key = digest(*map(text, OPS_SOURCES), *OPS_FLAGS, minor, *said, platform.system(), platform.machine())
+    key = digest(*map(text, OPS_SOURCES), *OPS_FLAGS, minor, *options, platform.system(), platform.machine())
     objects = ((str(SOURCES / "ops.cc"), tuple(flags)),)
     return Recipe(f"ops-{minor}", key, objects, OPS_FLAGS, tuple(tf.sysconfig.get_link_flags()))
 

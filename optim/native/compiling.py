@@ -73,13 +73,13 @@ def compile_into(recipe: Recipe, path: Path) -> Path:
 
 def compiler() -> list[str]:
     """Return the command that calls the compiler; CXX may have arguments. Raises BuildError."""
-    given = os.environ.get("CXX")
-    commands = [shlex.split(given)] if given else [[name] for name in COMPILERS]
-    found = next((command for command in commands if command and shutil.which(command[0])), None)
-    if found is None:
+    setting = os.environ.get("CXX")
+    commands = [shlex.split(setting)] if setting else [[name] for name in COMPILERS]
+    choice = next((command for command in commands if command and shutil.which(command[0])), None)
+    if choice is None:
         names = ", ".join(" ".join(command) for command in commands)
         raise BuildError(f"no C++ compiler: {names} not found; install one, or set CXX")
-    return found
+    return choice
 
 
 def _compile(command: list[str], recipe: Recipe, path: Path) -> None:
@@ -126,8 +126,8 @@ def _call(command: Sequence[str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise BuildError(f"{command[0]} took longer than {LIMIT} s") from error
     if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        raise BuildError(f"{command[0]} failed: {' / '.join(said[:3]) or f'exit status {done.returncode}'}")
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise BuildError(f"{command[0]} failed: {' / '.join(errors[:3]) or f'exit status {done.returncode}'}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from optim.native.graph import FULL
 
 TYPES = {"float32": "float", "float64": "double", "bfloat16": "BFloat16", "float16": "Half"}
 """The types of `cpp/arithmetic.h`, by dtype."""
-GIVEN = {
+GRADIENT_DTYPES = {
     "float32": ("float32", "bfloat16", "float16"),
     "bfloat16": ("bfloat16", "float32"),
     "float16": ("float16", "float32"),
@@ -76,9 +76,9 @@ def is_elementwise(program: Program) -> bool:
     return not program.has_sums and not program.stored and not any(program.shapes[1:])
 
 
-def given(dtype: str) -> tuple[str, ...]:
+def gradient_dtypes(dtype: str) -> tuple[str, ...]:
     """Return the dtypes that the gradients of variables of a dtype may have."""
-    return GIVEN.get(dtype, (dtype,))
+    return GRADIENT_DTYPES.get(dtype, (dtype,))
 
 
 def name(program: Program, dtype: str, of_gradient: str) -> str:
@@ -98,8 +98,8 @@ def summed(dtype: str) -> str:
 
 def names(program: Program, dtype: str) -> set[str]:
     """Return the kernels of the module of a rule for variables of a dtype."""
-    every = {one.name for of_gradient in given(dtype) for one in launches(program, dtype, of_gradient)}
-    dense = given(dtype) if takes_dense(program) else ()
+    every = {one.name for of_gradient in gradient_dtypes(dtype) for one in launches(program, dtype, of_gradient)}
+    dense = gradient_dtypes(dtype) if takes_dense(program) else ()
     return every or {*(name(program, dtype, of_gradient) for of_gradient in dense), row_name(program, dtype)}
 
 
@@ -214,8 +214,8 @@ UPDATE, RUNS, COLUMN_PARTS, JOIN_RUNS, JOIN_PARTS, STORE = range(6)
 
 def passes(program: Program) -> list[tuple[int, ...]]:
     """Return the `numbers` of each function that adds up."""
-    each = 1 + len(SUMS_OF)
-    return [program.passes[at : at + each] for at in range(0, len(program.passes), each)]
+    size = 1 + len(SUMS_OF)
+    return [program.passes[at : at + size] for at in range(0, len(program.passes), size)]
 
 
 def is_by_rows(program: Program) -> bool:
@@ -259,9 +259,9 @@ def functions(program: Program) -> str:
     """Return the text of a rule's functions, with the constants for its kernels."""
     if is_elementwise(program):
         return program.code
-    made = passes(program)
-    numbers = (*program.shapes, len(program.scalars), most_tensors(program), len(made), int(is_by_rows(program)))
-    texts = [f"{{{', '.join(map(str, each))}}}" for each in made] or ["{}"]
+    all_passes = passes(program)
+    numbers = (*program.shapes, len(program.scalars), most_tensors(program), len(all_passes), int(is_by_rows(program)))
+    texts = [f"{{{', '.join(map(str, counts))}}}" for counts in all_passes] or ["{}"]
     return f"{program.code}DTOPT_PLAN({', '.join((program.name, *map(str, numbers), *texts))})\n"
 
 
@@ -277,7 +277,7 @@ def packed_kernel(program: Program) -> str:
 
 
 def _several(program: Program, dtype: str) -> Iterator[str]:
-    every = {one.name: one for of_gradient in given(dtype) for one in launches(program, dtype, of_gradient)}
+    every = {one.name: one for of_gradient in gradient_dtypes(dtype) for one in launches(program, dtype, of_gradient)}
     for one in every.values():
         words = (one.name, program.name, TYPES[dtype], one.shape.threads, one.shape.at_once, one.function)
         yield f"DTOPT_WHOLE_KERNEL({', '.join(map(str, words))})"
@@ -285,7 +285,7 @@ def _several(program: Program, dtype: str) -> Iterator[str]:
 
 def _one_each(program: Program, dtype: str) -> Iterator[str]:
     how, most = shape(program, dtype), most_tensors(program)
-    for of_gradient in given(dtype) if takes_dense(program) else ():
+    for of_gradient in gradient_dtypes(dtype) if takes_dense(program) else ():
         words = (
             name(program, dtype, of_gradient),
             program.name,

@@ -77,10 +77,10 @@ def expected(layout: str | None, dtype: int, shape: Sequence[int] | None) -> Exp
 class AllExpected:
     """The expected properties of each gradient of a step, one after the other."""
 
-    def __init__(self, each: Sequence[Expected]):
-        self._each = [*each]  # they own texts and shapes
-        self._array = (Expected * len(each))(*each)
-        self.count, self.address = len(each), ctypes.addressof(self._array)
+    def __init__(self, properties: Sequence[Expected]):
+        self._properties = [*properties]  # they own texts and shapes
+        self._array = (Expected * len(properties))(*properties)
+        self.count, self.address = len(properties), ctypes.addressof(self._array)
 
 
 class _Runtime(ctypes.Structure):
@@ -139,9 +139,9 @@ class _Loaded:
         device = None if api._dtensor_singleton is None else api._dtensor_singleton._device_info
         handle = context.context()._handle
         if self._last[2] is None or self._last[0] is not handle or self._last[1] is not device:
-            made = _Runtime(*self._addresses, _pointer(handle), _pointer(device))
-            made.address = ctypes.addressof(made)
-            self._last = (handle, device, made)
+            runtime = _Runtime(*self._addresses, _pointer(handle), _pointer(device))
+            runtime.address = ctypes.addressof(runtime)
+            self._last = (handle, device, runtime)
         return self._last[2]
 
 
@@ -154,14 +154,14 @@ def load(path: Path, looks_inside: bool = True) -> None:
     Args:
       looks_inside: whether to read DTensors directly if possible, or always by DTensor's device.
     """
-    found = [address(symbol, files) for symbol, files in SYMBOLS.items()]
+    addresses = [address(symbol, files) for symbol, files in SYMBOLS.items()]
     inside = [address(symbol, DTENSORS) for symbol in INSIDES]
     is_known = looks_inside and tf.version.VERSION.startswith(tuple(f"{v}." for v in LOOKED_AT))
     if None in inside or not is_known:
         inside = [None] * len(INSIDES)
-    if None not in found:
+    if None not in addresses:
         tensor_of = address(TENSOR_OF, DTENSORS) if is_known else None
-        _loaded[:] = [_Loaded(ctypes.CDLL(str(path)), [*found, tensor_of, *inside])]
+        _loaded[:] = [_Loaded(ctypes.CDLL(str(path)), [*addresses, tensor_of, *inside])]
 
 
 def available() -> bool:
@@ -227,8 +227,8 @@ def hold_if(tensors: Sequence[Any], wanted: AllExpected) -> Held | list[int]:
     # Keeping Python's lock would deadlock with a tensor that Python code still computes, in asynchronous mode.
     context.context().sync_executors()
     loaded = _loaded[0]
-    found = loaded.hold(loaded.runtime().address, [*tensors], wanted.address)
-    return found if isinstance(found, list) else Held(found)
+    result = loaded.hold(loaded.runtime().address, [*tensors], wanted.address)
+    return result if isinstance(result, list) else Held(result)
 
 
 def sort(values: Any, indices: Any, rows: int, powers: Sequence[int] = ()) -> Held:
@@ -248,16 +248,16 @@ def place_of(rows: Held) -> int:
     return -2 - rows.number
 
 
-def square_sums(group: int, held: Held, sources: Sequence[int]) -> list[float]:
+def square_sums(group: int, tensors: Held, sources: Sequence[int]) -> list[float]:
     """Return the sum of squares of each of the tensors at `sources`, added up in float64 by the threads of any
     group."""
-    sums: list[float] = _loaded[0].squares(group, held.number, [*sources])
+    sums: list[float] = _loaded[0].squares(group, tensors.number, [*sources])
     return sums
 
 
 def update(
     group: int,
-    held: Held,
+    tensors: Held,
     options: Sequence[float],
     scales: Sequence[float] = (),
     decays: Sequence[float] = (),
@@ -268,16 +268,16 @@ def update(
 ) -> None:
     """Step the variables of a group, as `calls.h` describes. Raises RuntimeError: impossible; nothing changed."""
     number = NO_CONTROL if control is None else control.number
-    _loaded[0].update(group, held.number, [*options], [*scales], [*decays], [*rows], overwrite, number, [*packing])
+    _loaded[0].update(group, tensors.number, [*options], [*scales], [*decays], [*rows], overwrite, number, [*packing])
 
 
 NO_CONTROL = -1
 
 
-def control(group: int, held: Held, sources: Sequence[int], numbers: Sequence[float]) -> Held:
+def control(group: int, tensors: Held, sources: Sequence[int], numbers: Sequence[float]) -> Held:
     """Return what the GPU of a group computes from the gradients at `sources`, as `calls.h` describes. It does not
     wait."""
-    return Held(_loaded[0].control(group, held.number, [*sources], [*numbers]))
+    return Held(_loaded[0].control(group, tensors.number, [*sources], [*numbers]))
 
 
 def is_left_out(control: Held) -> bool:

@@ -76,8 +76,8 @@ class Driver:
     def gpus(self) -> Sequence[Gpu]:
         """Return the GPUs on which this process has a context."""
         count = self._number("cuDeviceGetCount")
-        found = (self._number("cuDeviceGet", number) for number in range(count))
-        return [self._gpu(device) for device in found if self._is_used(device)]
+        devices = (self._number("cuDeviceGet", number) for number in range(count))
+        return [self._gpu(device) for device in devices if self._is_used(device)]
 
     def first(self) -> Gpu:
         """Return the first GPU that CUDA_VISIBLE_DEVICES allows. Raises DriverError: there is no GPU."""

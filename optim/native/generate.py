@@ -75,10 +75,10 @@ class Pass:
     @property
     def numbers(self) -> tuple[int, ...]:
         """The counts, as in the struct `Adding` in `whole.h`."""
-        made = {dims: len(self.into(dims)) for dims in SUMS}
+        counts = {dims: len(self.into(dims)) for dims in SUMS}
         if self.over != FULL:
-            made[self.over] = len(self.kept)
-        return (SHAPES.index(self.over), *made.values())
+            counts[self.over] = len(self.kept)
+        return (SHAPES.index(self.over), *counts.values())
 
 
 @dataclass(frozen=True)
@@ -117,22 +117,22 @@ class Program:
 
 
 def program_for(
-    rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False
+    rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, is_sum: bool = False
 ) -> Program | None:
     """Return the program for variables of that rank with these slots, see `trace`; None if they have no kernel.
 
     `why_none` explains why.
     """
     try:
-        return _program(trace(rule, rank, slots, each))
+        return _program(trace(rule, rank, slots, is_sum))
     except UntraceableError:
         return None
 
 
-def why_none(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False) -> str:
+def why_none(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, is_sum: bool = False) -> str:
     """Explain why there is no kernel for a rule; empty if there is one."""
     try:
-        trace(rule, rank, slots, each)
+        trace(rule, rank, slots, is_sum)
     except UntraceableError as error:
         return str(error)
     return ""
@@ -142,7 +142,7 @@ def why_none(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = Non
 def _program(traced: Trace) -> Program:
     passes = _passes(traced)
     writer = _Writer(traced, passes)
-    parts = {"": writer.update(), **{f"_sums{k}": writer.sums(each) for k, each in enumerate(passes)}}
+    parts = {"": writer.update(), **{f"_sums{k}": writer.sums(pass_) for k, pass_ in enumerate(passes)}}
     stored = tuple(end for end, dims in STORES.items() if _stored(traced, dims))
     parts |= {f"_{end}": writer.stores(STORES[end]) for end in stored}
     digest = hashlib.sha256("".join(parts.values()).encode()).hexdigest()[:12]
@@ -161,7 +161,7 @@ def _program(traced: Trace) -> Program:
         is_identity_at_zero=traced.is_identity_at_zero,
         code=code,
         shapes=tuple(map(len, slots)),
-        passes=tuple(itertools.chain(*(each.numbers for each in passes))),
+        passes=tuple(itertools.chain(*(pass_.numbers for pass_ in passes))),
         stored=stored,
         powers=tuple([*POWERS].index(power) for power in traced.powers),
     )
@@ -209,13 +209,13 @@ class _Writer:
     def __init__(self, traced: Trace, passes: Sequence[Pass]):
         self._traced = traced
         symbol = traced.graph.symbol
-        slots = {dims: [traced.given[name] for name in traced.slots_along(dims)] for dims in SHAPES}
-        sums = {dims: [v for each in passes for v in each.into(dims)] for dims in SUMS}
-        kept = {dims: [v for each in passes if each.over == dims for v in each.kept] for dims in (ROWS, COLUMNS)}
-        given = [*(symbol("scalar", name, ()) for name in traced.scalars), *slots[ONE]]
-        given += [*(symbol("count", name, ()) for name in COUNTS), *sums[ONE]]
-        of_matrix = [*given, *sums[MATRICES]]
-        self._scalars = {FULL: [*of_matrix, *kept[ROWS]], ROWS: of_matrix, COLUMNS: of_matrix, ONE: given}
+        slots = {dims: [traced.old_slots[name] for name in traced.slots_along(dims)] for dims in SHAPES}
+        sums = {dims: [v for pass_ in passes for v in pass_.into(dims)] for dims in SUMS}
+        kept = {dims: [v for pass_ in passes if pass_.over == dims for v in pass_.kept] for dims in (ROWS, COLUMNS)}
+        scalars = [*(symbol("scalar", name, ()) for name in traced.scalars), *slots[ONE]]
+        scalars += [*(symbol("count", name, ()) for name in COUNTS), *sums[ONE]]
+        of_matrix = [*scalars, *sums[MATRICES]]
+        self._scalars = {FULL: [*of_matrix, *kept[ROWS]], ROWS: of_matrix, COLUMNS: of_matrix, ONE: scalars}
         powers = [value for value in traced.graph.values if value.op == "power"]
         self._streams = {
             FULL: [*slots[FULL], *powers, *kept[COLUMNS]],
@@ -232,18 +232,18 @@ class _Writer:
         lines += [f"    Store(C(w + {_name(change)}), variable + i);", "  }"]
         return _text(lines)
 
-    def sums(self, each: Pass) -> str:
+    def sums(self, pass_: Pass) -> str:
         """Return the function of sums. The whole, the matrix and the row go into `sums`, one after the other; other
         results go to more streams.
         """
-        whole, by_column = [*each.into(ONE), *each.into(MATRICES), *each.into(ROWS)], each.into(COLUMNS)
-        made = [*((v.operands[0], "+=") for v in by_column), *((v, "=") for v in each.kept)]
+        whole, by_column = [*pass_.into(ONE), *pass_.into(MATRICES), *pass_.into(ROWS)], pass_.into(COLUMNS)
+        results = [*((v.operands[0], "+=") for v in by_column), *((v, "=") for v in pass_.kept)]
         lines = [f"  Wide<T> t{k}[kTerms];" for k in range(len(whole))]
-        first = len(self._streams[each.over])
-        lines += [f"  double* __restrict a{k} = static_cast<double*>(slots[{first + k}]);" for k in range(len(made))]
-        lines += self._up_to(each.over, [*(total.operands[0] for total in each.sums), *each.kept])
+        first = len(self._streams[pass_.over])
+        lines += [f"  double* __restrict a{k} = static_cast<double*>(slots[{first + k}]);" for k in range(len(results))]
+        lines += self._up_to(pass_.over, [*(total.operands[0] for total in pass_.sums), *pass_.kept])
         lines += [f"    t{k}[i] = {_name(total.operands[0])};" for k, total in enumerate(whole)]
-        lines += [f"    a{k}[i] {how} {_name(value)};" for k, (value, how) in enumerate(made)]
+        lines += [f"    a{k}[i] {how} {_name(value)};" for k, (value, how) in enumerate(results)]
         lines += ["  }", *(f"  sums[{k}] += Sum(t{k}, size);" for k in range(len(whole)))]
         return _text(lines)
 
@@ -260,41 +260,43 @@ class _Writer:
         """Return the statements that compute `results` of one element, row or column; the loop stays open."""
         streams, scalars = self._streams[over], self._scalars[over]
         at = {value.number: k for k, value in enumerate(streams)}
-        given = {value.number: k for k, value in enumerate(scalars) if value.number not in at}
-        used = _used(self._traced, results, {*at, *given})
+        scalar_at = {value.number: k for k, value in enumerate(scalars) if value.number not in at}
+        used = _used(self._traced, results, {*at, *scalar_at})
         lines = ["  using C = Wide<T>;"]
         lines += [
-            f"  const C {_name(v)} = static_cast<C>(scalars[{given[v.number]}]);" for v in used if v.number in given
+            f"  const C {_name(v)} = static_cast<C>(scalars[{scalar_at[v.number]}]);"
+            for v in used
+            if v.number in scalar_at
         ]
-        made = [value for value in used if value.operands and value.number not in {*at, *given}]
-        inner = {value.number for value in made if kind_of(value) == over or over == ONE}
-        lines += [f"  {_statement(value)}" for value in made if value.number not in inner]
-        own = {"slot": "T", "power": "C"}  # results for rows or columns are float64
-        kinds = [own.get(value.op, "double") if kind_of(value) == over else "double" for value in streams]
+        operations = [value for value in used if value.operands and value.number not in {*at, *scalar_at}]
+        inner = {value.number for value in operations if kind_of(value) == over or over == ONE}
+        lines += [f"  {_statement(value)}" for value in operations if value.number not in inner]
+        types = {"slot": "T", "power": "C"}  # results for rows or columns are float64
+        kinds = [types.get(value.op, "double") if kind_of(value) == over else "double" for value in streams]
         lines += [f"  {kind}* __restrict s{k} = static_cast<{kind}*>(slots[{k}]);" for k, kind in enumerate(kinds)]
         arrays = [*(["gradient", "variable"] if over == FULL else []), *(f"s{k}" for k in range(len(streams)))]
         lines.append(f"  DTOPT_ELEMENTS({', '.join(arrays)}) {{")
         if over == FULL:
             lines += ["    const C g = DTOPT_GRADIENT;", "    const C w = DTOPT_VARIABLE;"]
         lines += [f"    const C {_name(v)} = Load(s{at[v.number]}[i]);" for v in used if v.number in at]
-        return lines + [f"    {_statement(value)}" for value in made if value.number in inner]
+        return lines + [f"    {_statement(value)}" for value in operations if value.number in inner]
 
 
 def _text(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _used(traced: Trace, results: Sequence[Value], given: Collection[int]) -> list[Value]:
-    """Return the values that the results depend on, operands first; not what `given` values depend on, as all sums
+def _used(traced: Trace, results: Sequence[Value], inputs: Collection[int]) -> list[Value]:
+    """Return the values that the results depend on, operands first; not what `inputs` depend on, as all sums
     are."""
-    wanted: set[int] = set()
+    needed: set[int] = set()
     pending = list(results)
     while pending:
         value = pending.pop()
-        if value.number not in wanted:
-            wanted.add(value.number)
-            pending.extend(() if value.op == "sum" or value.number in given else value.operands)
-    return [value for value in traced.graph.values if value.number in wanted]
+        if value.number not in needed:
+            needed.add(value.number)
+            pending.extend(() if value.op == "sum" or value.number in inputs else value.operands)
+    return [value for value in traced.graph.values if value.number in needed]
 
 
 def _name(value: Value) -> str:
@@ -333,17 +335,17 @@ def source(programs: Iterable[Program]) -> str:
 def builtin_programs() -> list[Program]:
     """Return the programs of all rules in `optim/rules`, in every combination of their yes-or-no choices."""
     every = [rule for cls in rules.every() for rule in _variants(cls)]
-    found = [program_for(rule, rank) for rule in every for rank in ((2,) if rule.elementwise else range(4))]
-    found += [program_for(rule, each=True) for rule in every]
-    return list({program.name: program for program in found if program is not None}.values())
+    programs = [program_for(rule, rank) for rule in every for rank in ((2,) if rule.elementwise else range(4))]
+    programs += [program_for(rule, is_sum=True) for rule in every]
+    return list({program.name: program for program in programs if program is not None}.values())
 
 
 def _variants(cls: Any) -> list[Any]:
     choices = [field.name for field in fields(cls) if field.type in (bool, "bool", "bool | None")]
-    made = []
+    variants = []
     for values in itertools.product((False, True), repeat=len(choices)):
         try:
-            made.append(cls(**dict(zip(choices, values, strict=True))))
+            variants.append(cls(**dict(zip(choices, values, strict=True))))
         except (TypeError, ValueError):  # an invalid combination of choices
             continue
-    return made
+    return variants

@@ -61,10 +61,10 @@ class Gpus:
         """Add the module of a rule for variables of a dtype: PTX, or machine code of the GPU."""
         threads = cuda.shape(program, dtype).threads
         numbers = (program.shapes[0], len(program.scalars), cuda.most_tensors(program), threads, 0)
-        for given in cuda.given(dtype) if cuda.takes_dense(program) else ():
-            self._add(program.name, dtype, given, cuda.name(program, dtype, given), image, numbers)
+        for gradient_dtype in cuda.gradient_dtypes(dtype) if cuda.takes_dense(program) else ():
+            self._add(program.name, dtype, gradient_dtype, cuda.name(program, dtype, gradient_dtype), image, numbers)
             if not cuda.is_elementwise(program):
-                self._add_launches(program, dtype, given)
+                self._add_launches(program, dtype, gradient_dtype)
         if cuda.is_elementwise(program):
             of_one = (*numbers[:2], 1, threads, 0)
             name = cuda.row_name(program, dtype)
@@ -82,23 +82,25 @@ class Gpus:
             self._add("squares", dtype, dtype, cuda.squares_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS, 0))
             self._add("table", dtype, dtype, cuda.table_name(dtype), image, (0, 0, 0, cuda.SQUARES_THREADS, 0))
 
-    def _add_launches(self, program: Program, dtype: str, given: str) -> None:
-        launches, passes = [*cuda.launches(program, dtype, given)], cuda.passes(program)
-        numbers = [len(passes), *(number for each in passes for number in each)]
-        visits = [number for each in launches for number in (each.visit, each.number)]
+    def _add_launches(self, program: Program, dtype: str, gradient_dtype: str) -> None:
+        launches, passes = [*cuda.launches(program, dtype, gradient_dtype)], cuda.passes(program)
+        numbers = [len(passes), *(number for counts in passes for number in counts)]
+        visits = [number for launch in launches for number in (launch.visit, launch.number)]
         self._library.DtoptAddGpuLaunches(
             program.name.encode(),
-            *(ctypes.c_int64(tf.as_dtype(each).as_datatype_enum) for each in (dtype, given)),
+            *(ctypes.c_int64(tf.as_dtype(kind).as_datatype_enum) for kind in (dtype, gradient_dtype)),
             ctypes.c_int64(sum(program.shapes[1:])),
             (ctypes.c_int64 * len(numbers))(*numbers),
             ctypes.c_int64(len(launches)),
-            (ctypes.c_char_p * len(launches))(*(each.name.encode() for each in launches)),
+            (ctypes.c_char_p * len(launches))(*(launch.name.encode() for launch in launches)),
             (ctypes.c_int64 * len(visits))(*visits),
         )
 
-    def _add(self, rule: str, dtype: str, given: str, name: str, image: bytes | str, numbers: Sequence[int]) -> None:
+    def _add(
+        self, rule: str, dtype: str, gradient_dtype: str, name: str, image: bytes | str, numbers: Sequence[int]
+    ) -> None:
         data = image.encode() if isinstance(image, str) else image
-        enums = (ctypes.c_int64(tf.as_dtype(each).as_datatype_enum) for each in (dtype, given))
+        enums = (ctypes.c_int64(tf.as_dtype(kind).as_datatype_enum) for kind in (dtype, gradient_dtype))
         values, size = (ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_int64(len(data))
         self._library.DtoptAddGpuKernel(rule.encode(), *enums, name.encode(), data, size, values)
 
@@ -121,10 +123,10 @@ COMPILING = "it is being compiled in the background"
 
 def is_on() -> bool:
     """Whether DTOPT_GPU asks for kernels on GPUs. Raises HyperparameterError for another value."""
-    found = os.environ.get(VARIABLE) or "off"
-    if found not in MODES:
-        raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {found!r}")
-    return found == "on"
+    setting = os.environ.get(VARIABLE) or "off"
+    if setting not in MODES:
+        raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {setting!r}")
+    return setting == "on"
 
 
 def why_not(program: Program, dtype: str) -> str:

@@ -187,8 +187,8 @@ class Graph:
         if not gone:
             return total
         names = {MATRIX: "matrices", ROW: "rows", COLUMN: "columns"}
-        found = ["size"] if gone == set(self.dims) else [n for dim, n in names.items() if dim in _plain(gone)]
-        counts = [self.symbol("count", name, ()) for name in found]
+        count_names = ["size"] if gone == set(self.dims) else [n for dim, n in names.items() if dim in _plain(gone)]
+        counts = [self.symbol("count", name, ()) for name in count_names]
         return self.of("div", total, functools.reduce(functools.partial(self.of, "mul"), counts))
 
     def expand(self, value: Any, axis: int) -> Value:
@@ -228,21 +228,21 @@ def broadcast(one: tuple[Any, ...], two: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the dims of an elementwise result of both."""
     longest = max(len(one), len(two))
     pairs = zip((1,) * (longest - len(one)) + one, (1,) * (longest - len(two)) + two, strict=True)
-    found = []
+    dims = []
     for a, b in pairs:
         if a != b and 1 not in (a, b):
             raise UntraceableError(f"it meets {a}s with {b}s")
-        found.append(b if a == 1 else a)
-    return tuple(found)
+        dims.append(b if a == 1 else a)
+    return tuple(dims)
 
 
 def _axes(value: Value, axis: int | Sequence[int] | None) -> set[int]:
     """Return positions in the dims of a value."""
     rank = len(value.dims)
-    given = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
-    if any(not -rank <= each < rank for each in given):
+    axes = range(rank) if axis is None else [axis] if isinstance(axis, int) else axis
+    if any(not -rank <= number < rank for number in axes):
         raise UntraceableError(f"it adds up along axis {axis} of {rank}")
-    return {each % rank for each in given}
+    return {number % rank for number in axes}
 
 
 def is_zero(value: Value) -> bool:

@@ -131,9 +131,9 @@ class Steps:
         """
         scalars = self._scalars_of(update, coefficients)
         arrays = (ctypes.c_void_p * len(slots))(*slots)
-        how = (_Stored * len(stored))(*(each.structure() for each in stored)) if stored else None
+        how = (_Stored * len(stored))(*(storage.structure() for storage in stored)) if stored else None
         self._kept += [arrays, how]
-        addresses = [0 if each is None else ctypes.addressof(each) for each in (arrays, scalars, how)]
+        addresses = [0 if array is None else ctypes.addressof(array) for array in (arrays, scalars, how)]
         numbers = (size, len(slots), update.element, update.wide)
         self._items.append(_Item(update.address, variable, gradient, *addresses, decay, *numbers))
         self._size += size
@@ -164,16 +164,18 @@ def update_for(rule: Rule, dtype: str) -> Update | None:
     """Return the kernel's update of an elementwise rule; None if it cannot or does not yet exist."""
     if mode() == "off" or not rule.elementwise or dtype not in ITEMSIZES:
         return None
-    made = _updates.get((rule, dtype))
-    if made is None:
+    update = _updates.get((rule, dtype))
+    if update is None:
         program = generate.program_for(rule)
         if program is None or program.has_sums or len(program.slots) > MOST_SLOTS:
             return None
         library = _library(program)
         if library is None or _steps() is None:
             return None
-        made = _updates[rule, dtype] = Update(program, library[f"dtopt_{program.name}_{dtype}_{build.level()}"], dtype)
-    return made
+        update = _updates[rule, dtype] = Update(
+            program, library[f"dtopt_{program.name}_{dtype}_{build.level()}"], dtype
+        )
+    return update
 
 
 _updates: dict[tuple[Rule, str], Update] = {}

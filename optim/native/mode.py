@@ -16,7 +16,7 @@ MODES = ("auto", "build", "off")
 
 def mode() -> str:
     """Return the value of DTOPT_KERNELS. Raises HyperparameterError for another value."""
-    found = os.environ.get(VARIABLE) or "auto"
-    if found not in MODES:
-        raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {found!r}")
-    return found
+    setting = os.environ.get(VARIABLE) or "auto"
+    if setting not in MODES:
+        raise HyperparameterError(f"{VARIABLE} must be one of {', '.join(MODES)}, got {setting!r}")
+    return setting

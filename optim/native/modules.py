@@ -32,14 +32,14 @@ def image(source: str) -> bytes:
     Raises:
       BuildError: NVRTC is missing, or it failed. OSError: the cache cannot be written.
     """
-    found = at_hand(source)
-    return found if found is not None else _keep(cached(source), key(source), _ptx(source).encode())
+    ptx = at_hand(source)
+    return ptx if ptx is not None else _keep(cached(source), key(source), _ptx(source).encode())
 
 
 def at_hand(source: str) -> bytes | None:
     """Return the PTX of a module if nothing has to be compiled for it."""
-    found = packed().get(key(source))
-    return found.encode() if found is not None else _read(cached(source), key(source))
+    ptx = packed().get(key(source))
+    return ptx.encode() if ptx is not None else _read(cached(source), key(source))
 
 
 def accepted(source: str, driver: Driver) -> bytes:
@@ -48,31 +48,31 @@ def accepted(source: str, driver: Driver) -> bytes:
     Raises:
       BuildError: the driver accepts neither. OSError: the cache cannot be written.
     """
-    found, gpus = image(source), driver.gpus()
-    if not any(driver.result_of_loading(found, gpu) == PTX_IS_TOO_NEW for gpu in gpus):
-        _check(driver, found, gpus)
-        return found
+    module, gpus = image(source), driver.gpus()
+    if not any(driver.result_of_loading(module, gpu) == PTX_IS_TOO_NEW for gpu in gpus):
+        _check(driver, module, gpus)
+        return module
     kinds = sorted({gpu.capability for gpu in gpus})
     if len(kinds) > 1:
         names = " and ".join(f"sm_{kind}" for kind in kinds)
         raise BuildError(f"NVRTC is newer than the driver, and the GPUs differ ({names}): pip install {PACKAGE}")
-    found = machine_code(source, kinds[0])
-    _check(driver, found, gpus)
-    return found
+    module = machine_code(source, kinds[0])
+    _check(driver, module, gpus)
+    return module
 
 
-def _check(driver: Driver, found: bytes, gpus: Sequence[Gpu]) -> None:
+def _check(driver: Driver, module: bytes, gpus: Sequence[Gpu]) -> None:
     for gpu in gpus:
-        if code := driver.result_of_loading(found, gpu):
+        if code := driver.result_of_loading(module, gpu):
             raise BuildError(f"the driver does not load the kernel for sm_{gpu.capability}: {driver.text(code)}")
 
 
 def machine_code(source: str, capability: int) -> bytes:
     """Return a module compiled for one kind of GPU. Raises as `image` does."""
     name = f"sm_{capability}"
-    found = _read(cached(source, name), key(source, name))
-    if found is not None:
-        return found
+    stored = _read(cached(source, name), key(source, name))
+    if stored is not None:
+        return stored
     code = nvrtc.find().machine_code(source, headers(), cuda.OPTIONS, capability)
     return _keep(cached(source, name), key(source, name), code)
 

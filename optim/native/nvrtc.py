@@ -88,7 +88,7 @@ class Nvrtc:
 
 def least_architecture(supported: Iterable[int]) -> int:
     """Return the compute capability for PTX of an NVRTC that supports these."""
-    return min((each for each in supported if each >= LEAST), default=LEAST)
+    return min((architecture for architecture in supported if architecture >= LEAST), default=LEAST)
 
 
 @cache
@@ -115,5 +115,5 @@ def _places() -> Iterator[str]:
         for folder in spec.submodule_search_locations or () if spec is not None else ():
             yield from sorted(map(str, (Path(folder) / "lib").glob("libnvrtc.so.*")))
     yield from NAMES
-    if found := find_library("nvrtc"):
-        yield found
+    if name := find_library("nvrtc"):
+        yield name

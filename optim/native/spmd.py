@@ -32,12 +32,14 @@ _works: list[bool] = []
 
 def load(path: Path) -> None:
     """Register the op of the kernel at `path` with DTensor's compiler, if possible."""
-    found = [address(symbol, DTENSORS) for symbol in SYMBOLS]
+    addresses = [address(symbol, DTENSORS) for symbol in SYMBOLS]
     # PyDLL keeps Python's lock: no other thread can call a function that DTensor would compile meanwhile.
     expand = ctypes.PyDLL(str(path)).DtoptExpandLike
     expand.restype = ctypes.c_bool
     expand.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
-    _works[:] = [None not in found and all(expand((ctypes.c_void_p * len(found))(*found), op, LIKE) for op in OPS)]
+    _works[:] = [
+        None not in addresses and all(expand((ctypes.c_void_p * len(addresses))(*addresses), op, LIKE) for op in OPS)
+    ]
 
 
 def available() -> bool:

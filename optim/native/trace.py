@@ -58,7 +58,7 @@ class Trace:
     rule: str
     """The class of the rule."""
     graph: Graph
-    given: Mapping[str, Value]
+    old_slots: Mapping[str, Value]
     """The old slots, in the rule's order."""
     change: Value
     slots: Mapping[str, Value]
@@ -82,7 +82,7 @@ class Trace:
 
     def slots_along(self, dims: frozenset[str]) -> tuple[str, ...]:
         """Return the slots that have these dims of the variable."""
-        return tuple(name for name, value in self.given.items() if kind_of(value) == dims)
+        return tuple(name for name, value in self.old_slots.items() if kind_of(value) == dims)
 
 
 def unknown_function(rule: Rule) -> str | None:
@@ -94,44 +94,44 @@ def unknown_function(rule: Rule) -> str | None:
     return None
 
 
-def trace(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, each: bool = False) -> Trace:
+def trace(rule: Rule | None, rank: int = 2, slots: Sequence[str] | None = None, is_sum: bool = False) -> Trace:
     """Return the graph of a rule for variables of that rank with these slots, perhaps among others, or with all its
     own.
 
-    `each`: whether a gradient is the sum of several that are squared one by one.
+    `is_sum`: whether a gradient is the sum of several that are squared one by one.
 
     Raises:
       UntraceableError: there is no graph.
     """
     if rule is not None and slots is None:
         slots = [slot.name for slot in rule.slots if rule.slot_dims(slot, (2,) * rank, ()) is not None]
-    key = (rule, None if rule is None or rule.elementwise else rank, tuple(slots or ()), each)
-    found = _cached(*key) if isinstance(rule, Hashable) else _trace(*key)
-    return found if found.powers or not each else trace(rule, rank, slots)
+    key = (rule, None if rule is None or rule.elementwise else rank, tuple(slots or ()), is_sum)
+    traced = _cached(*key) if isinstance(rule, Hashable) else _trace(*key)
+    return traced if traced.powers or not is_sum else trace(rule, rank, slots)
 
 
 @lru_cache(maxsize=1024)
-def _cached(rule: Any, rank: int | None, slots: tuple[str, ...], each: bool) -> Trace:
-    return _trace(rule, rank, slots, each)
+def _cached(rule: Any, rank: int | None, slots: tuple[str, ...], is_sum: bool) -> Trace:
+    return _trace(rule, rank, slots, is_sum)
 
 
-def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...], each: bool) -> Trace:
+def _trace(rule: Rule | None, rank: int | None, slots: tuple[str, ...], is_sum: bool) -> Trace:
     name = type(rule).__name__
-    if rule is None or (each and not rule.elementwise):
+    if rule is None or (is_sum and not rule.elementwise):
         raise UntraceableError(f"{name} looks at whole tensors")
     graph = Graph(rank=rank)
     gradient: Any = graph.symbol("gradient", "g", graph.dims)
-    if each:
+    if is_sum:
         gradient = SummedGradient(gradient, lambda power: graph.symbol("power", power, graph.dims))
-    given, change, new = _run(rule, graph, slots, gradient)
-    traced = Trace(name, graph, given, change, new, is_identity_at_zero=False)
+    old_slots, change, new = _run(rule, graph, slots, gradient)
+    traced = Trace(name, graph, old_slots, change, new, is_identity_at_zero=False)
     if not rule.elementwise:
         return traced
-    if any(kind_of(slot) != FULL for slot in given.values()):
+    if any(kind_of(slot) != FULL for slot in old_slots.values()):
         raise UntraceableError(f"{name} looks at whole tensors")  # a step of some elements has no numbers of the whole
     folding = Graph(folds_zero=True)
-    given, change_at_zero, new_at_zero = _run(rule, folding, slots, folding.constant(0.0))
-    identity = is_zero(change_at_zero) and all(value is given[slot] for slot, value in new_at_zero.items())
+    old_slots, change_at_zero, new_at_zero = _run(rule, folding, slots, folding.constant(0.0))
+    identity = is_zero(change_at_zero) and all(value is old_slots[slot] for slot, value in new_at_zero.items())
     return replace(traced, is_identity_at_zero=identity)
 
 

@@ -30,7 +30,7 @@ def is_on(value: Any) -> bool:
     return value is not None and value is not False and value != () and value != []
 
 
-def found(config: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def conflict(config: Mapping[str, Any]) -> tuple[str, str, str] | None:
     """The first of EXCLUSIVE of which a config has both on."""
     return next((pair for pair in EXCLUSIVE if is_on(config.get(pair[0])) and is_on(config.get(pair[1]))), None)
 
@@ -43,6 +43,6 @@ def described(pair: tuple[str, str, str]) -> str:
 
 def check(**options: Any) -> None:
     """Raises HyperparameterError for two options that are on and exclude each other."""
-    pair = found(options)
+    pair = conflict(options)
     if pair is not None:
         raise HyperparameterError(f"{described(pair)}; give one")

@@ -48,8 +48,8 @@ class RuleWrapper(Rule):
     def slot_dims(self, slot: Slot, shape: Sequence[int], names: Sequence[str]) -> tuple[int, ...] | None:
         return self.rule.slot_dims(slot, shape, names)
 
-    def weight_decay(self, given: float | None, shape: Sequence[int], names: Sequence[str]) -> float | None:
-        return self.rule.weight_decay(given, shape, names)
+    def weight_decay(self, option: float | None, shape: Sequence[int], names: Sequence[str]) -> float | None:
+        return self.rule.weight_decay(option, shape, names)
 
     def constants(self, shape: Sequence[int], names: Sequence[str]) -> Mapping[str, float]:
         return self.rule.constants(shape, names)

@@ -89,8 +89,8 @@ class MuonRule(Whole):
         is_missing = slot.name == "v" and not self.uses_adam(shape, names)
         return None if is_missing else super().slot_dims(slot, shape, names)
 
-    def weight_decay(self, given: float | None, shape: Sequence[int], names: Sequence[str]) -> float | None:
-        return self.adam_weight_decay if self.uses_adam(shape, names) else given
+    def weight_decay(self, option: float | None, shape: Sequence[int], names: Sequence[str]) -> float | None:
+        return self.adam_weight_decay if self.uses_adam(shape, names) else option
 
     def gathers(self, slots: Collection[str]) -> bool:
         return "v" not in slots

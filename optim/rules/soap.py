@@ -102,19 +102,19 @@ class SOAPRule(Whole):
         new = {"m": m, "v": v}
         if dims:
             totals = self._totals(xp, gradient, dims, slots, c)
-            found = self._bases(xp, totals, bases, v, is_new, c)
-            new |= {"v": found[0], **{f"{STATISTICS}_{dim}": total for dim, total in totals.items()}}
-            new |= {f"{BASIS}_{dim}": basis for dim, basis in zip(dims, found[1:], strict=True)}
+            v_and_bases = self._bases(xp, totals, bases, v, is_new, c)
+            new |= {"v": v_and_bases[0], **{f"{STATISTICS}_{dim}": total for dim, total in totals.items()}}
+            new |= {f"{BASIS}_{dim}": basis for dim, basis in zip(dims, v_and_bases[1:], strict=True)}
         return -c["alpha"] * moves * back, new
 
     def _totals(self, xp: Any, gradient: Any, dims: Sequence[int], slots: Arrays, c: Scalars) -> dict[int, Any]:
         """Return the new preconditioners by dim."""
-        found = {}
+        totals = {}
         for dim in dims:
             rows = matrices.unfolded(xp, _first(xp, gradient, dim), int(gradient.shape[dim]))
             old = slots[f"{STATISTICS}_{dim}"]
-            found[dim] = old + c["one_minus_shampoo_beta"] * (xp.matmul(rows, xp.transpose(rows)) - old)
-        return found
+            totals[dim] = old + c["one_minus_shampoo_beta"] * (xp.matmul(rows, xp.transpose(rows)) - old)
+        return totals
 
     def _damped(self, xp: Any, total: Any, size: int, c: Scalars) -> Any:
         return total + c["damping"] * matrices.bound(xp, total) * matrices.eye(xp, size, total)
@@ -127,20 +127,20 @@ class SOAPRule(Whole):
         damped = {dim: self._damped(xp, total, sizes[dim], c) for dim, total in totals.items()}
 
         def first() -> tuple[Any, ...]:
-            made = []
+            new_bases = []
             for dim, size in sizes.items():
                 one = matrices.eye(xp, size, v)
-                made.append(matrices.power_iterations(xp, damped[dim], one, size, self.first_iterations))
-            return (v, *made)
+                new_bases.append(matrices.power_iterations(xp, damped[dim], one, size, self.first_iterations))
+            return (v, *new_bases)
 
         def renewed() -> tuple[Any, ...]:
-            places, made = {}, []
+            places, new_bases = {}, []
             for dim, size in sizes.items():
                 basis = bases[dim]
                 values = xp.reduce_sum(basis * xp.matmul(totals[dim], basis), axis=0)
                 places[dim] = xp.transpose(matrices.descending(xp, values, size))
-                made.append(matrices.power_iterations(xp, damped[dim], xp.matmul(basis, places[dim]), size, 1))
-            return (_along(xp, v, places), *made)
+                new_bases.append(matrices.power_iterations(xp, damped[dim], xp.matmul(basis, places[dim]), size, 1))
+            return (_along(xp, v, places), *new_bases)
 
         def same() -> tuple[Any, ...]:
             return (v, *bases.values())

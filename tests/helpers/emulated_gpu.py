@@ -74,7 +74,7 @@ def _compiled_text(text: str, has_lanes: bool) -> Path:
 
 def modules(rule: Any) -> dict[Program, str]:
     """The programs of a rule, whatever the rank of a variable, each with its library."""
-    programs = {program_for(rule, rank, each=each) for rank in range(5) for each in (False, True)}
+    programs = {program_for(rule, rank, is_sum=is_sum) for rank in range(5) for is_sum in (False, True)}
     return {program: _module(program) for program in programs if program is not None}
 
 

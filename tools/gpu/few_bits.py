@@ -32,8 +32,8 @@ def _problem_of(device: Device, name: str, mode: str) -> str:
     with tf.device("CPU:0"):
         wanted = bits_of(expected, train(expected, mode, dtype))
     with device.launching(rules=[ours._algorithm.updating_rule]), tf.device(device.name):
-        found = bits_of(ours, train(ours, mode, dtype))
+        actual = bits_of(ours, train(ours, mode, dtype))
         if reason := device.why_not_used(ours):
             return f"not updated by the kernel: {reason}"
-    differs = [key for key, value in wanted.items() if value.tobytes() != found[key].tobytes()]
+    differs = [key for key, value in wanted.items() if value.tobytes() != actual[key].tobytes()]
     return f"{', '.join(differs)} differ from the CPU" if differs else ""

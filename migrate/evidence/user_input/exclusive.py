@@ -49,7 +49,7 @@ def _of_generation(generation: str) -> list[tuple[str, str, str]]:
 
 def check_state(algorithm: str, hyperparameters: Mapping[str, Any], rule: type[Rule] | None) -> None:
     """Raises UnsupportedError for a state whose options no optimizer takes together."""
-    pair = exclusive.found(hyperparameters)
+    pair = exclusive.conflict(hyperparameters)
     if pair is not None:
         one, other, _ = pair
         raise UnsupportedError(

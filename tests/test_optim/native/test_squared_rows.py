@@ -100,7 +100,7 @@ def assert_alike(one: Model, two: Model, rtol: float) -> None:
 
 def test_every_program_that_squares_each_is_tested() -> None:
     programs = {program.name for program in builtin_programs() if program.powers}
-    of_rules = [program_for(rule, each=True) for rule in RULES]
+    of_rules = [program_for(rule, is_sum=True) for rule in RULES]
     assert programs == {program.name for program in of_rules if program is not None and program.powers}
 
 
