@@ -11,7 +11,7 @@ import numpy as np
 from optim import lazy
 from optim.checkpoints.handles import Handle
 from optim.errors import CheckpointError, GradientsError
-from optim.state.names import plain_name
+from optim.state.names import listed, plain_name
 
 if TYPE_CHECKING:
     from optim.checkpoints import of_keras, of_tensorflow
@@ -57,7 +57,7 @@ def named_variables(variables: Variables) -> dict[str, Any]:
     if isinstance(variables, Mapping):
         return {str(name): variable for name, variable in variables.items()}
     named: dict[str, Any] = {}
-    for variable in variables:
+    for variable in listed(variables):
         name = plain_name(variable)
         if name in named:
             raise CheckpointError(f"two variables are called {name!r}; pass a mapping of unique names to variables")

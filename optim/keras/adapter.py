@@ -17,6 +17,7 @@ from optim.keras_differences import TF_KERAS
 from optim.legacy._base import LegacyOptimizer
 from optim.optimizer import Optimizer
 from optim.optimizers.groups import Groups
+from optim.state.weights import CallableList
 from optim.step import replicas
 
 
@@ -120,7 +121,7 @@ class Adapter(Saved):
     def variables(self) -> list[tf.Variable]:
         """The state in the order in which this Keras has it."""
         self._track()  # `inner` may have been built, or restored, by itself
-        return self._listed()
+        return CallableList(self._listed())
 
     def add_variable(
         self, shape: Any, dtype: Any = None, initializer: Any = "zeros", name: str | None = None

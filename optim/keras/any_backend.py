@@ -32,7 +32,7 @@ from optim.optimizers.groups import Groups
 from optim.options.master_copies import LOW_PRECISION
 from optim.options.settings import OPTIONS
 from optim.rule import AS_VARIABLE, Slot
-from optim.state.names import plain_name
+from optim.state.names import listed, plain_name
 from optim.step.reports import MemoryReport, summary
 
 
@@ -141,7 +141,7 @@ class AnyBackend(BackendRates):
         Args:
           names: those in checkpoints; None takes the variables' own.
         """
-        attributes, known = vars(self), self._state.tracked
+        attributes, known, variables = vars(self), self._state.tracked, listed(variables)
         taken = {tracked.name for tracked in known}
         new = []
         for variable, name in zip(variables, names or map(plain_name, variables), strict=True):

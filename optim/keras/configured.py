@@ -62,7 +62,8 @@ class Configured:
                 (pattern, cls._create(entry["class_name"], entry["config"], custom_objects))
                 for pattern, entry in arguments["groups"]
             ]
-        optimizer = cls._adapt(cls._create(name, arguments, custom_objects))
+        inner, derived = cls._create(name, arguments, custom_objects), users_class(cls)
+        optimizer = cls._adapt(inner) if derived is None else derived(optimizer=inner)
         vars(optimizer)["_is_of_before"] = order is None
         return optimizer
 
@@ -81,6 +82,11 @@ class Configured:
             deserialize = cls._keras.optimizers.schedules.deserialize
             arguments["learning_rate"] = deserialize(dict(rate), custom_objects=custom_objects)
         return cls_.from_config(arguments)
+
+
+def users_class(cls: type) -> type | None:
+    """A class that a user (or Horovod) derived from what `for_keras` makes; None for what `for_keras` makes."""
+    return None if "_adapt" in vars(cls) else cls
 
 
 def is_ours(cls: Any) -> bool:

@@ -17,7 +17,7 @@ from optim import lazy
 from optim.errors import HyperparameterError, UnsupportedError
 from optim.keras.any_backend import AnyBackend
 from optim.keras.backends import BACKENDS
-from optim.keras.configured import NAME, PACKAGE, bases
+from optim.keras.configured import NAME, PACKAGE, bases, users_class
 from optim.options.loss_scale import DYNAMIC
 
 if TYPE_CHECKING:
@@ -58,7 +58,12 @@ def for_keras(optimizer: Any, keras: ModuleType | None = None) -> Any:
     if isinstance(optimizer, AnyBackend):
         return optimizer
     if not isinstance(optimizer, bases()):
-        raise HyperparameterError(f"for_keras takes an optimizer of optim, got {type(optimizer).__name__}")
+        kind = type(optimizer)
+        got = repr(optimizer) if isinstance(optimizer, (str, type)) else f"{kind.__module__}.{kind.__qualname__}"
+        raise HyperparameterError(
+            f"for_keras takes an optimizer of optim, as for_keras(optim.Adam(0.001)), got {got}. Keras's own optimizers"
+            " go into compile as they are"
+        )
     return _class_for(optimizer, keras)(optimizer)
 
 
@@ -127,15 +132,15 @@ def _check_backend(keras: ModuleType) -> ModuleType:
 
 
 def _reduced(optimizer: Any) -> Any:
-    """For `copy.deepcopy` and `pickle`: `inner`, the name of Keras's module, and the state that `inner` has not."""
+    """For `copy.deepcopy` and `pickle`: the class, `inner`, and the state that `inner` has not."""
     state: dict[str, Any] = {}
     if isinstance(optimizer, AnyBackend):
         optimizer.save_own_variables(state)
-    return _again, (optimizer.inner, optimizer._keras.__name__, state)
+    return _again, (optimizer.inner, optimizer._keras.__name__, state, users_class(type(optimizer)))
 
 
-def _again(inner: Any, keras: str, state: Mapping[str, Any] | None = None) -> Any:
-    optimizer = for_keras(inner, import_module(keras))
+def _again(inner: Any, keras: str, state: Mapping[str, Any] | None = None, derived: type | None = None) -> Any:
+    optimizer = for_keras(inner, import_module(keras)) if derived is None else derived(optimizer=inner)
     if state:
         optimizer.load_own_variables(state)
     return optimizer

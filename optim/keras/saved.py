@@ -59,7 +59,7 @@ class Saved(Configured):
         # Loading such a model sets the children as attributes of an optimizer of tf_keras's, and drops that; it needs
         # two that it knows, and takes no `learning_rate`. `load_weights` reads the state from them.
         state = {REVIVED_RATE if key == slot_layout.LEARNING_RATE else key: v for key, v in stored.items()}
-        variables = tf.__internal__.tracking.wrap(self._engine._state.all_variables())
+        variables = tf.__internal__.tracking.wrap(list(self._engine._state.all_variables()))
         return {"_iterations": self._engine.iterations, "_variables": variables, **others, **state}
 
     def _explicit_children(self) -> list[tuple[str, Any]]:

@@ -6,6 +6,19 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from optim.errors import GradientsError
+
+
+def listed(variables: Any) -> list[Any]:
+    """Variables as a list. Raises GradientsError: one variable, or a model."""
+    is_one = hasattr(variables, "dtype") and hasattr(variables, "shape")
+    if is_one or not hasattr(variables, "__iter__"):
+        weights = (
+            "model.trainable_variables" if hasattr(variables, "trainable_variables") else "variables, as [weights]"
+        )
+        raise GradientsError(f"expected a list of variables, got {type(variables).__name__}; pass {weights}")
+    return list(variables)
+
 
 def plain_name(variable: Any) -> str:
     """Return the name of a variable without TensorFlow's output suffix; for Keras 3 its full path."""

@@ -20,6 +20,7 @@ from optim.native import gpu
 from optim.state import weights
 from optim.state.counter import Counter
 from optim.state.initializers import initializer_of
+from optim.state.names import listed
 from optim.state.object_graph import FormerNames, SlotNode
 from optim.state.slots import SlotTable
 from optim.state.tracked import Tracked, TrackedVariables, common_mesh, plain_name, unwrap
@@ -160,7 +161,7 @@ class State:
         Raises:
           GradientsError: not a variable. MismatchError: the optimizer was made with a mesh and a variable is not on it.
         """
-        variables = list(variables)
+        variables = listed(variables)
         chosen: list[str | None] = [None] * len(variables) if names is None else list(names)
         for item in variables:
             self._check_mesh(item)
@@ -318,9 +319,9 @@ class State:
         self.slots.put(slot, tracked, variable)
         return variable
 
-    def all_variables(self) -> list[tf.Variable]:
+    def all_variables(self) -> weights.CallableList:
         """Return iterations, learning rate, other scalars, then slot by slot in build order; all are non-trainable."""
-        return [*self.scalars.values(), *(variable for _, _, variable in self.slots.items())]
+        return weights.CallableList([*self.scalars.values(), *(variable for _, _, variable in self.slots.items())])
 
     # Values.
 

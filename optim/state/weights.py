@@ -12,6 +12,13 @@ from optim.errors import MismatchError
 from optim.layouts import placement
 
 
+class CallableList(list[tf.Variable]):
+    """`optimizer.variables`, which programs for TensorFlow up to 2.10 call: `optimizer.variables()`."""
+
+    def __call__(self) -> CallableList:
+        return self
+
+
 def read(variables: Sequence[tf.Variable]) -> list[np.ndarray]:
     """Return the value of each variable."""
     return [np.asarray(placement.to_host(variable)) for variable in variables]

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from optim.errors import UnsupportedError
+from optim.state.names import listed
 from optim.state.tracked import unwrap
 
 
@@ -25,9 +26,9 @@ def compute(
     if callable(loss):
         with tape:
             if not callable(var_list):
-                tape.watch([unwrap(v) for v in var_list])
+                tape.watch([unwrap(v) for v in listed(var_list)])
             loss = loss()
-    variables = list(var_list() if callable(var_list) else var_list)
+    variables = listed(var_list() if callable(var_list) else var_list)
     # The tape would start from a plain 1, which TensorFlow refuses to combine with a DTensor eagerly.
     seed = tf.ones_like(loss) if tf.executing_eagerly() and dtensor.is_dtensor(loss) else None
     if scale is not None:  # scale the seed and not the loss, which might overflow

@@ -21,7 +21,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.saving.object_registration import GLOBAL_CUSTOM_OBJECTS
 
 import optim
-from optim.errors import CheckpointError, UnsupportedError
+from optim.errors import CheckpointError, HyperparameterError, UnsupportedError
 from optim.keras import for_keras
 from optim.keras.adapter import Adapter
 from optim.keras.keras_3 import Keras3Adapter
@@ -238,6 +238,39 @@ def test_copies_and_what_is_said_of_itself(module: Any) -> None:
         for a, b in zip(again.variables, made.variables, strict=True):
             assert a is not b
             np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+@BOTH
+def test_a_class_derived_from_that_of_an_optimizer_acts(module: Any) -> None:
+    """`horovod.keras.DistributedOptimizer` makes such a class, and an optimizer of it by `from_config`."""
+
+    class Halves(module.optimizers.Optimizer):  # type: ignore[misc, name-defined]
+        def __init__(self, **kwargs: Any):
+            super(self.__class__, self).__init__(**kwargs)
+
+        def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+            return super(self.__class__, self).apply_gradients([(g / 2, v) for g, v in pairs], *args, **kwargs)
+
+    made = optim.for_keras(optim.SGD(1.0), module)
+    cls: Any = type("Distributed", (type(made),), dict(vars(Halves)))
+    derived = cls.from_config(made.get_config())
+    for optimizer in (derived, copy.deepcopy(derived)):
+        assert type(optimizer) is cls
+        variable = tf.Variable([1.0, 1.0])
+        optimizer.apply_gradients([(tf.ones(2), variable)])
+        np.testing.assert_array_equal(variable.numpy(), [0.5, 0.5])
+
+
+@BOTH
+def test_what_for_keras_does_not_take_is_named(module: Any) -> None:
+    for value, name in [
+        ("adam", "'adam'"),
+        (optim.Adam, "<class"),
+        (module.optimizers.Adam(), module.__name__),
+        (None, "builtins.NoneType"),
+    ]:
+        with pytest.raises(HyperparameterError, match=rf"as for_keras\(optim.Adam\(0.001\)\), got {name}"):
+            optim.for_keras(value, module)
 
 
 @BOTH

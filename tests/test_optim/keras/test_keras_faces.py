@@ -200,6 +200,8 @@ def test_variables_are_listed_and_called_as_in_keras(module: Any, name: str) -> 
     # Paths of Keras 3 begin with the name of the optimizer; those of tf_keras have none, where ours begin with it.
     called = lambda v: v.path.partition("/")[2] if module is keras else v.name.split(":")[0].removeprefix(f"{name}/")  # noqa: E731
     lists = [[called(v) for v in optimizer.variables] for optimizer in (theirs, ours)]
+    assert ours.variables() == ours.variables  # as programs for TensorFlow up to 2.10 read them
+    assert ours.inner.variables() == ours.inner.variables
     assert len(lists[0]) > 1
     count = len(lists[0]) - (module is keras and name in PARTLY)
     assert lists[1] == lists[0][:count] + PARTLY.get(name, [])

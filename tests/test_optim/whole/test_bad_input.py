@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -340,6 +341,20 @@ def test_what_complex_numbers_do_not_have_is_refused(made: Any, culprit: str, gr
     with pytest.raises(MismatchError, match=culprit):
         apply([(tf.ones(2), real), (tf.complex([1.0, 0.0], [1.0, 1.0]), spectrum)])
     assert snapshot([*variables, *optimizer.variables]) == before
+
+
+def test_variables_that_are_no_list() -> None:
+    variable = tf.Variable([1.0, 2.0])
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    optimizer = optim.SGD(0.1)
+    for call, pass_ in [
+        (lambda: optimizer.build(variable), r"as \[weights\]"),
+        (lambda: optimizer.minimize(lambda: tf.reduce_sum(variable), variable), r"as \[weights\]"),
+        (lambda: optimizer.build(model), "pass model.trainable_variables"),
+        (lambda: optim.save_checkpoint("never", optimizer, model), "pass model.trainable_variables"),
+    ]:
+        with pytest.raises(GradientsError, match=f"expected a list of variables.*{pass_}"):
+            call()
 
 
 def test_another_variable_of_the_same_name() -> None:
