@@ -31,6 +31,8 @@ EMBEDDINGS = re.compile(r"\bEmbedding\s*\(|embedding_lookup|tf\.gather\(")
 PYTHON2 = re.compile(
     r"^\s*print\s+[^(=\s]|^\s*except\s+\w+\s*,\s*\w+\s*:|\bxrange\b|^\s*exec\s+[\"']|\w\s*<>\s*\w", re.MULTILINE
 )
+MIXED_INDENT = re.compile(r"^(?: +\t|\t+ )", re.MULTILINE)
+MIXED = "tabs and spaces are mixed in its indentation: replace the tabs first, as `expand -i FILE > NEW` does"
 
 
 @dataclass(eq=False)
@@ -199,7 +201,12 @@ def read(program: Program, target: str, release_hint: ReleaseHint | None) -> Rea
     error = nesting.syntax_error(code)
     if error is not None:
         raise DamagedFileError(_why(str(program.path), code, error))
-    tree = cst.parse_module(code)
+    try:
+        tree = cst.parse_module(code)
+    except cst.ParserSyntaxError as other:  # Python accepts it
+        mixed = MIXED_INDENT.search(code)
+        line = code.count("\n", 0, mixed.start()) + 1 if mixed else other.raw_line
+        raise DamagedFileError(_why(str(program.path), code, SyntaxError(MIXED, (None, line, 1, None)))) from other
     whole = Tree(tree)
     module_scopes = scopes.read(tree)
     old = next(_of_python_2(whole, module_scopes), None)

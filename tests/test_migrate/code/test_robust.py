@@ -148,3 +148,12 @@ def test_a_diff_is_that_of_difflib(changed: list[int]) -> None:
     text = run._diff(files.Program(Path("f.py"), "\n".join(before) + "\n"), "\n".join(after) + "\n")
     whole = difflib.unified_diff(before, after, "a/f.py", "b/f.py", lineterm="")
     assert text == "\n".join(whole)
+
+
+def test_tabs_mixed_with_spaces_are_named(tmp_path: Path) -> None:
+    """Python reads them, with a tab to the next multiple of 8; LibCST does not."""
+    path = tmp_path / "program.py"
+    path.write_text("import keras\nfor a in b:\n\tfor c in a:\n    \t\tprint(c)\n\tkeras.optimizers.SGD(lr=0.1)\n")
+    (finding,) = migrate_code([path], source="keras==2.2.4").findings
+    assert (finding.verdict, finding.line) == (UNREADABLE, 4)
+    assert "expand -i" in finding.message
