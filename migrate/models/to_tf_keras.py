@@ -33,8 +33,8 @@ ARGUMENTS = {
     "activation": (*ACTIVATIONS, *KINDS),
 }
 """Suffix of an argument's name -> values that tf_keras knows for it."""
-FUNCTIONS = frozenset((*LOSSES, *METRICS, *ACTIVATIONS))
-"""Functions that every Keras which stores modules finds by the name alone, also where their module is `builtins`."""
+FUNCTIONS = frozenset((*LOSSES, *(name for name in METRICS if name.endswith("_accuracy"))))
+"""Functions that every Keras finds by name if their module is `builtins`; not `swish`, nor a `dice` of a program."""
 
 
 def possible(state: OptimizerState, families: Sequence[str]) -> bool:
@@ -63,7 +63,7 @@ def own_classes(config: Mapping[str, Any], functions: Sequence[str] = ()) -> lis
     """Explain why a copied model with custom classes and functions is not exact; empty if it has only those of Keras.
 
     Args:
-      functions: additional ones of the target's Keras, activations and losses.
+      functions: additional ones of the target's Keras.
     """
     if any(item.get("class_name") == "__lambda__" for item in objects(config)):
         return [

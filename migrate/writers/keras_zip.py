@@ -18,7 +18,6 @@ from migrate.algorithms.clipping import LIMITS
 from migrate.bytes import atomic
 from migrate.bytes.arrays import LazyArray
 from migrate.models import operators, to_tf_keras, training
-from migrate.models.compiled import ONLY_3 as LOSSES_3
 from migrate.models.compiled import for_keras3, for_outputs
 from migrate.models.from_keras3 import ONLY_3, newer
 from migrate.models.layers import KINDS
@@ -55,8 +54,8 @@ def converted(state: OptimizerState) -> tuple[OptimizerState, ModelPlan]:
     """
     plan, translation = model_plan(state, (KERAS_3,)), Translation()
     _config(plan, translation)
-    functions = (*ONLY_3, *LOSSES_3)
-    custom_classes = to_tf_keras.own_classes(stored_model(state).config, functions) if plan.document is None else []
+    config = stored_model(state).config
+    custom_classes = to_tf_keras.own_classes(config, ONLY_3) if plan.document is None else []
     otherwise = training.differences(plan.document, state.source, "keras")
     notes = [*translation.notes, *training.remarks(plan.document, state.source, "keras")]
     if plan.scale is not None and plan.scale.growth is None:

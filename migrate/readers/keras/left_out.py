@@ -3,6 +3,7 @@
 - `output_padding` of transposed convolutions, before 3.14: from the shapes that layers are called with. A graph has
   them with each tensor, other models in the `build_config` of the layer.
 - `rms_scaling` of LayerNormalization, before 3.4: such a layer has one weight, not two.
+- The module of a function: `activation=tf.nn.softmax` is saved as `softmax_v2`, which Keras 3 itself cannot load.
 
 Sources: `base_conv_transpose.py`, `compute_conv_transpose_output_shape` in `backend_utils.py`,
 `layer_normalization.py` 3.0 to 3.15.
@@ -24,11 +25,26 @@ SAME_SHAPE = (
 )
 """Layers without weights that store no shape and return the shape of their input."""
 
+OF_TENSORFLOW = {"softmax_v2": "softmax", "log_softmax_v2": "log_softmax"}
+"""`__name__` of a function in `tf.nn` -> Keras's name of the same function, as in tf.keras's `activations.py`."""
+
 
 def complete(model: Layer, weights: Collection[str]) -> dict[str, Any]:
     """Complete a model's config from Keras 3 with the derived settings; `weights`: their names."""
-    config: dict[str, Any] = _with_scaling(with_paddings(model), [f"/{name}" for name in weights])
+    config: dict[str, Any] = _with_scaling(_with_functions(with_paddings(model)), [f"/{name}" for name in weights])
     return config
+
+
+def _with_functions(item: Any) -> Any:
+    """Name functions of TensorFlow as Keras names them."""
+    if isinstance(item, list):
+        return [_with_functions(member) for member in item]
+    if not isinstance(item, Mapping):
+        return item
+    name = item.get("config")
+    if item.get("class_name") == "function" and isinstance(name, str) and name in OF_TENSORFLOW:
+        return OF_TENSORFLOW[name]
+    return {key: _with_functions(member) for key, member in item.items()}
 
 
 def _with_scaling(item: Any, weights: Collection[str]) -> Any:
