@@ -1,6 +1,7 @@
 """Words that the style guide replaces may only become fewer: `python -m tests.test_style --write` stores the counts.
 
-Counted are docstrings, messages and pages: whole words, and not what is code in them.
+Counted are docstrings, messages and pages: whole words, and not what is code in them. Names in code are nouns or verbs
+of the field.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ WORDS = {
     "a person": r"(?:a|the) person|a person's|nobody|whoever",
 }
 """The left column of the style guide: word -> its forms."""
+NAMES = ["made", "found", "told", "said", "given", "held", "carried", "settled", "each", "own", "around", "apart"]
+"""What the style guide has no variable, parameter, function or class named."""
 FORMS = {word: re.compile(rf"\b(?:{forms})\b", re.IGNORECASE) for word, forms in WORDS.items()}
 CODE = re.compile(
     r"```.*?```|`[^`]*`|--set \S+|\S+=none|https?://\S+"
@@ -95,6 +98,33 @@ def test_words_that_style_replaces_only_become_fewer(package: str) -> None:
     more = {word: (count, limits.get(word, 0)) for word, count in found.items() if count > limits.get(word, 0)}
     assert sum(found.values()) <= sum(limits.values()), f"word: (count, stored count): {more}; use the right column"
     assert found.keys() <= limits.keys(), "these words were gone; use the right column"
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    """Names of variables, parameters, functions and classes, each with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield f"{node.lineno}: {node.id}"
+        elif isinstance(node, ast.arg):
+            yield f"{node.lineno}: {node.arg}"
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield f"{node.lineno}: {node.name}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_names_say_what_a_thing_is(package: str) -> None:
+    vague = [
+        f"{path.relative_to(ROOT)}:{name}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for name in _names(ast.parse(path.read_text(encoding="utf-8")))
+        if name.rpartition(" ")[2] in NAMES
+    ]
+    assert not vague, "name the thing: a layer, a slot, the matches"
+
+
+def test_vague_names_are_seen() -> None:
+    tree = ast.parse("def made(given, *, own=1):\n    return [each for each in given if (found := each)]")
+    assert {name.rpartition(" ")[2] for name in _names(tree)} == {"made", "given", "own", "each", "found"}
 
 
 def test_forms_are_whole_words() -> None:

@@ -99,9 +99,15 @@ class Alias(str):
 def _resolve(scope: Scope, name: str, alias: Alias) -> None:
     """Replace an alias by the modules that it names, or by None."""
     first, _, rest = alias.partition(".")
-    found = [each for each in scope.find(first) if not (isinstance(each, Alias) and each.startswith(f"{first}."))]
-    full = [f"{each}.{rest}" if rest else each for each in found if each is not None and not isinstance(each, Alias)]
-    is_module = bool(found) and len(full) == len(found) and all(map(MODULES.match, full))
+    bindings = [
+        binding for binding in scope.find(first) if not (isinstance(binding, Alias) and binding.startswith(f"{first}."))
+    ]
+    full = [
+        f"{binding}.{rest}" if rest else binding
+        for binding in bindings
+        if binding is not None and not isinstance(binding, Alias)
+    ]
+    is_module = bool(bindings) and len(full) == len(bindings) and all(map(MODULES.match, full))
     bound = scope.home(name).bound[name]
     bound.pop(alias, None)
     bound.update(dict.fromkeys(full if is_module else [None]))

@@ -37,10 +37,10 @@ def takes_one_step(config: Mapping[str, Any], generation: str | None) -> bool:
 
 def _recurrent(layer: Layer) -> list[Layer]:
     """Return the recurrent layers that a layer is or, as Bidirectional, has."""
-    each = inner_layers(layer) if layer["class_name"] == "Bidirectional" else [layer]
-    return [inner for inner in each if inner["class_name"] in RECURRENT]
+    layers = inner_layers(layer) if layer["class_name"] == "Bidirectional" else [layer]
+    return [inner for inner in layers if inner["class_name"] in RECURRENT]
 
 
 def _is_stateless(layer: Layer) -> bool:
-    found = _recurrent(layer)
-    return bool(found) and not any(inner["config"].get("stateful") for inner in found)
+    layers = _recurrent(layer)
+    return bool(layers) and not any(inner["config"].get("stateful") for inner in layers)
