@@ -71,8 +71,8 @@ def test_settings_of_lookahead_are_read_asked_for_and_compared() -> None:
     source = str(case / "source" / "ckpt-1")
 
     def read(**changes: Any) -> Any:
-        given = {key: value for key, value in {**config, **changes}.items() if value is not None}
-        return migrate.read(source, optimizer_config={"class_name": "Lookahead", "config": given})
+        settings = {key: value for key, value in {**config, **changes}.items() if value is not None}
+        return migrate.read(source, optimizer_config={"class_name": "Lookahead", "config": settings})
 
     state = read()
     assert (state.fidelity, state.hyperparameters["lookahead"]["sync_period"]) == ("exact", 3)
@@ -82,12 +82,14 @@ def test_settings_of_lookahead_are_read_asked_for_and_compared() -> None:
     assert "the source does not contain" in " ".join(read(slow_step_size=None).reasons)
 
 
-def _inside_two(inner: dict[str, Any], around: tuple[str, ...] = ("MovingAverage", "Lookahead")) -> dict[str, Any]:
+def _inside_two(
+    inner: dict[str, Any], wrapper_names: tuple[str, ...] = ("MovingAverage", "Lookahead")
+) -> dict[str, Any]:
     settings = {"MovingAverage": {"average_decay": 0.9}, "Lookahead": {"sync_period": 3, "slow_step_size": 0.5}}
-    made = inner
-    for name in reversed(around):
-        made = {"class_name": name, "config": {**settings[name], "optimizer": made}}
-    return made
+    optimizer = inner
+    for name in reversed(wrapper_names):
+        optimizer = {"class_name": name, "config": {**settings[name], "optimizer": optimizer}}
+    return optimizer
 
 
 def test_what_is_inside_two_wrappers_of_addons_and_counts_is_refused() -> None:
@@ -98,7 +100,7 @@ def test_what_is_inside_two_wrappers_of_addons_and_counts_is_refused() -> None:
     decayed = {"class_name": "RMSprop", "config": {**config, "decay": 0.1}}
     state = migrate.read(source, optimizer_config=_inside_two(plain))
     assert (state.iterations, set(state.slots)) == (4, {"velocity", "average", "slow"})
-    for given, why in [
+    for optimizer_config, why in [
         (_inside_two(decayed), "MovingAverage of Lookahead of RMSprop: TensorFlow Addons does not count the steps"),
         (
             _inside_two(plain, ("Lookahead", "MovingAverage")),
@@ -106,18 +108,18 @@ def test_what_is_inside_two_wrappers_of_addons_and_counts_is_refused() -> None:
         ),
     ]:
         with pytest.raises(UnsupportedError, match=why):
-            migrate.read(source, optimizer_config=given)
-    said = {"class_name": "RMSprop", **config, "average_decay": 0.9}
+            migrate.read(source, optimizer_config=optimizer_config)
+    overrides = {"class_name": "RMSprop", **config, "average_decay": 0.9}
     ahead = {"sync_period": 3, "slow_step_size": 0.5}
     with pytest.raises(UnsupportedError, match="does not show which wrapper is the outer one"):
-        migrate.read(source, overrides={**said, "lookahead": ahead})
+        migrate.read(source, overrides={**overrides, "lookahead": ahead})
     adam = {"lookahead": ahead, addons.AVERAGED: 0.9}
     with pytest.raises(UnsupportedError, match="does not count the steps"):
         wrappers.check_nested(_inside_two({"class_name": "Adam", "config": {}}), adam, counts=True)
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "class_name"),
     [
         ("extra-tf115-contrib-lars-saver", "MomentumOptimizer"),
         ("extra-tf115-contrib-nadam-saver", "MomentumOptimizer"),
@@ -125,12 +127,12 @@ def test_what_is_inside_two_wrappers_of_addons_and_counts_is_refused() -> None:
         ("tf115-train-momentum-nesterov-mlp", "NadamOptimizer"),
     ],
 )
-def test_graphs_and_slots_deny_another_class_of_contrib(case: str, said: str) -> None:
+def test_graphs_and_slots_deny_another_class_of_contrib(case: str, class_name: str) -> None:
     folder = CORPUS / case / "source"
     prefix = str(next(folder.glob("*.index"))).removesuffix(".index")
     config = {"learning_rate": 0.01, "momentum": 0.9, "use_nesterov": True, "weight_decay": 0.0, "eeta": 0.1}
     with pytest.raises(ContradictionError):
-        migrate.read(prefix, optimizer_config={"class_name": said, "config": config})
+        migrate.read(prefix, optimizer_config={"class_name": class_name, "config": config})
 
 
 def test_a_flag_of_its_kernel_tells_contribs_nadam() -> None:
@@ -184,8 +186,8 @@ def test_what_adamweightdecay_of_tf_models_does_not_save_can_be_said(tmp_path: P
     """Its gradients are clipped by the norm of all together, as its message says; the norm of each is another rule."""
     source, hints, document, oracle = _case("tf29-g-tfm-adamw-poly-ckpt")
     assert any("--set global_clipnorm=1.0" in reason for reason in migrate.read(source, **hints).reasons)
-    told = {"global_clipnorm": 1.0, "weight_decay_exclude": ["LayerNorm", "layer_norm", "bias"]}
-    report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides=told, **hints)
+    overrides = {"global_clipnorm": 1.0, "weight_decay_exclude": ["LayerNorm", "layer_norm", "bias"]}
+    report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides=overrides, **hints)
     assert report.fidelity == "exact", report.reasons
     assert wild_table.replayed(tmp_path / "slots", document, oracle) <= 1
 
@@ -198,12 +200,12 @@ def test_a_registered_adamweightdecay_is_confirmed_by_its_class(tmp_path: Path) 
         training["optimizer_config"]["class_name"] = "Custom>AdamWeightDecay"
     left_out = ["LayerNorm", "layer_norm", "bias"]
     hint = {"class_name": "Custom>AdamWeightDecay", "config": {"exclude_from_weight_decay": left_out}}
-    said = {"clipnorm": None, "weight_decay_exclude": left_out}
-    (reason,) = migrate.read(tmp_path / "model.h5", overrides=said).reasons
+    overrides = {"clipnorm": None, "weight_decay_exclude": left_out}
+    (reason,) = migrate.read(tmp_path / "model.h5", overrides=overrides).reasons
     assert "--set class_name=AdamWeightDecay" in reason
-    said = {"clipnorm": None, "class_name": "AdamWeightDecay"}
+    overrides = {"clipnorm": None, "class_name": "AdamWeightDecay"}
     report = migrate.migrate_checkpoint(
-        tmp_path / "model.h5", tmp_path / "slots", overrides=said, optimizer_config=hint
+        tmp_path / "model.h5", tmp_path / "slots", overrides=overrides, optimizer_config=hint
     )
     assert report.fidelity == "exact", report.reasons
     assert wild_table.replayed(tmp_path / "slots", document, oracle) <= 1
@@ -239,9 +241,9 @@ def test_a_wrapper_that_is_not_called_as_addons_registers_it_may_be_anybodys(
         outer["class_name"] = wrappers.plain(outer["class_name"])
     (reason,) = migrate.read(source).reasons
     assert f"calls the wrapper of the optimizer {outer['class_name']};" in reason
-    told = confirmed(source)
-    state = migrate.read(source, overrides=told)
-    assert ([*told], state.fidelity, state.hyperparameters) == ([option], "exact", right.hyperparameters)
+    overrides = confirmed(source)
+    state = migrate.read(source, overrides=overrides)
+    assert ([*overrides], state.fidelity, state.hyperparameters) == ([option], "exact", right.hyperparameters)
 
 
 def test_slots_of_a_wrapper_that_is_not_known_are_said_to_be_its(tmp_path: Path) -> None:
@@ -263,7 +265,7 @@ def test_slots_of_a_wrapper_that_is_not_known_are_said_to_be_its(tmp_path: Path)
 @pytest.mark.parametrize(("name", "decayed"), [("tf29-g-adamw-h5", "AdamW"), ("tf29-g-sgdw-h5", "SGDW")])
 def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, decayed: str, tmp_path: Path) -> None:
     """`extend_with_decoupled_weight_decay` calls all that it makes alike; run with Adam and SGD in TF 2.7."""
-    made = migrate.read(_case(name)[0])
+    reference = migrate.read(_case(name)[0])
     source = tmp_path / "model.h5"
     shutil.copy(_case(name)[0], source)
     with training_config(source) as training:
@@ -271,7 +273,11 @@ def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, d
     doubted = migrate.read(source)
     assert any(reason.endswith(f"To confirm: --set class_name={decayed}") for reason in doubted.reasons)
     state = migrate.read(source, overrides={"class_name": decayed})
-    assert (state.fidelity, state.algorithm, state.hyperparameters) == ("exact", made.algorithm, made.hyperparameters)
+    assert (state.fidelity, state.algorithm, state.hyperparameters) == (
+        "exact",
+        reference.algorithm,
+        reference.hyperparameters,
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,8 +292,8 @@ def test_a_class_that_addons_made_of_another_is_known_by_its_config(name: str, d
     ],
 )
 def test_which_class_addons_let_decay_its_config_tells(config: dict[str, Any], taken: str) -> None:
-    name, own = addons.as_keras(addons.EXTENDED, {**config, "weight_decay": 0.1}, "optimizer_v2", True)
-    assert (name, own.get(addons.PER_STEP)) == (taken, 0.1)
+    name, settings = addons.as_keras(addons.EXTENDED, {**config, "weight_decay": 0.1}, "optimizer_v2", True)
+    assert (name, settings.get(addons.PER_STEP)) == (taken, 0.1)
     _, confirm = addons.doubt(addons.EXTENDED, "optimizer_v2", True, name)
     assert confirm == f"--set class_name={taken}"
 
@@ -302,16 +308,16 @@ def test_of_two_classes_that_addons_let_decay_only_their_name_tells(tmp_path: Pa
         migrate.read(source)
     with pytest.raises(ContradictionError, match="momentum_cache, which Adamax does not have"):
         migrate.read(source, overrides={"class_name": "Adamax"})
-    told = migrate.read(source, overrides={"class_name": "Nadam"})
-    assert told.hyperparameters == right.hyperparameters | {"name": "Mine"}
+    state = migrate.read(source, overrides={"class_name": "Nadam"})
+    assert state.hyperparameters == right.hyperparameters | {"name": "Mine"}
 
 
 def test_what_addons_let_decay_is_confirmed_beside_its_config(tmp_path: Path) -> None:
     folder = CORPUS / "extra-tfa19-extended-adamax-ckpt"
     document = json.loads((folder / "case.json").read_text())
     config = {"class_name": addons.EXTENDED, "config": document["optimizer"]["config"]}
-    given: dict[str, Any] = {"optimizer_config": config, "overrides": {"class_name": "Adamax"}}
-    report = migrate.migrate_checkpoint(folder / "source" / "ckpt-1", tmp_path / "slots", **given)
+    hints: dict[str, Any] = {"optimizer_config": config, "overrides": {"class_name": "Adamax"}}
+    report = migrate.migrate_checkpoint(folder / "source" / "ckpt-1", tmp_path / "slots", **hints)
     assert report.fidelity == "exact", report.reasons
     assert next_steps.of_slots(tmp_path / "slots", np.load(folder / "oracle.npz"), document["n"]) < next_steps.NEAR
 
@@ -319,10 +325,10 @@ def test_what_addons_let_decay_is_confirmed_beside_its_config(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adagrad", "Adam"])
 def test_rows_that_did_not_decay_are_told_of_every_class(name: str) -> None:
     """Addons decays the rows that a gradient names; run with RMSprop, Adagrad and Adam in 0.19 on TF 2.9."""
-    told = Arguments({"weight_decay": 0.1})
+    arguments = Arguments({"weight_decay": 0.1})
     config = {addons.PER_STEP: 0.1, "momentum": 0.0}
-    lazy_rows.put_in(told, config, algorithms.find(name), "optimizer_v2", ["table/embeddings", "dense/kernel"])
-    reason = told.origins[keras_config.LAZY_ROWS].doubt
+    lazy_rows.put_in(arguments, config, algorithms.find(name), "optimizer_v2", ["table/embeddings", "dense/kernel"])
+    reason = arguments.origins[keras_config.LAZY_ROWS].doubt
     assert reason.startswith("table/embeddings: rows without a sparse gradient do not decay")
 
 
@@ -358,11 +364,13 @@ def test_the_optimizers_of_multioptimizer_go_on_where_they_were_saved_by_name(tm
         known = confirmed(str(source), **hints)
         report = migrate.migrate_checkpoint(source, tmp_path / part, overrides=known, **hints)
         assert report.fidelity == "exact", report.reasons
-        own = {name: live[name] for name in names if name.startswith(part)}
-        optimizers.append((optim.load_checkpoint(tmp_path / part, own, restore_variables=False), own))
-    for optimizer, own in optimizers:
-        apply = next_steps.applying(optimizer, list(own.values()))
-        assert next_steps.error(apply, list(own.values()), oracle, 6, map(names.index, own)) < next_steps.NEAR
+        variables = {name: live[name] for name in names if name.startswith(part)}
+        optimizers.append((optim.load_checkpoint(tmp_path / part, variables, restore_variables=False), variables))
+    for optimizer, variables in optimizers:
+        apply = next_steps.applying(optimizer, list(variables.values()))
+        assert (
+            next_steps.error(apply, list(variables.values()), oracle, 6, map(names.index, variables)) < next_steps.NEAR
+        )
 
 
 def test_the_advice_for_a_class_that_keras_lacks_works_as_typed(
@@ -415,8 +423,8 @@ def test_a_list_holds_what_the_release_itself_had(name: str, tmp_path: Path) -> 
     with h5py.File(CORPUS / name / "source" / "model.h5") as file:
         group = file["optimizer_weights"]
         want = [np.asarray(group[key]) for key in group.attrs["weight_names"]]
-    made = np.load(tmp_path / "list.npz")
-    got = [made[key] for key in made.files]
+    archive = np.load(tmp_path / "list.npz")
+    got = [archive[key] for key in archive.files]
     assert len(got) == len(want)
     for mine, theirs in zip(got, want, strict=True):
         assert mine.shape == theirs.shape
@@ -451,16 +459,16 @@ def test_adamax_of_contrib_is_in_its_graph_and_rows_that_it_moves_alone_are_doub
 
 def test_proximal_adagrad_of_the_first_releases_lost_signs() -> None:
     """With l1 a variable of -0.3 was positive after a step of TF 1.0.1; 1.4.1, 1.12.3 and 1.15.5 take the paper's."""
-    told = {
+    optimizer_config = {
         "class_name": "ProximalAdagradOptimizer",
         "config": {"learning_rate": 0.05, "l1_regularization_strength": 0.01},
     }
     stored = tf1_saver.read(str(CORPUS / "extra-tf115-proximal-adagrad-saver" / "source" / "model.ckpt"))
     old = replace(stored, versions=replace(stored.versions, tensorflow="1.0.1"), graph_config=None)
-    doubts = [o for o in interpret(old, optimizer_config=told).origins if "TF 1.0" in o.doubt]
+    doubts = [o for o in interpret(old, optimizer_config=optimizer_config).origins if "TF 1.0" in o.doubt]
     assert [o.confirm for o in doubts] == ["--set l1_regularization_strength=0.01"]
     new = replace(stored, versions=replace(stored.versions, tensorflow="1.4.1"), graph_config=None)
-    assert not any("TF 1.0" in o.doubt for o in interpret(new, optimizer_config=told).origins)
+    assert not any("TF 1.0" in o.doubt for o in interpret(new, optimizer_config=optimizer_config).origins)
 
 
 @pytest.mark.parametrize("name", ["rmsprop", "ftrl", "nadam"])
@@ -468,10 +476,10 @@ def test_an_extended_class_that_does_not_say_its_decay_is_another(name: str, tmp
     """Without it the class was taken for Keras's, and exact once that was confirmed."""
     source = tmp_path / "model.h5"
     shutil.copy(CORPUS / f"extra-tfa19-extended-{name}-h5" / "source" / "model.h5", source)
-    told = confirmed(source)
+    confirmation = confirmed(source)
     with training_config(source) as training:
         del training["optimizer_config"]["config"]["weight_decay"]
-    for overrides in ({}, told):
+    for overrides in ({}, confirmation):
         with pytest.raises(UnsupportedError, match=r"without weight_decay in its config, .* --set own_rule=true"):
             migrate.read(source, overrides=overrides)
     assert migrate.read(source, overrides={"own_rule": True}).fidelity == "approximate"

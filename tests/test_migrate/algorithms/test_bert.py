@@ -27,9 +27,9 @@ BERT = "tf115-f-bert-adamweightdecay"
 def _bert(**config: Any) -> tuple[str, dict[str, Any]]:
     """The Saver's checkpoint of BERT's own optimizer, and its config with these changes."""
     document = json.loads((WILD / BERT / "case.json").read_text())["config"]
-    given = {**document["config"], **config}
-    given = {key: value for key, value in given.items() if value is not None}
-    return str(WILD / BERT / "source" / "model.ckpt-4"), {"class_name": document["class_name"], "config": given}
+    settings = {**document["config"], **config}
+    settings = {key: value for key, value in settings.items() if value is not None}
+    return str(WILD / BERT / "source" / "model.ckpt-4"), {"class_name": document["class_name"], "config": settings}
 
 
 def test_berts_adam_without_bias_correction_goes_on(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_the_graph_of_berts_create_optimizer_says_all_but_the_order_of_its_count
     assert confirmed(source) == {"iterations": 4}
     assert (state.hyperparameters["global_clipnorm"], state.hyperparameters["repeated_rows"]) == (1.0, ["clip"])
     assert state.hyperparameters["learning_rate"]["class_name"] == schedule  # after four steps only one still rises
-    told = {key: state.hyperparameters[key] for key in ("beta_1", "beta_2", "epsilon", "weight_decay")}
-    assert told == {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01}
+    constants = {key: state.hyperparameters[key] for key in ("beta_1", "beta_2", "epsilon", "weight_decay")}
+    assert constants == {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01}
     excluded = state.hyperparameters["weight_decay_exclude"]
     left_out = [v.name for v in state.variables if any(re.search(pattern, v.name) for pattern in excluded)]
     assert sorted(left_out) == ["bert/layer_0/LayerNorm/gamma", "bert/layer_0/dense/bias"]

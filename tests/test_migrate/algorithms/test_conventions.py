@@ -35,16 +35,16 @@ def test_defaults_of_the_generation_stand_in_for_a_partial_config() -> None:
 
 
 def test_lr_and_decay() -> None:
-    found = arguments_of("SGD", {"lr": 0.25, "decay": 0.5}, "keras2").values
-    assert (found["learning_rate"], found["decay"]) == (0.25, 0.5)
+    values = arguments_of("SGD", {"lr": 0.25, "decay": 0.5}, "keras2").values
+    assert (values["learning_rate"], values["decay"]) == (0.25, 0.5)
     assert "decay" not in arguments_of("SGD", {"decay": 0.0}, "optimizer_v2").values
     assert "decay" not in arguments_of("SGD", {"decay": 0.5}, "keras3").values
 
 
 def test_scalars_in_the_checkpoint_are_newer_than_the_config() -> None:
     scalars = {"learning_rate": 0.05, "momentum": 0.5}
-    found = arguments_of("SGD", {"learning_rate": 0.1}, "optimizer_v2", scalars=scalars)
-    assert (found.values["learning_rate"], found.values["momentum"]) == (0.05, 0.5)
+    arguments = arguments_of("SGD", {"learning_rate": 0.1}, "optimizer_v2", scalars=scalars)
+    assert (arguments.values["learning_rate"], arguments.values["momentum"]) == (0.05, 0.5)
 
 
 def test_betas_are_those_that_act_in_float32() -> None:
@@ -87,13 +87,13 @@ def test_a_stock_schedule_is_carried_and_a_custom_one_refused() -> None:
         "config": DECAYING,
         "registered_name": None,
     }
-    found = arguments_of("SGD", {"learning_rate": schedule}, "optimizer", scalars={"learning_rate": 0.3}).values
-    assert found["learning_rate"] == {
+    values = arguments_of("SGD", {"learning_rate": schedule}, "optimizer", scalars={"learning_rate": 0.3}).values
+    assert values["learning_rate"] == {
         "class_name": "ExponentialDecay",
         "config": {**DECAYING, "staircase": False},
     }
-    for own in ({"class_name": "Mine>ExponentialDecay"}, {**schedule, "module": "mine"}):
-        config = {"learning_rate": {"config": {}, **own}}
+    for custom in ({"class_name": "Mine>ExponentialDecay"}, {**schedule, "module": "mine"}):
+        config = {"learning_rate": {"config": {}, **custom}}
         assert rates.is_own(arguments_of("SGD", config, "optimizer").values["learning_rate"])
 
 
@@ -114,8 +114,8 @@ def test_a_schedule_that_leaves_an_argument_out_is_doubted(
 ) -> None:
     def reasons(config: dict[str, object]) -> list[str]:
         rate = {"class_name": name, "config": {**NEEDED[name], **config}}
-        told = arguments_of("SGD", {"learning_rate": rate}, generation)
-        return [told.origins["learning_rate"].reason] if not told.origins["learning_rate"].certain else []
+        arguments = arguments_of("SGD", {"learning_rate": rate}, generation)
+        return [arguments.origins["learning_rate"].reason] if not arguments.origins["learning_rate"].certain else []
 
     assert reasons(whole) == []
     for key in whole:
@@ -149,14 +149,14 @@ def test_every_option_of_a_config_is_carried_or_doubted(generation: str) -> None
     """Also those that only other generations have, whoever wrote them into the config; Keras 3 itself ignores decay."""
     swallowed = []
     for algorithm in (a for a in ALGORITHMS if generation in a.generations):
-        given = {**algorithm.defaults(generation), "learning_rate": 0.01, "epsilon": 1e-7}
-        plain = arguments_of(algorithm.name, given, generation)
-        for option in OPTIONS.keys() - given.keys() - ({"decay"} if generation == "keras3" else set()):
+        config = {**algorithm.defaults(generation), "learning_rate": 0.01, "epsilon": 1e-7}
+        plain = arguments_of(algorithm.name, config, generation)
+        for option in OPTIONS.keys() - config.keys() - ({"decay"} if generation == "keras3" else set()):
             try:
-                told = arguments_of(algorithm.name, {**given, option: OPTIONS[option]}, generation)
+                arguments = arguments_of(algorithm.name, {**config, option: OPTIONS[option]}, generation)
             except UnsupportedError:
                 continue
-            if told.values == plain.values and not told.reasons:
+            if arguments.values == plain.values and not arguments.reasons:
                 swallowed.append((algorithm.name, option))
     assert set(swallowed) <= SWALLOWED
 
@@ -167,15 +167,15 @@ SWALLOWED = {("LARS", "weight_decay"), *((a.name, "decay") for a in ALGORITHMS i
 
 @pytest.mark.parametrize("key", ["weight_decay_per_step", "weight_decay_per_rate"])
 def test_a_decay_that_is_no_number_is_refused(key: str) -> None:
-    given = {**find("Adam").defaults("optimizer_v2"), "learning_rate": 0.01, key: None}
+    config = {**find("Adam").defaults("optimizer_v2"), "learning_rate": 0.01, key: None}
     with pytest.raises(UnsupportedError, match=f"--set {key}=VALUE"):
-        arguments_of("Adam", given, "optimizer_v2")
+        arguments_of("Adam", config, "optimizer_v2")
 
 
 def test_averaging_and_weight_decay() -> None:
     config = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": None, "weight_decay": 0.25}
-    found = arguments_of("SGD", config, "optimizer").values
-    assert (found["use_ema"], found["ema_momentum"], found["weight_decay"]) == (True, 0.5, 0.25)
+    values = arguments_of("SGD", config, "optimizer").values
+    assert (values["use_ema"], values["ema_momentum"], values["weight_decay"]) == (True, 0.5, 0.25)
     assert "use_ema" not in arguments_of("SGD", config, "optimizer_v2").values
 
 
@@ -236,13 +236,13 @@ def test_the_product_of_nadam_is_what_the_source_holds_and_computed_where_it_hol
     assert exact == pytest.approx(0.9**3 * (1 - 0.48) * (1 - 0.5 * 0.96**2) * (1 - 0.5 * 0.96**3))
     assert algorithm.state(values, {}, "optimizer", 3)[0] == {"u_product": exact}
     assert algorithm.state(values, {"u_product": 0.5}, "optimizer_v2", 3)[0] == {"u_product": 0.5}
-    for generation, found, certain in (
+    for generation, product, certain in (
         ("optimizer", exact, True),
         ("optimizer", exact**2, False),  # of two variables, inside `fit`, which goes on so
         ("keras3", exact**2, False),
         ("optimizer", 0.5, False),
     ):
-        assert algorithm.state(values, {"u_product": found}, generation, 3)[1][0].certain is certain
+        assert algorithm.state(values, {"u_product": product}, generation, 3)[1][0].certain is certain
     with pytest.raises(DamagedFileError):
         algorithm.state(values, {"u_product": float("nan")}, "keras3", 3)
     (origin,) = algorithm.state(values, {}, "optimizer", 3)[1]
@@ -270,9 +270,9 @@ def test_the_scaled_slot_of_ftrl_with_shrinkage(
     keras: str | None, tensorflow: str | None, scaled: bool, certain: bool
 ) -> None:
     config = {"l2_shrinkage_regularization_strength": 0.1}
-    found = arguments_of("Ftrl", config, "optimizer_v2", keras, tensorflow=tensorflow)
-    assert found.values.get("learning_rate_in_linear", False) is scaled
-    assert bool(found.reasons) is not certain
+    arguments = arguments_of("Ftrl", config, "optimizer_v2", keras, tensorflow=tensorflow)
+    assert arguments.values.get("learning_rate_in_linear", False) is scaled
+    assert bool(arguments.reasons) is not certain
     assert not arguments_of("Ftrl", {}, "optimizer_v2", "2.4.0").reasons
 
 
@@ -281,23 +281,23 @@ def test_the_scaled_slot_of_ftrl_with_shrinkage(
 )
 def test_ftrl_shrank_otherwise_in_the_first_releases(tensorflow: str | None, certain: bool) -> None:
     """Run: with 0.0005 the steps of TF 1.8 were off by 25 times what rounding explains, with 0.03 by 900 times."""
-    found = arguments_of("Ftrl", {"l2_shrinkage_regularization_strength": 0.0005}, "tf1", tensorflow=tensorflow)
-    assert any("another formula" in reason for reason in found.reasons) is not certain
+    arguments = arguments_of("Ftrl", {"l2_shrinkage_regularization_strength": 0.0005}, "tf1", tensorflow=tensorflow)
+    assert any("another formula" in reason for reason in arguments.reasons) is not certain
     assert not arguments_of("Ftrl", {}, "tf1", tensorflow="1.8.0").reasons
 
 
 def test_dtensor_took_options_that_it_ignored() -> None:
     config = {"clipnorm": 0.5, "use_ema": True, "ema_momentum": 0.9}
-    found = arguments_of("Adam", config, "experimental", dtensor="yes")
-    assert not {"clipnorm", "use_ema"} & set(found.values)
-    assert "clipnorm, use_ema: removed" in found.warnings[0]
+    arguments = arguments_of("Adam", config, "experimental", dtensor="yes")
+    assert not {"clipnorm", "use_ema"} & set(arguments.values)
+    assert "clipnorm, use_ema: removed" in arguments.warnings[0]
     assert arguments_of("Adam", config, "experimental").values["clipnorm"] == 0.5
     without_averages = arguments_of("Adam", config, "experimental", dtensor="perhaps")  # which a strategy's would have
     assert not {"clipnorm", "use_ema"} & set(without_averages.values)
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "generation", "versions", "said"),
+    ("name", "config", "generation", "versions", "message"),
     [
         ("RMSprop", {"centered": True}, "experimental", {}, "averaged squared gradients"),
         ("AdamW", {}, "experimental", {}, "TF 2.9"),
@@ -306,20 +306,20 @@ def test_dtensor_took_options_that_it_ignored() -> None:
     ],
 )
 def test_state_of_releases_with_a_defect_is_refused(
-    name: str, config: dict[str, Any], generation: str, versions: dict[str, str], said: str | None
+    name: str, config: dict[str, Any], generation: str, versions: dict[str, str], message: str | None
 ) -> None:
     algorithm = find(name)
     problem = algorithm.check({**algorithm.defaults(generation), **config}, generation, Versions(**versions))
-    assert (problem is None) if said is None else (said in str(problem))
+    assert (problem is None) if message is None else (message in str(problem))
 
 
 def test_accumulation_is_carried_where_it_is_the_same() -> None:
     config = {"gradient_accumulation_steps": 4}
-    found = arguments_of("Adam", config, "keras3", "3.8.0")
-    assert (found.values["gradient_accumulation_steps"], found.reasons) == (4, ())
+    arguments = arguments_of("Adam", config, "keras3", "3.8.0")
+    assert (arguments.values["gradient_accumulation_steps"], arguments.reasons) == (4, ())
     assert arguments_of("Adam", config, "keras3").reasons
     schedule = {"class_name": "ExponentialDecay", "config": DECAYING}
-    assert "count_calls" not in found.values
+    assert "count_calls" not in arguments.values
     for more in ({"learning_rate": schedule}, {"use_ema": True}):
         assert arguments_of("Adam", {**config, **more}, "keras3", "3.8.0").values["count_calls"] is True
     with pytest.raises(UnsupportedError, match="gradient_accumulation_steps"):
@@ -347,12 +347,12 @@ def test_rows_without_a_gradient_are_kept_where_they_were(
 ) -> None:
     algorithm = find(name)
     full = {**algorithm.defaults(generation), **config}
-    told = Arguments()
-    lazy_rows.put_in(told, full, algorithm, generation, ["a.b/embeddings", "dense/kernel"])
-    assert told.values == ({"lazy_rows": [r"^a\.b/embeddings$"]} if rows else {})
-    assert bool(told.warnings) is rows
-    lazy_rows.put_in(told, {**full, "lazy_rows": []}, algorithm, generation, ["a.b/embeddings"])
-    assert told.values == {"lazy_rows": []}
+    arguments = Arguments()
+    lazy_rows.put_in(arguments, full, algorithm, generation, ["a.b/embeddings", "dense/kernel"])
+    assert arguments.values == ({"lazy_rows": [r"^a\.b/embeddings$"]} if rows else {})
+    assert bool(arguments.warnings) is rows
+    lazy_rows.put_in(arguments, {**full, "lazy_rows": []}, algorithm, generation, ["a.b/embeddings"])
+    assert arguments.values == {"lazy_rows": []}
 
 
 @pytest.mark.parametrize(
@@ -374,22 +374,22 @@ def test_rows_that_addons_left_alone_in_a_way_of_its_own_are_doubted(
 ) -> None:
     """AdamW and SGDW of TensorFlow Addons let only the rows decay that have a gradient, or none (run in TF 2.7)."""
     algorithm = find(name)
-    told = Arguments({"weight_decay_exclude": excluded})
+    arguments = Arguments({"weight_decay_exclude": excluded})
     full = {**algorithm.defaults("optimizer_v2"), **config}
-    lazy_rows.put_in(told, full, algorithm, "optimizer_v2", [*tables, "dense/kernel"])
-    assert (doubted in told.reasons[0]) if doubted else not told.reasons
+    lazy_rows.put_in(arguments, full, algorithm, "optimizer_v2", [*tables, "dense/kernel"])
+    assert (doubted in arguments.reasons[0]) if doubted else not arguments.reasons
     if tables and doubted:
-        assert told.reasons[0].endswith(". Set it with --set 'lazy_rows=[]', if their gradients are dense")
+        assert arguments.reasons[0].endswith(". Set it with --set 'lazy_rows=[]', if their gradients are dense")
 
 
 def test_variables_of_one_row_leave_no_row_out() -> None:
     """A scalar is not looked up in, and of one row every lookup names it."""
-    algorithm, told = find("Adamax"), Arguments()
+    algorithm, arguments = find("Adamax"), Arguments()
     config, single = algorithm.defaults("optimizer_v2"), lazy_rows.Sparse(single=frozenset({"scale", "cls_token"}))
-    lazy_rows.put_in(told, config, algorithm, "optimizer_v2", ["scale", "cls_token"], single)
-    assert not told.reasons
-    lazy_rows.put_in(told, config, algorithm, "optimizer_v2", ["scale", "memory"], single)
-    assert told.reasons[0].startswith("memory: ")
+    lazy_rows.put_in(arguments, config, algorithm, "optimizer_v2", ["scale", "cls_token"], single)
+    assert not arguments.reasons
+    lazy_rows.put_in(arguments, config, algorithm, "optimizer_v2", ["scale", "memory"], single)
+    assert arguments.reasons[0].startswith("memory: ")
 
 
 def test_rows_of_which_nothing_tells_how_they_went_on_are_doubted() -> None:
@@ -400,16 +400,16 @@ def test_rows_of_which_nothing_tells_how_they_went_on_are_doubted() -> None:
         ("Adamax", None, lazy_rows.Sparse(scaled=True)),
     ):
         algorithm = find(name)
-        told = arguments_of(name, config if name == "Ftrl" else {}, "optimizer_v2", tensorflow=tensorflow)
-        assert not told.reasons
+        arguments = arguments_of(name, config if name == "Ftrl" else {}, "optimizer_v2", tensorflow=tensorflow)
+        assert not arguments.reasons
         full = {**algorithm.defaults("optimizer_v2"), **config}
-        lazy_rows.put_in(told, full, algorithm, "optimizer_v2", ["embedding/embeddings"], sparse)
-        assert "rows without a gradient" in told.reasons[0]
-        assert "lazy_rows=[]" in told.reasons[0]
+        lazy_rows.put_in(arguments, full, algorithm, "optimizer_v2", ["embedding/embeddings"], sparse)
+        assert "rows without a gradient" in arguments.reasons[0]
+        assert "lazy_rows=[]" in arguments.reasons[0]
 
 
 @pytest.mark.parametrize(
-    ("generation", "around", "versions", "dense"),
+    ("generation", "wrapper_names", "versions", "dense"),
     [
         ("optimizer_v2", ["LossScaleOptimizer"], {"tensorflow": "2.2.3"}, True),
         ("optimizer_v2", ["LossScaleOptimizer"], {"tensorflow": "2.3.4"}, False),
@@ -420,20 +420,20 @@ def test_rows_of_which_nothing_tells_how_they_went_on_are_doubted() -> None:
     ],
 )
 def test_which_releases_scale_losses_by_making_gradients_dense(
-    generation: str, around: list[str], versions: dict[str, str], dense: bool | None
+    generation: str, wrapper_names: list[str], versions: dict[str, str], dense: bool | None
 ) -> None:
-    assert wrappers.makes_dense(around, generation, Versions(**versions)) is dense
+    assert wrappers.makes_dense(wrapper_names, generation, Versions(**versions)) is dense
 
 
 def test_nadams_sparse_rows_stood_still_while_their_slots_went_on() -> None:
-    algorithm, told = find("Nadam"), Arguments()
-    lazy_rows.put_in(told, algorithm.defaults("optimizer_v2"), algorithm, "optimizer_v2", ["embedding/embeddings"])
-    assert told.values == {"lazy_rows": ["^embedding/embeddings$"], "lazy_rows_keep_slots": False}
-    assert not told.reasons
+    algorithm, arguments = find("Nadam"), Arguments()
+    lazy_rows.put_in(arguments, algorithm.defaults("optimizer_v2"), algorithm, "optimizer_v2", ["embedding/embeddings"])
+    assert arguments.values == {"lazy_rows": ["^embedding/embeddings$"], "lazy_rows_keep_slots": False}
+    assert not arguments.reasons
 
 
 @pytest.mark.parametrize(
-    ("given", "name", "config"),
+    ("class_name", "name", "config"),
     [
         ("GradientDescentOptimizer", "SGD", {}),
         ("tf.train.MomentumOptimizer", "SGD", {"use_nesterov": True, "momentum": 0.5}),
@@ -441,10 +441,10 @@ def test_nadams_sparse_rows_stood_still_while_their_slots_went_on() -> None:
         ("AdamOptimizer", "Adam", {"beta1": 0.5, "use_locking": True}),
     ],
 )
-def test_tf_train_arguments_under_keras_names(given: str, name: str, config: dict[str, Any]) -> None:
+def test_tf_train_arguments_under_keras_names(class_name: str, name: str, config: dict[str, Any]) -> None:
     wanted = {"use_nesterov": "nesterov", "decay": "rho", "beta1": "beta_1", "momentum": "momentum"}
     kept = {wanted[key]: value for key, value in config.items() if key in wanted}
-    assert tf_train.keras_style(given, config) == (name, kept)
+    assert tf_train.keras_style(class_name, config) == (name, kept)
 
 
 def test_steps_of_adam_optimizer_from_its_powers() -> None:
@@ -455,8 +455,8 @@ def test_steps_of_adam_optimizer_from_its_powers() -> None:
         "train/beta2_power": LazyArray((), "float32", lambda: np.array(power), "train/beta2_power"),
         "train/beta1_power": LazyArray((), "float32", lambda: np.array(0, np.float32), "train/beta1_power"),
     }
-    found = tf_train.steps(scalars, {"beta_1": 0.9, "beta_2": 0.999}, "Adam")
-    assert found is not None
-    assert (found[0], "beta2_power" in found[1]) == (5000, True)
+    steps_and_reason = tf_train.steps(scalars, {"beta_1": 0.9, "beta_2": 0.999}, "Adam")
+    assert steps_and_reason is not None
+    assert (steps_and_reason[0], "beta2_power" in steps_and_reason[1]) == (5000, True)
     with pytest.raises(ContradictionError, match=r"beta_2 is 0.99 and train/beta2_power is 0\.0067"):
         tf_train.steps(scalars, {"beta_1": 0.9, "beta_2": 0.99}, "Adam")

@@ -94,17 +94,17 @@ def test_the_rule_of_a_class_of_tf_contrib_that_optim_has_not_takes_the_next_ste
 
     case = CORPUS / "extra-tf115-contrib-powersign-saver"
     document, oracle = json.loads((case / "case.json").read_text()), np.load(case / "oracle.npz")
-    source, said = case / "source" / "model.ckpt", {"learning_rate": 0.05, "clipnorm": None}
+    source, settings = case / "source" / "model.ckpt", {"learning_rate": 0.05, "clipnorm": None}
     with pytest.raises(UnsupportedError, match="--set own_rule=true"):
-        migrate.read(source, overrides={"class_name": "PowerSignOptimizer", **said})
+        migrate.read(source, overrides={"class_name": "PowerSignOptimizer", **settings})
     with pytest.raises(UnsupportedError, match=r"tf1 of Keras has no Lamb .* --set own_rule=true"):
-        migrate.read(source, overrides={"class_name": "LAMB", **said})
-    as_another = {"class_name": "MomentumOptimizer", "momentum": 0.9, "nesterov": False, **said}
+        migrate.read(source, overrides={"class_name": "LAMB", **settings})
+    as_another = {"class_name": "MomentumOptimizer", "momentum": 0.9, "nesterov": False, **settings}
     assert "ApplyPowerSign" in " ".join(migrate.read(source, overrides=as_another).reasons)
-    mine = {"class_name": "PowerSign", **OWN, **said}
+    mine = {"class_name": "PowerSign", **OWN, **settings}
     assert migrate.migrate_checkpoint(source, tmp_path / "slots", overrides=mine).fidelity == "approximate"
     live = [tf.Variable(oracle[f"at_save/var/{i}"]) for i in range(len(document["trainable"]))]
-    onto = {v["name"].removesuffix(":0"): each for v, each in zip(document["trainable"], live, strict=True)}
+    onto = {v["name"].removesuffix(":0"): variable for v, variable in zip(document["trainable"], live, strict=True)}
     optimizer = optim.load_checkpoint(tmp_path / "slots", onto, custom_objects={"PowerSign": PowerSign})
     assert next_steps.error(next_steps.applying(optimizer, live), live, oracle, document["n"]) < next_steps.NEAR
 
@@ -122,14 +122,16 @@ def test_a_class_that_the_graph_shows_is_refused_before_anything_is_asked(case: 
     assert "gradients were clipped" in " ".join(state.reasons)  # which nothing followed in the graph
 
 
-@pytest.mark.parametrize(("said", "carried"), [("Adam", "own>Adam"), ("Mine>Adam", "Mine>Adam"), ("Mine>Own", "Own")])
-def test_it_is_never_called_as_one_of_ours(said: str, carried: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("class_name", "algorithm"), [("Adam", "own>Adam"), ("Mine>Adam", "Mine>Adam"), ("Mine>Own", "Own")]
+)
+def test_it_is_never_called_as_one_of_ours(class_name: str, algorithm: str, tmp_path: Path) -> None:
     copy = tmp_path / "model.h5"
     shutil.copy(SOURCE, copy)
     with training_config(copy) as document:
-        document["optimizer_config"]["class_name"] = said
+        document["optimizer_config"]["class_name"] = class_name
     state = migrate.read(copy, overrides=OWN)
-    assert (state.algorithm, state.fidelity) == (carried, "approximate")
+    assert (state.algorithm, state.fidelity) == (algorithm, "approximate")
     assert set(state.slots) == {"m", "v"}
 
 
@@ -148,9 +150,9 @@ def test_messages_name_nothing_that_does_not_exist(tmp_path: Path) -> None:
         return CliRunner().invoke(app, [*arguments, "--set", "own_rule=true"])
 
     target = str(tmp_path / "slots")
-    said = run("checkpoint", str(SOURCE), target)
-    assert said.exit_code == 0
-    assert "optim.CenteredGradAdam" not in said.output
+    result = run("checkpoint", str(SOURCE), target)
+    assert result.exit_code == 0
+    assert "optim.CenteredGradAdam" not in result.output
     assert run("verify", str(SOURCE), target).exit_code == 0  # as the report says
     assert "no step is compared" in " ".join(migrate.verify(SOURCE, target, overrides=OWN).notes)
     for name in ("model.keras", "model.h5"):
@@ -161,12 +163,13 @@ def test_messages_name_nothing_that_does_not_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "typed"), [("keras.optimizers.SGD", "SGD"), ("tf.keras.optimizers.legacy.SGD", "SGD"), ("my.SGD", "")]
+    ("class_name", "typed"),
+    [("keras.optimizers.SGD", "SGD"), ("tf.keras.optimizers.legacy.SGD", "SGD"), ("my.SGD", "")],
 )
-def test_a_class_is_said_without_its_module(said: str, typed: str) -> None:
+def test_a_class_is_said_without_its_module(class_name: str, typed: str) -> None:
     source = CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source"
     with pytest.raises(UnsupportedError) as caught:
-        migrate.read(source, overrides={"class_name": said})
+        migrate.read(source, overrides={"class_name": class_name})
     assert (f"without its module, as in --set class_name={typed}" in str(caught.value)) == bool(typed)
     if typed:
         migrate.read(source, overrides={"class_name": typed})

@@ -114,8 +114,8 @@ def test_a_pattern_that_matches_a_part_of_the_path_is_asked_for_again(tmp_path: 
     partly = _altered(source, tmp_path / "m.keras", lambda c, m: c.update(exclude_layers=["^last"]))
     with pytest.raises(AmbiguousError, match=r"the part of that name.*--set exclude_layers=VALUE"):
         migrate.read(partly)
-    told = typed("""--set 'exclude_layers=["last"]'""")
-    assert migrate.read(partly, overrides=told).fidelity == "exact"
+    overrides = typed("""--set 'exclude_layers=["last"]'""")
+    assert migrate.read(partly, overrides=overrides).fidelity == "exact"
 
 
 def test_other_patterns_than_those_of_the_slots_are_refused(tmp_path: Path) -> None:

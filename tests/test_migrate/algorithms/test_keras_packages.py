@@ -58,8 +58,8 @@ def test_horovod_is_asked_how_many_batches_it_sums(passes: bool, tmp_path: Path)
     assert [reason.partition(" was created")[0] for reason in more] == [
         "gradients: 'cond_1/DistributedAdam/iter:0'"
     ] * passes
-    said = migrate.read(source, overrides={"name": "DistributedAdam"})
-    assert said.fidelity == ("approximate" if passes else "exact")
+    state = migrate.read(source, overrides={"name": "DistributedAdam"})
+    assert state.fidelity == ("approximate" if passes else "exact")
     names = [v.name for v in optim.describe_checkpoint(tmp_path / "slots").variables]
     steps = next_steps.of_slots(tmp_path / "slots", oracle, 3, names, saved="save/")
     assert (steps > next_steps.NEAR) is passes
@@ -99,8 +99,8 @@ def test_a_wrapper_of_a_package_is_refused_by_name(tmp_path: Path) -> None:
     """As keras-lr-multiplier 0.9 and keras-lookahead 0.9 save themselves around Keras's Adam."""
     source = _altered("keras224-adamw", {}, tmp_path)
     inner = {"class_name": "Adam", "config": {"lr": 0.01}}
-    for name, own in (("LRMultiplier", {"multipliers": {"first": 0.1}}), ("Lookahead", {"slow_step": 0.5})):
-        _set_optimizer(source, {"class_name": name, "config": {"optimizer": inner, **own}})
+    for name, settings in (("LRMultiplier", {"multipliers": {"first": 0.1}}), ("Lookahead", {"slow_step": 0.5})):
+        _set_optimizer(source, {"class_name": name, "config": {"optimizer": inner, **settings}})
         with pytest.raises(UnsupportedError, match=f"^{name} of keras-.* Restart from the weights"):
             migrate.read(source)
 
@@ -128,4 +128,4 @@ def test_an_option_that_no_release_saved_tells_of_another_class(option: dict[str
         optimizer = json.loads(file.attrs["training_config"])["optimizer_config"]
     _set_optimizer(source, {**optimizer, "config": {**optimizer["config"], **option}})
     reason = f"the config has {next(iter(option))}, which Adam has in no release: it may be another class of that name"
-    assert any(reason in each and "--set class_name=Adam" in each for each in migrate.read(source).reasons)
+    assert any(reason in message and "--set class_name=Adam" in message for message in migrate.read(source).reasons)

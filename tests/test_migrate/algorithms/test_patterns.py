@@ -60,11 +60,11 @@ def test_patterns_that_choose_nothing_are_refused(key: str) -> None:
         migrate.read(SOURCE, **ADAMW.hints, overrides={key: ["offset"]})
 
 
-@pytest.mark.parametrize("given", ["kernel", [3], ["("]], ids=str)
+@pytest.mark.parametrize("value", ["kernel", [3], ["("]], ids=str)
 @pytest.mark.parametrize("key", ["untrained", "weight_decay_exclude", "lazy_rows"])
-def test_what_is_no_list_of_patterns_is_refused(key: str, given: Any) -> None:
+def test_what_is_no_list_of_patterns_is_refused(key: str, value: Any) -> None:
     with pytest.raises(HyperparameterError, match=f"{key}.* regular expression"):
-        migrate.read(SOURCE, **ADAMW.hints, overrides={key: given})
+        migrate.read(SOURCE, **ADAMW.hints, overrides={key: value})
 
 
 def test_variables_take_patterns() -> None:
