@@ -56,8 +56,8 @@ def test_all_finds_what_lies_in_a_tree(tmp_path: Path) -> None:
     shutil.copytree(WILD / "tf29-i-backup-and-restore" / "source" / "backup", tmp_path / "tree" / "backup")
     shutil.copy(WILD / "tf29-e-tfops-functional-h5" / "source" / "model.h5", tmp_path / "tree" / "model.h5")
     (tmp_path / "tree" / "notes.txt").write_text("none of these")
-    found = _names(naming.expand(str(tmp_path / "tree"), every=True), tmp_path / "tree")
-    assert sorted(found) == sorted(["model.h5", "sm", "backup/chief/ckpt-3", *(f"run/ck/{s}" for s in states)])
+    names = _names(naming.expand(str(tmp_path / "tree"), every=True), tmp_path / "tree")
+    assert sorted(names) == sorted(["model.h5", "sm", "backup/chief/ckpt-3", *(f"run/ck/{s}" for s in states)])
     (tmp_path / "empty").mkdir()
     with pytest.raises(UnknownFormatError, match="contains no checkpoint"):
         naming.expand(str(tmp_path / "empty"), every=True)
@@ -111,8 +111,8 @@ def test_sources_in_the_folder_of_the_targets_are_taken(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     shutil.copy(WILD / "tf29-e-tfops-functional-h5" / "source" / "model.h5", tmp_path / "runs" / "model.h5")
     for source, into in ((tmp_path, tmp_path), (tmp_path / "runs", tmp_path)):
-        found = naming.jobs([source], str(into), every=True)
-        assert [job.source for job in found] == [str(tmp_path / "runs" / "model.h5")]
+        jobs = naming.jobs([source], str(into), every=True)
+        assert [job.source for job in jobs] == [str(tmp_path / "runs" / "model.h5")]
 
 
 def test_a_state_that_is_not_there_is_not_another_one(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_a_spoiled_file_with_the_suffix_of_a_model_has_a_line(tmp_path: Path) ->
         words = ["migrate", "batch", str(tmp_path), *options, "--into", str(tmp_path / "out"), "--dry-run", "--json"]
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 3
-        found = {Path(i["source"]).name: i["status"] for i in json.loads(result.output)["items"]}
+        statuses = {Path(i["source"]).name: i["status"] for i in json.loads(result.output)["items"]}
         spoiled = dict.fromkeys(("cut.h5", "gone.hdf5", "pipe.h5", "zeros.keras"), "failed")
-        assert found == {**spoiled, "model.h5": "planned"}
+        assert statuses == {**spoiled, "model.h5": "planned"}
 
 
 def test_parts_of_a_checkpoint_without_its_index_are_named(tmp_path: Path) -> None:

@@ -31,11 +31,11 @@ def sources(tmp_path: Path, load_case: Any) -> list[Path]:
     """Twelve checkpoints and one that is none."""
     folder = tmp_path / "runs"
     folder.mkdir()
-    found = [folder / f"run{i}.h5" for i in range(12)]
-    for path in found:
+    checkpoints = [folder / f"run{i}.h5" for i in range(12)]
+    for path in checkpoints:
         shutil.copy(load_case(ADAM).source, path)
     (folder / "broken.h5").write_text("nothing")
-    return [*found, folder / "broken.h5"]
+    return [*checkpoints, folder / "broken.h5"]
 
 
 def done_slowly(marks: str, do: Any, job: Job, begun: bool) -> BatchItem:

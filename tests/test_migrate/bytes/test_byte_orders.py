@@ -23,10 +23,10 @@ def _turn_h5(source: Path, path: Path) -> None:
 
         def copy(name: str, item: h5py.Group | h5py.Dataset) -> None:
             if isinstance(item, h5py.Group):
-                made = new.create_group(name)
+                twin = new.create_group(name)
             else:
-                made = new.create_dataset(name, data=_turned(np.asarray(item[()])))
-            made.attrs.update(item.attrs)
+                twin = new.create_dataset(name, data=_turned(np.asarray(item[()])))
+            twin.attrs.update(item.attrs)
 
         old.visititems(copy)
 

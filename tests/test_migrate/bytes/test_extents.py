@@ -126,12 +126,12 @@ def test_what_was_read_is_not_read_again_for_the_checksum(tmp_path: Path, monkey
         read.append((offset, size))
         return Extent(str(path), offset, size, "x").chunks(np.empty(16, np.uint8))
 
-    found: list[int] = []
-    check = checks.Crc32(20, 170, part, found.append)
+    checksums: list[int] = []
+    check = checks.Crc32(20, 170, part, checksums.append)
     for offset, size in ((100, 15), (100, 30), (20, 40), (50, 20), (120, 9), (160, 9), (180, 10)):
         Extent(str(path), offset, size, "x", check=check).read()
     check.finish()
-    assert found == [zlib.crc32(data[20:190])]
+    assert checksums == [zlib.crc32(data[20:190])]
     assert [part for part in read if part[1]] == [(60, 40), (130, 50)]
 
 
@@ -153,13 +153,15 @@ def test_arrays_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     other[[3, 50, 99]] = 7
     assert comparer.difference(one, _in_file(tmp_path / "b", other)) == "differs in 3 of 100 numbers"
     odd = np.arange(33, dtype=np.float16)  # no whole number of words
-    said = comparer.difference(_in_file(tmp_path / "a", odd), _in_file(tmp_path / "b", np.append(odd[:32], odd[:1])))
-    assert said == "differs in 1 of 33 numbers"
+    difference = comparer.difference(
+        _in_file(tmp_path / "a", odd), _in_file(tmp_path / "b", np.append(odd[:32], odd[:1]))
+    )
+    assert difference == "differs in 1 of 33 numbers"
     one = _in_file(tmp_path / "a", want)
     zero, minus = np.zeros(40, np.float32), np.zeros(40, np.float32)
     minus[30] = -0.0
-    said = comparer.difference(_in_file(tmp_path / "a", zero), _in_file(tmp_path / "b", minus))
-    assert said.startswith("differs in bits")
+    difference = comparer.difference(_in_file(tmp_path / "a", zero), _in_file(tmp_path / "b", minus))
+    assert difference.startswith("differs in bits")
     assert comparer.difference(one, _in_file(tmp_path / "b", want[:50])) == "is float32[50], not float32[100]"
 
 

@@ -50,8 +50,8 @@ def _values(graph: Any) -> list[Any]:
 
 
 def test_every_value_of_every_real_checkpoint_is_where_its_key_says() -> None:
-    found = [len(ObjectGraph(bundle)) for bundle in _bundles()]
-    assert len(found) >= 50
+    sizes = [len(ObjectGraph(bundle)) for bundle in _bundles()]
+    assert len(sizes) >= 50
 
 
 def test_a_value_that_no_object_has_is_damage() -> None:

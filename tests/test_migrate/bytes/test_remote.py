@@ -123,8 +123,8 @@ def test_only_what_is_needed_travels(tmp_path: Path) -> None:
     optim.save_checkpoint(tmp_path / "big", optimizer, [variable])
     prefix = migrate.readers.slots._prefix(str(tmp_path / "big"))
     with servers.web(tmp_path / "big") as site:
-        found = migrate.inspect(f"{site.url}/{os.path.basename(prefix)}")
-        assert found.fidelity == "exact"
+        report = migrate.inspect(f"{site.url}/{os.path.basename(prefix)}")
+        assert report.fidelity == "exact"
         assert sum(site.sent.values()) < 4 << 20
         assert sum(path.stat().st_size for path in (tmp_path / "big").iterdir()) > 48 << 20
 
@@ -169,9 +169,9 @@ def test_a_folder_behind_a_url_is_asked_for_once(monkeypatch: pytest.MonkeyPatch
         type(system), "info", lambda self, path, **how: [asked.append(path), info(self, path, **how)][1]
     )
     with files.listings_kept():
-        found = naming.jobs(["memory://asked"], "memory://out", every=True)
-        sizes = [engines.size_of(job) for job in found]
-    assert (len(found), set(sizes)) == (20, {os.path.getsize(load_case(H5).source)})
+        jobs = naming.jobs(["memory://asked"], "memory://out", every=True)
+        sizes = [engines.size_of(job) for job in jobs]
+    assert (len(jobs), set(sizes)) == (20, {os.path.getsize(load_case(H5).source)})
     assert not [path for path in asked if "run" in path]
     system.pipe_file("/asked/run0.h5", b"shorter")
     assert files.size("memory://asked/run0.h5") == 7, "known only inside"

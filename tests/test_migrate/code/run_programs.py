@@ -22,5 +22,5 @@ def numbers(path: Path) -> list[float] | str:
 
 
 if __name__ == "__main__":
-    found = {argument: numbers(Path(argument)) for argument in sys.argv[1:]}
-    json.dump(found, sys.stdout)
+    results = {argument: numbers(Path(argument)) for argument in sys.argv[1:]}
+    json.dump(results, sys.stdout)

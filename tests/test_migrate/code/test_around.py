@@ -35,18 +35,18 @@ def rewrite(
 
 
 def verdicts(report: CodeReport) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    by_line: dict[int, list[str]] = {}
     for finding in report.findings:
         if finding.line > LINES:  # before are imports, which tf-keras changes, too
-            found.setdefault(finding.line - LINES, []).append(finding.verdict)
-    return found
+            by_line.setdefault(finding.line - LINES, []).append(finding.verdict)
+    return by_line
 
 
 def test_a_plateau_keeps_its_epsilon(tmp_path: Path) -> None:
     """Keras 3 takes `epsilon` and ignores it."""
-    new, said = rewrite(tmp_path, "a = ReduceLROnPlateau(epsilon=0.1, patience=2)\nb = LearningRateScheduler(f)\n")
+    new, by_line = rewrite(tmp_path, "a = ReduceLROnPlateau(epsilon=0.1, patience=2)\nb = LearningRateScheduler(f)\n")
     assert new == ["a = ReduceLROnPlateau(min_delta=0.1, patience=2)", "b = LearningRateScheduler(f)"]
-    assert said == {1: [REWRITTEN], 2: [SAME]}
+    assert by_line == {1: [REWRITTEN], 2: [SAME]}
 
 
 @pytest.mark.parametrize(("to", "key"), [("optim", "learning_rate"), ("keras", "learning_rate"), ("tf-keras", "lr")])
@@ -62,9 +62,9 @@ def test_a_key_that_the_program_writes_itself_stays(tmp_path: Path) -> None:
 
 
 def test_a_name_for_the_rate_is_followed(tmp_path: Path) -> None:
-    new, said = rewrite(tmp_path, "lr = model.optimizer.lr\nprint(K.get_value(lr))\nK.set_value(lr, 0.1)\n")
+    new, by_line = rewrite(tmp_path, "lr = model.optimizer.lr\nprint(K.get_value(lr))\nK.set_value(lr, 0.1)\n")
     assert new[1] == "print(float(model.optimizer.learning_rate))"
-    assert said[3] == [BY_HAND]
+    assert by_line[3] == [BY_HAND]
 
 
 LOSS_SCALES = [
@@ -86,9 +86,9 @@ LOSS_SCALES = [
 
 @pytest.mark.parametrize(("old", "scale"), LOSS_SCALES)
 def test_loss_scaling_goes_into_the_optimizer(tmp_path: Path, old: str, scale: str) -> None:
-    new, said = rewrite(tmp_path, f"o = {old}\n", source="tensorflow==2.9")
+    new, by_line = rewrite(tmp_path, f"o = {old}\n", source="tensorflow==2.9")
     assert new == [f"o = optim.for_keras(optim.Adam(learning_rate=1e-3, {scale}), tf.keras)"]
-    assert said == {1: [REWRITTEN]}
+    assert by_line == {1: [REWRITTEN]}
 
 
 def test_keras_3_keeps_the_wrapper(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_keras_3_keeps_the_wrapper(tmp_path: Path) -> None:
 
 def test_a_graph_rewrite_says_that_float16_is_elsewhere(tmp_path: Path) -> None:
     old = "o = tf.train.experimental.enable_mixed_precision_graph_rewrite(tf.keras.optimizers.Adam(lr=x))\n"
-    new, said = rewrite(tmp_path, old, source="tensorflow==2.3")
+    new, by_line = rewrite(tmp_path, old, source="tensorflow==2.3")
     assert new == ["o = optim.for_keras(optim.Adam(learning_rate=x, loss_scale='dynamic'), tf.keras)"]
-    assert said == {1: [DIFFERS]}
+    assert by_line == {1: [DIFFERS]}
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_a_graph_rewrite_says_that_float16_is_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize("named", [True, False])
 def test_other_wrappers_and_what_is_in_them_are_left(tmp_path: Path, wrapper: str, named: bool) -> None:
     code = f"o = Adam(lr=1)\np = {wrapper}(o)\n" if named else f"o = {wrapper}(Adam(lr=1))\n"
-    new, said = rewrite(tmp_path, code)
+    new, by_line = rewrite(tmp_path, code)
     assert new == code.splitlines()
-    assert {v for vs in said.values() for v in vs} == {BY_HAND}
+    assert {v for vs in by_line.values() for v in vs} == {BY_HAND}
 
 
 def test_classes_in_a_table_are_followed(tmp_path: Path) -> None:
     code = "table = {'a': Adam, 'r': RMSprop}\no = table[name](lr=x, decay=1e-4)\n"
-    new, said = rewrite(tmp_path, code)
+    new, by_line = rewrite(tmp_path, code)
     assert new == [
         "table = {'a': optim.Adam, 'r': functools.partial(optim.RMSprop, epsilon_inside=False)}",
         "o = optim.for_keras(table[name](learning_rate=x, decay=1e-4))",
     ]
-    assert said == {1: [REWRITTEN, REWRITTEN], 2: [REWRITTEN]}
+    assert by_line == {1: [REWRITTEN, REWRITTEN], 2: [REWRITTEN]}
     assert "keras.optimizers" not in (tmp_path / "program.py").read_text().replace(
         "from keras.optimizers import SGD", ""
     )
@@ -140,9 +140,9 @@ STAYING = [
 
 @pytest.mark.parametrize("code", STAYING)
 def test_classes_that_go_elsewhere_are_left(tmp_path: Path, code: str) -> None:
-    new, said = rewrite(tmp_path, code)
+    new, by_line = rewrite(tmp_path, code)
     assert new == code.splitlines()
-    assert BY_HAND in {v for vs in said.values() for v in vs}
+    assert BY_HAND in {v for vs in by_line.values() for v in vs}
 
 
 def test_a_partial_that_is_called_with_nothing_is_a_function(tmp_path: Path) -> None:
@@ -243,21 +243,21 @@ def test_names_are_those_of_their_scope(tmp_path: Path, code: str, rewritten: in
 
 
 def test_lookahead_goes_into_the_optimizer(tmp_path: Path) -> None:
-    new, said = rewrite(
+    new, by_line = rewrite(
         tmp_path, "o = tfa.optimizers.Lookahead(tf.keras.optimizers.Adam(lr=x), 3)\n", source="tensorflow==2.9"
     )
     option = "lookahead={'sync_period': 3, 'slow_step_size': 0.5}"
     assert new == [f"o = optim.for_keras(optim.Adam(learning_rate=x, {option}), tf.keras)"]
-    assert said == {1: [REWRITTEN]}
+    assert by_line == {1: [REWRITTEN]}
 
 
 @pytest.mark.parametrize("rate", ["x", "0.1, decay=0.2"])
 def test_decay_without_the_rate_is_carried_whatever_the_rate(tmp_path: Path, rate: str) -> None:
     code = f"o = tfa.optimizers.SGDW(weight_decay=w, learning_rate={rate})\n"
-    new, said = rewrite(tmp_path, code, source="tensorflow==2.9")
+    new, by_line = rewrite(tmp_path, code, source="tensorflow==2.9")
     assert "weight_decay=w" in new[0]
     assert "learning_rate_in_weight_decay=False" in new[0]
-    assert said == {1: [REWRITTEN]}
+    assert by_line == {1: [REWRITTEN]}
     assert rewrite(tmp_path, code, "keras", "tensorflow==2.9")[1] == {1: [BY_HAND]}
 
 

@@ -47,9 +47,9 @@ def test_what_may_be_no_optimizer_is_left_alone(tmp_path: Path, code: str) -> No
     ],
 )
 def test_bytes_around_stay(tmp_path: Path, before: bytes, after: bytes) -> None:
-    found, _ = run(tmp_path / "p.py", before)
-    assert after in found
-    assert b"learning_rate=0.1" in found
+    code, _ = run(tmp_path / "p.py", before)
+    assert after in code
+    assert b"learning_rate=0.1" in code
 
 
 def test_python_2_is_said(tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_a_notebook_keeps_its_other_cells(tmp_path: Path) -> None:
     assert after[2] == cells[2]
     assert "".join(after[1]["source"]) == "!pip install keras==2.2.4\nimport keras\nimport optim"
     assert "".join(after[3]["source"]) == "%time\no = optim.for_keras(optim.SGD(learning_rate=0.1))"
-    found = [(finding.verdict, finding.cell, finding.line) for finding in report.findings]
-    assert found == [("unsure", 3, 1), ("rewritten", 4, 2)]
+    verdicts = [(finding.verdict, finding.cell, finding.line) for finding in report.findings]
+    assert verdicts == [("unsure", 3, 1), ("rewritten", 4, 2)]

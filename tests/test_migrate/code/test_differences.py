@@ -27,7 +27,7 @@ def finding(tmp_path: Path, code: str, to: str = "optim", source: str = "keras==
     return migrate_code([path], to=to, source=source).findings[-1]
 
 
-def made(call: str) -> Any:
+def optimizer_of(call: str) -> Any:
     """The optimizer of a call."""
     import keras
 
@@ -52,19 +52,21 @@ def trained(optimizer: Any, calls: int = 7) -> np.ndarray:
 
 def test_repeated_rows_of_embeddings_are_treated_as_before(tmp_path: Path) -> None:
     call = "keras.optimizers.RMSprop(0.05, clipvalue=5.0)"
-    said = finding(tmp_path, f"{EMBEDDED}model.compile({call}, 'mse')\n")
-    assert said.verdict == REWRITTEN
-    own = trained(made(call))
-    np.testing.assert_allclose(trained(made(said.new)), own, rtol=2e-5)
-    without = said.new.replace(", repeated_rows=['clip', 'square']", ", repeated_rows=[]")
-    assert without != said.new
-    assert np.max(np.abs(trained(made(without)) - own)) > 1e-3
+    change = finding(tmp_path, f"{EMBEDDED}model.compile({call}, 'mse')\n")
+    assert change.verdict == REWRITTEN
+    reference = trained(optimizer_of(call))
+    np.testing.assert_allclose(trained(optimizer_of(change.new)), reference, rtol=2e-5)
+    without = change.new.replace(", repeated_rows=['clip', 'square']", ", repeated_rows=[]")
+    assert without != change.new
+    assert np.max(np.abs(trained(optimizer_of(without)) - reference)) > 1e-3
 
 
 def test_rows_of_old_releases_are_summed_in_for_keras_too(tmp_path: Path) -> None:
     """Its defaults are those of the Keras that is installed."""
-    said = finding(tmp_path, EMBEDDED + "model.compile(keras.optimizers.Adam(lr=0.05), 'mse')\n", source="keras==2.2.4")
-    assert said.new == "optim.for_keras(optim.Adam(learning_rate=0.05, repeated_rows=[]))"
+    change = finding(
+        tmp_path, EMBEDDED + "model.compile(keras.optimizers.Adam(lr=0.05), 'mse')\n", source="keras==2.2.4"
+    )
+    assert change.new == "optim.for_keras(optim.Adam(learning_rate=0.05, repeated_rows=[]))"
 
 
 @pytest.mark.parametrize(
@@ -94,22 +96,24 @@ ACCUMULATED = "keras.optimizers.Adam({rate}, gradient_accumulation_steps=3{more}
 @pytest.mark.parametrize("more", ["", ", use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2"])
 def test_accumulation_with_a_schedule_counts_calls(tmp_path: Path, more: str) -> None:
     call = ACCUMULATED.format(rate="keras.optimizers.schedules.CosineDecay(0.05, 12)", more=more)
-    said = finding(tmp_path, f"import keras\no = {call}\n")
-    assert said.verdict == REWRITTEN
-    own = trained(made(call), calls=9)
+    change = finding(tmp_path, f"import keras\no = {call}\n")
+    assert change.verdict == REWRITTEN
+    reference = trained(optimizer_of(call), calls=9)
     # atol: three steps of up to 0.05; until the kernel is built, TensorFlow's Adam op takes them and rounds 6.7e-6
-    np.testing.assert_allclose(trained(made(said.new), calls=9), own, rtol=2e-5, atol=1e-6 + 3 * 0.05 * 6.7e-6)
-    without = said.new.replace("count_calls=True", "count_calls=False")
-    assert without != said.new
-    assert np.max(np.abs(trained(made(without), calls=9) - own)) > 1e-3
+    np.testing.assert_allclose(
+        trained(optimizer_of(change.new), calls=9), reference, rtol=2e-5, atol=1e-6 + 3 * 0.05 * 6.7e-6
+    )
+    without = change.new.replace("count_calls=True", "count_calls=False")
+    assert without != change.new
+    assert np.max(np.abs(trained(optimizer_of(without), calls=9) - reference)) > 1e-3
 
 
 def test_accumulation_with_a_number_needs_no_more(tmp_path: Path) -> None:
-    said = finding(tmp_path, f"import keras\no = {ACCUMULATED.format(rate='0.1', more='')}\n")
-    assert said.new == "optim.for_keras(optim.Adam(0.1, gradient_accumulation_steps=3))"
+    change = finding(tmp_path, f"import keras\no = {ACCUMULATED.format(rate='0.1', more='')}\n")
+    assert change.new == "optim.for_keras(optim.Adam(0.1, gradient_accumulation_steps=3))"
     code = "import keras\no = keras.optimizers.Adam(rate, gradient_accumulation_steps=n)\n"
-    said = finding(tmp_path, code)
-    assert said.new == "optim.for_keras(optim.Adam(rate, gradient_accumulation_steps=n, count_calls=True))"
+    change = finding(tmp_path, code)
+    assert change.new == "optim.for_keras(optim.Adam(rate, gradient_accumulation_steps=n, count_calls=True))"
     assert finding(tmp_path, code, source="keras==3.4.1").verdict == BY_HAND
 
 

@@ -169,13 +169,13 @@ def test_what_is_said_to_differ_does(tmp_path: Path, name: str) -> None:
     """Epsilon's place and Nadam's schedule are no pretext: Keras 3 takes other steps; and the written epsilon is
     nearer than its default."""
     document = json.loads((FOLDER / f"{name}.json").read_text())
-    said = [
+    rewrites = [
         (finding.new or call, numbers)
         for finding, numbers, call in findings(tmp_path, document, "keras")
         if finding.verdict == DIFFERS and re.search(r"(RMSprop|Nadam)\((?:lr|learning_rate)?=?[\d.]*\)$", call)
     ]
-    assert said
-    for new, numbers in said:
+    assert rewrites
+    for new, numbers in rewrites:
         default = re.sub(r",? ?epsilon=1e-1[46]", "", new)
         assert differs(default, numbers)
         assert default == new or distance(new, numbers) < 0.1 * distance(default, numbers)

@@ -64,26 +64,28 @@ def run(folder: Path, to: str, names: list[str]) -> dict[str, list[float] | str]
         [sys.executable, "-m", "tests.test_migrate.code.run_programs", *files],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
-    return {Path(path).stem: found for path, found in json.loads(done.stdout).items()}
+    return {Path(path).stem: numbers for path, numbers in json.loads(done.stdout).items()}
 
 
-def wrong(name: str, found: list[float] | str) -> str:
+def wrong(name: str, numbers: list[float] | str) -> str:
     wanted = [float(word) for word in (PROGRAMS / f"{name}.txt").read_text().split()]
-    if isinstance(found, str):
-        return f"{name}: {found}"
-    if len(found) != len(wanted):
-        return f"{name}: {len(found)} numbers for {len(wanted)}"
-    error = float(np.max(np.abs(np.array(found) - np.array(wanted))))
+    if isinstance(numbers, str):
+        return f"{name}: {numbers}"
+    if len(numbers) != len(wanted):
+        return f"{name}: {len(numbers)} numbers for {len(wanted)}"
+    error = float(np.max(np.abs(np.array(numbers) - np.array(wanted))))
     return f"{name}: {error:.2g} away" if error > ROUNDED else ""
 
 
 def check(folder: Path, to: str, names: list[str]) -> None:
     reports = rewritten(folder, to, names)
-    said = {name: {f.verdict for f in report.findings} & {DIFFERS, BY_HAND} for name, report in reports.items()}
-    assert said == {name: {OPEN[name, to]} if (name, to) in OPEN else set() for name in names}
-    found = run(folder, to, [name for name in names if OPEN.get((name, to)) != BY_HAND])
-    assert [text for name, numbers in found.items() if (text := wrong(name, numbers)) and (name, to) not in OPEN] == []
-    assert [name for name, numbers in found.items() if isinstance(numbers, str)] == []
+    verdicts = {name: {f.verdict for f in report.findings} & {DIFFERS, BY_HAND} for name, report in reports.items()}
+    assert verdicts == {name: {OPEN[name, to]} if (name, to) in OPEN else set() for name in names}
+    results = run(folder, to, [name for name in names if OPEN.get((name, to)) != BY_HAND])
+    assert [
+        text for name, numbers in results.items() if (text := wrong(name, numbers)) and (name, to) not in OPEN
+    ] == []
+    assert [name for name, numbers in results.items() if isinstance(numbers, str)] == []
 
 
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))

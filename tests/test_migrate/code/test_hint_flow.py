@@ -167,7 +167,7 @@ def refused_or_left_out(folder: Path, code: str, key: str) -> None:
         assert key not in hint.optimizer_config["config"]
 
 
-@pytest.mark.parametrize("code", [*(MAKES + each for each in SET_LATER), *(OPTIMIZER_V2 + e for e in SET_LATER_V2)])
+@pytest.mark.parametrize("code", [*(MAKES + line for line in SET_LATER), *(OPTIMIZER_V2 + e for e in SET_LATER_V2)])
 def test_a_rate_that_is_set_by_another_way_is_not_taken(tmp_path: Path, code: str) -> None:
     refused_or_left_out(tmp_path, code, "learning_rate")
 
@@ -183,7 +183,7 @@ def test_gradients_that_are_changed_on_their_way_are_named(tmp_path: Path, more:
         hint_of(tmp_path, OPTIMIZER_V2 + more)
 
 
-@pytest.mark.parametrize("more", [*(CHANGED + each for each in APPLIED), *BETWEEN_STEPS])
+@pytest.mark.parametrize("more", [*(CHANGED + line for line in APPLIED), *BETWEEN_STEPS])
 def test_what_is_done_besides_plain_steps_is_named(tmp_path: Path, more: str) -> None:
     with pytest.raises(UnsupportedError, match="which is not read"):
         hint_of(tmp_path, OPTIMIZER_V2 + more)
@@ -227,7 +227,7 @@ def test_another_value_of_the_name_is_no_less_likely(tmp_path: Path, more: str) 
         hint_of(tmp_path, MAKES + more, "o")
 
 
-@pytest.mark.parametrize("code", [*(MAKES + each for each in OTHERS), *OTHER_CLASSES])
+@pytest.mark.parametrize("code", [*(MAKES + line for line in OTHERS), *OTHER_CLASSES])
 def test_another_optimizer_is_named(tmp_path: Path, code: str) -> None:
     with pytest.raises(DtoptError, match=r"which is not read|several optimizers"):
         hint_of(tmp_path, code)

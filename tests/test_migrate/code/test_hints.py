@@ -65,9 +65,9 @@ def test_what_is_not_read_is_named_with_what_to_give(tmp_path: Path, code: str) 
     with pytest.raises(UnsupportedError, match=r"train\.py:\d+ has .*, which is not read") as raised:
         hint_of(tmp_path, code, pins=pins)
     words = shlex.split(str(raised.value))
-    given = json.loads(words[words.index("--optimizer-config") + 1])
-    assert given["class_name"] == "SGD"
-    assert given["config"]["learning_rate"] == 0.1
+    hint = json.loads(words[words.index("--optimizer-config") + 1])
+    assert hint["class_name"] == "SGD"
+    assert hint["config"]["learning_rate"] == 0.1
     assert len(str(raised.value)) - len(str(tmp_path)) * 2 < 500
 
 
@@ -120,11 +120,11 @@ def test_no_rate_is_taken_for_what_is_no_number(tmp_path: Path, rate: str) -> No
 def test_a_rate_that_a_program_sets_is_asked_for(tmp_path: Path) -> None:
     code = (STORY / "train.py").read_text() + "keras.backend.set_value(model.optimizer.lr, 0.2)\n"
     hint = hint_of(tmp_path, code)
-    given = {
+    hints = {
         "optimizer_config": hint.optimizer_config,  # type: ignore[attr-defined]
         "generation": hint.generation,  # type: ignore[attr-defined]
         "variables": json.loads((STORY / "variables.json").read_text()),
     }
-    report = migrate.migrate_checkpoint(STORY / "optimizer.pkl", tmp_path / "slots", dry_run=True, **given)
+    report = migrate.migrate_checkpoint(STORY / "optimizer.pkl", tmp_path / "slots", dry_run=True, **hints)
     assert report.fidelity == "approximate"
     assert any("--set learning_rate=" in reason for reason in report.reasons)

@@ -64,9 +64,9 @@ FOUND = [
 @pytest.mark.parametrize("to", ["optim", "keras"])
 @pytest.mark.parametrize(("source", "code"), FOUND)
 def test_it_is_left_to_a_person(tmp_path: Path, source: str, code: str, to: str) -> None:
-    new, found = run(tmp_path, code, source, to)
+    new, findings = run(tmp_path, code, source, to)
     assert new == code.splitlines()
-    assert [verdict for verdict, _ in found] == [BY_HAND]
+    assert [verdict for verdict, _ in findings] == [BY_HAND]
 
 
 UNKNOWN = [
@@ -78,9 +78,9 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("code", UNKNOWN)
 def test_what_may_be_an_optimizer_is_asked_about(tmp_path: Path, code: str) -> None:
-    new, found = run(tmp_path, code, KERAS)
+    new, findings = run(tmp_path, code, KERAS)
     assert new == code.splitlines()
-    assert [verdict for verdict, _ in found] == [UNSURE]
+    assert [verdict for verdict, _ in findings] == [UNSURE]
 
 
 def test_what_is_the_programs_own_or_of_another_framework_is_not(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ REWRITES = [
 
 @pytest.mark.parametrize(("source", "old", "new"), REWRITES)
 def test_it_is_rewritten(tmp_path: Path, source: str, old: str, new: str | None) -> None:
-    lines, found = run(tmp_path, f"{old}\n", source)
+    lines, findings = run(tmp_path, f"{old}\n", source)
     assert lines == [new or old]
-    assert {verdict for verdict, _ in found} <= {REWRITTEN, SAME}
-    assert found
+    assert {verdict for verdict, _ in findings} <= {REWRITTEN, SAME}
+    assert findings
 
 
 @pytest.mark.parametrize("line", ["K.set_value(model.optimizer.beta_1, 0.5)", "model.optimizer.beta_1 = 0.5"])
@@ -166,9 +166,9 @@ def test_the_default_of_compile_is_rmsprop(tmp_path: Path) -> None:
 def test_a_class_with_decoupled_decay_is_named(tmp_path: Path) -> None:
     code = "f = tfa.optimizers.extend_with_decoupled_weight_decay(tf.keras.optimizers.Adam)\n"
     code += "p = f(weight_decay=1e-3, lr=x)\n"
-    new, found = run(tmp_path, code, TF)
+    new, findings = run(tmp_path, code, TF)
     assert new == code.splitlines()
-    assert "optim.AdamW(learning_rate=x, weight_decay=1e-3, learning_rate_in_weight_decay=False)" in found[-1][1]
+    assert "optim.AdamW(learning_rate=x, weight_decay=1e-3, learning_rate_in_weight_decay=False)" in findings[-1][1]
 
 
 @pytest.mark.parametrize("module", ["bert4keras.backend", ".backend"])
@@ -185,9 +185,9 @@ def test_a_keras_that_another_module_hands_on_is_followed(tmp_path: Path, module
 
 
 def test_a_wrapper_under_another_name_is_one(tmp_path: Path) -> None:
-    new, found = run(tmp_path, "SWA = tfa.optimizers.SWA\np = SWA(tf.keras.optimizers.SGD(lr=0.1))\n", TF)
+    new, findings = run(tmp_path, "SWA = tfa.optimizers.SWA\np = SWA(tf.keras.optimizers.SGD(lr=0.1))\n", TF)
     assert new[1] == "p = SWA(tf.keras.optimizers.SGD(lr=0.1))"
-    assert {verdict for verdict, _ in found} == {BY_HAND}
+    assert {verdict for verdict, _ in findings} == {BY_HAND}
 
 
 SAME_MODEL = [
@@ -205,8 +205,8 @@ SEVERAL = [
 @pytest.mark.parametrize("code", SAME_MODEL + SEVERAL)
 def test_one_model_that_is_compiled_twice_is_not_several(tmp_path: Path, code: str) -> None:
     line = "p = keras.optimizers.Adam(lr=0.1)\n"
-    _, found = run(tmp_path, f"m = keras.models.Sequential()\n{line}{code}", KERAS)
-    assert found[0][0] == (REWRITTEN if code in SAME_MODEL else DIFFERS)
+    _, findings = run(tmp_path, f"m = keras.models.Sequential()\n{line}{code}", KERAS)
+    assert findings[0][0] == (REWRITTEN if code in SAME_MODEL else DIFFERS)
 
 
 @pytest.mark.parametrize("kinds", ["keras.optimizers.Optimizer", "(str, keras.optimizers.Optimizer)"])
@@ -219,10 +219,10 @@ def test_a_question_of_class_is_no_class_that_is_handed_on(tmp_path: Path, kinds
 
 
 def test_an_optimizer_that_is_handed_to_a_library_is_no_step_of_a_graph(tmp_path: Path) -> None:
-    _, found = run(tmp_path, "agent = Agent(optimizer=tf.compat.v1.train.AdamOptimizer(1e-3))\n", TF)
-    assert "not visible here" in found[0][1]
-    _, found = run(tmp_path, "p = tf.compat.v1.train.AdamOptimizer(1e-3)\np.minimize(loss)\n", TF)
-    assert found[0][1].startswith("a step of a graph")
+    _, findings = run(tmp_path, "agent = Agent(optimizer=tf.compat.v1.train.AdamOptimizer(1e-3))\n", TF)
+    assert "not visible here" in findings[0][1]
+    _, findings = run(tmp_path, "p = tf.compat.v1.train.AdamOptimizer(1e-3)\np.minimize(loss)\n", TF)
+    assert findings[0][1].startswith("a step of a graph")
 
 
 EXECUTED = [
@@ -249,9 +249,9 @@ def test_what_is_written_runs(
     monkeypatch.setattr(optim, "for_keras", lambda optimizer, *_: for_keras(optimizer, keras))
     run(tmp_path, code, source)
     program = (tmp_path / "program.py").read_text().replace("import tensorflow_addons as tfa\n", "")
-    found: dict[str, object] = {}
-    exec(compile(program, "program", "exec"), found)
-    variable, optimizer = tf.Variable([1.0]), found["o"]
+    namespace: dict[str, object] = {}
+    exec(compile(program, "program", "exec"), namespace)
+    variable, optimizer = tf.Variable([1.0]), namespace["o"]
     for _ in range(2):
         optimizer.apply_gradients([(tf.constant([1.0]), variable)])  # type: ignore[attr-defined]
     assert variable.numpy().tolist() == pytest.approx([value], abs=1e-6)

@@ -15,8 +15,8 @@ NEW = "optim.for_keras(optim.SGD(learning_rate=0.1))"
 
 
 def notebook(*cells: str, indent: int | None = 1) -> str:
-    made = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells]
-    return json.dumps({"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 2}, indent=indent)
+    code_cells = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells]
+    return json.dumps({"cells": code_cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 2}, indent=indent)
 
 
 def run(tmp_path: Path, text: str) -> tuple[str, CodeReport]:
@@ -127,8 +127,8 @@ ODD = [
 @pytest.mark.parametrize(("indent", "newline", "written"), ODD)
 def test_only_the_lines_that_change_are_written(tmp_path: Path, indent: object, newline: bool, written: object) -> None:
     cell = f"{IMPORT}\n# <b>'é'</b>\nimport optim\nx = '<'\no = SGD(lr=0.1)  # <a>\n"
-    made = [{"cell_type": "code", "source": cell.splitlines(keepends=True), "outputs": [{"text": "<é>"}]}]
-    document = {"cells": [{"cell_type": "markdown", "source": "<SGD(lr=0.1)>"}, *made], "metadata": {}}
+    code_cells = [{"cell_type": "code", "source": cell.splitlines(keepends=True), "outputs": [{"text": "<é>"}]}]
+    document = {"cells": [{"cell_type": "markdown", "source": "<SGD(lr=0.1)>"}, *code_cells], "metadata": {}}
     text = json.dumps(document, indent=indent, ensure_ascii=False) + "\n" * newline  # type: ignore[arg-type]
     before = written(text)  # type: ignore[operator]
     after, _ = run(tmp_path, before)

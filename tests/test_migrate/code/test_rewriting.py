@@ -152,14 +152,14 @@ PINNED = [
 ]
 
 
-@pytest.mark.parametrize(("said", "pin", "contradiction", "new"), PINNED)
+@pytest.mark.parametrize(("source", "pin", "contradiction", "new"), PINNED)
 def test_a_pin_is_more_than_a_generation_and_a_contradiction_is_named(
-    tmp_path: Path, said: str, pin: str, contradiction: str, new: str
+    tmp_path: Path, source: str, pin: str, contradiction: str, new: str
 ) -> None:
     (tmp_path / "requirements.txt").write_text(f"{pin}\n")
     path = tmp_path / "program.py"
     path.write_text(f"{KERAS}o = keras.optimizers.Adam(lr=0.1)\n")
-    report = migrate_code([path], source=said)
+    report = migrate_code([path], source=source)
     assert len(report.contradictions) == bool(contradiction)
     assert contradiction in "".join(report.contradictions)
     assert new in report.findings[0].new
