@@ -28,12 +28,12 @@ def _value(text: str) -> Any:
 def confirmed(source: str | Path, **hints: Any) -> dict[str, Any]:
     """The overrides that confirm whatever was assumed; each reason must name one."""
     state = migrate.read(source, **hints)
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for origin in state.origins:
         if not origin.certain:
             assert origin.confirm, origin
-            found |= {
+            overrides |= {
                 name: origin.value if value in ("N", "VALUE") else value
                 for name, value in typed(origin.confirm.split(" or ")[0].partition(", if ")[0]).items()
             }
-    return found
+    return overrides

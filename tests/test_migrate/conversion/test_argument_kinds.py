@@ -41,8 +41,8 @@ HINTS = {
 @pytest.mark.parametrize("name", HINTS)
 @pytest.mark.parametrize("function", ["read", "inspect", "migrate_checkpoint", "verify", "restore"])
 def test_hints_of_another_kind_are_named(function: str, name: str, tmp_path: Path) -> None:
-    made, text = HINTS[name]
-    hints = {key: value() for key, value in made.items()}
+    factories, text = HINTS[name]
+    hints = {key: value() for key, value in factories.items()}
     if function == "restore" and "variables" in hints:
         hints["source_variables"] = hints.pop("variables")
         text = f"source_{text}"
@@ -68,9 +68,9 @@ VARIABLES = {
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_variables_of_another_kind_are_named(name: str) -> None:
-    made, text = VARIABLES[name]
+    factory, text = VARIABLES[name]
     with pytest.raises(ArgumentError) as caught:
-        migrate.restore(NOWHERE, _keras().optimizers.Adam(), made())
+        migrate.restore(NOWHERE, _keras().optimizers.Adam(), factory())
     assert text in str(caught.value)
 
 
@@ -82,9 +82,9 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_of_another_kind_are_named(name: str) -> None:
-    made, text = OPTIMIZERS[name]
+    factory, text = OPTIMIZERS[name]
     with pytest.raises(ArgumentError, match=text):
-        migrate.restore(NOWHERE, made(), _model().weights)
+        migrate.restore(NOWHERE, factory(), _model().weights)
 
 
 @pytest.mark.parametrize("function", ["read", "inspect", "contents"])

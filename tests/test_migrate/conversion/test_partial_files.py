@@ -62,23 +62,23 @@ def test_fresh_variables_keep_the_live_values_in_whatever_shape(tmp_path: Path) 
         stored = np.asarray(file["optimizer_weights/training/Adadelta/Variable:0"])
     np.testing.assert_array_equal(optimizer.get_slot(live[KERNEL], "accumulated_grad"), stored)
     _first_layer_goes_on(optimizer, live)
-    found = migrate.verify(SOURCE, tmp_path / "out", fresh=["dense_2/"])
-    assert found.ok, found.differences
-    assert found.notes[0].startswith("dense_2/kernel, dense_2/bias: fresh")
+    verification = migrate.verify(SOURCE, tmp_path / "out", fresh=["dense_2/"])
+    assert verification.ok, verification.differences
+    assert verification.notes[0].startswith("dense_2/kernel, dense_2/bias: fresh")
     assert not migrate.verify(SOURCE, tmp_path / "out").ok
     assert not migrate.verify(SOURCE, tmp_path / "out", fresh=["dense_2/kernel"]).ok
 
 
 def test_the_variables_of_a_new_model(tmp_path: Path) -> None:
-    given = {"fresh": ["head/", "norm/"], "variables": NEW}
-    report = migrate.migrate_checkpoint(SOURCE, tmp_path / "out", **given)
+    hints = {"fresh": ["head/", "norm/"], "variables": NEW}
+    report = migrate.migrate_checkpoint(SOURCE, tmp_path / "out", **hints)
     assert (list(report.fresh), list(report.dropped)) == (["head/kernel", "norm/moving_mean"], HEAD)
     live = _live(head__kernel=np.ones((7, 9), np.float32), norm__moving_mean=np.ones(9, np.float32))
     live = {name: live[name] for name in (KERNEL, BIAS, "head/kernel", "norm/moving_mean")}
     optimizer = optim.load_checkpoint(tmp_path / "out", live)
     assert [t.name for t in optimizer._state.tracked] == [KERNEL, BIAS, "head/kernel"]
     _first_layer_goes_on(optimizer, live)
-    assert migrate.verify(SOURCE, tmp_path / "out", **given).ok
+    assert migrate.verify(SOURCE, tmp_path / "out", **hints).ok
     with pytest.raises(MismatchError, match=r"has no head/kernel.*add --fresh 'head/'$"):
         migrate.migrate_checkpoint(SOURCE, tmp_path / "no", fresh=["norm/"], variables=NEW)
     wider = [{"name": KERNEL, "shape": [5, 8]}, *NEW[1:]]
@@ -129,8 +129,8 @@ def test_a_mark_that_is_none_is_damage(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("to", "name"), [("keras", "out.keras"), ("tf-keras", "out.h5"), ("list", "out.npz")])
 def test_other_targets_have_initial_slots(to: str, name: str, tmp_path: Path) -> None:
     migrate.migrate_checkpoint(SOURCE, tmp_path / name, to=to, fresh=["dense_2/"])
-    found = migrate.verify(SOURCE, tmp_path / name, fresh=["dense_2/"])
-    assert found.ok, found.differences
+    verification = migrate.verify(SOURCE, tmp_path / name, fresh=["dense_2/"])
+    assert verification.ok, verification.differences
     assert not migrate.verify(SOURCE, tmp_path / name).ok
     if to != "list":
         state = migrate.read(tmp_path / name)
@@ -153,12 +153,12 @@ def test_other_targets_have_initial_slots(to: str, name: str, tmp_path: Path) ->
     ],
 )
 def test_weights_alone_in_a_target(to: str, name: str, class_name: str | None, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"weights_only": True, "overrides": {"class_name": class_name} if class_name else None}
-    report = migrate.migrate_checkpoint(SOURCE, tmp_path / name, to=to, **given)
+    hints: dict[str, Any] = {"weights_only": True, "overrides": {"class_name": class_name} if class_name else None}
+    report = migrate.migrate_checkpoint(SOURCE, tmp_path / name, to=to, **hints)
     assert (report.iterations, report.optimizer) == (0, class_name or "Adadelta")
     assert report.reasons[0].startswith("weights only: the optimizer is reset on purpose")
-    found = migrate.verify(SOURCE, tmp_path / name, **given)
-    assert found.ok, found.differences
+    verification = migrate.verify(SOURCE, tmp_path / name, **hints)
+    assert verification.ok, verification.differences
     if to == "slots":
         live = _live()
         optimizer = optim.load_checkpoint(tmp_path / name, live)
@@ -179,11 +179,11 @@ def test_weights_of_files_without_an_optimizer(tmp_path: Path) -> None:
 
     def model(library: Any, *names: str) -> Any:
         layers = library.layers
-        made = library.Sequential([layers.Dense(5, name=names[0]), layers.BatchNormalization(name=names[1])])
-        made.build((None, 4))
-        for i, weight in enumerate(made.weights):
+        network = library.Sequential([layers.Dense(5, name=names[0]), layers.BatchNormalization(name=names[1])])
+        network.build((None, 4))
+        for i, weight in enumerate(network.weights):
             weight.assign(np.random.default_rng(i).normal(size=weight.shape))
-        return made
+        return network
 
     old, new = model(tf_keras, "a", "b"), model(keras, "a", "b")
     old.save_weights(tmp_path / "old_weights.h5")
@@ -202,13 +202,13 @@ def test_weights_of_files_without_an_optimizer(tmp_path: Path) -> None:
         live = model(keras, "c", "d")
         for weight in live.weights:
             weight.assign(np.zeros(weight.shape))
-        given: Any = live.weights
+        onto: Any = live.weights
         if name in unordered:
             with pytest.raises(migrate.AmbiguousError, match="Give a mapping"):
-                migrate.restore(tmp_path / name, keras.optimizers.Lion(), given, weights_only=True)
-            ends = (w.path.split("/")[-2:] for w in given)
-            given = {f"{unordered[name][layer]}/{end}": w for (layer, end), w in zip(ends, given, strict=True)}
-        report = migrate.restore(tmp_path / name, keras.optimizers.Lion(), given, weights_only=True)
+                migrate.restore(tmp_path / name, keras.optimizers.Lion(), onto, weights_only=True)
+            ends = (w.path.split("/")[-2:] for w in onto)
+            onto = {f"{unordered[name][layer]}/{end}": w for (layer, end), w in zip(ends, onto, strict=True)}
+        report = migrate.restore(tmp_path / name, keras.optimizers.Lion(), onto, weights_only=True)
         assert report.variables == 6
         for i, weight in enumerate(live.weights):
             want = np.random.default_rng(i).normal(size=weight.shape).astype(np.float32)
@@ -237,12 +237,12 @@ def test_weights_alone_beside_a_schedule_of_ones_own() -> None:
 
 
 def test_fresh_ones_among_weights_alone(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"weights_only": True, "fresh": ["dense_2/"]}
+    hints: dict[str, Any] = {"weights_only": True, "fresh": ["dense_2/"]}
     for to, name in (("slots", "out"), ("keras", "out.keras")):
-        report = migrate.migrate_checkpoint(SOURCE, tmp_path / name, to=to, **given)
+        report = migrate.migrate_checkpoint(SOURCE, tmp_path / name, to=to, **hints)
         assert (report.iterations, list(report.fresh)) == (0, HEAD)
-        found = migrate.verify(SOURCE, tmp_path / name, **given)
-        assert found.ok, found.differences
+        verification = migrate.verify(SOURCE, tmp_path / name, **hints)
+        assert verification.ok, verification.differences
 
 
 def test_the_statistics_of_a_dropped_layer_go_with_it(tmp_path: Path) -> None:
@@ -301,23 +301,23 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_batch_and_its_resumption(tmp_path: Path) -> None:
-    for given, name in ((["--fresh", "dense_2/"], "a"), (["--grown", "dense_2/"], "b"), (["--weights-only"], "c")):
+    for options, name in ((["--fresh", "dense_2/"], "a"), (["--grown", "dense_2/"], "b"), (["--weights-only"], "c")):
         into = str(tmp_path / name)
-        assert "migrated" in _run("batch", SOURCE, "--into", into, *given).stdout
-        assert "skipped" in _run("batch", SOURCE, "--into", into, "--resume", *given).stdout
+        assert "migrated" in _run("batch", SOURCE, "--into", into, *options).stdout
+        assert "skipped" in _run("batch", SOURCE, "--into", into, "--resume", *options).stdout
         again = _run("batch", SOURCE, "--into", into, "--resume", "--overwrite")
         assert "skipped" not in again.stdout, again.stdout
 
 
 def test_a_list_has_no_names_of_its_own(tmp_path: Path) -> None:
-    given = {"optimizer_config": {"class_name": "Adadelta", "config": {}}, "generation": "keras2"}
+    hints = {"optimizer_config": {"class_name": "Adadelta", "config": {}}, "generation": "keras2"}
     with pytest.raises(migrate.MissingHintError, match="migrate all of it to slots first"):
         migrate.migrate_checkpoint(
             CASE.parent / "extra-k224-adadelta-decay-mlp-npz" / "source" / "weights.npz",
             tmp_path / "out",
             fresh=["head/"],
             variables=NEW,
-            **given,
+            **hints,
         )
 
 
@@ -345,10 +345,10 @@ def test_parts_of_tables_are_joined_and_split(parts: tuple[int, ...], wanted: tu
     for name, rows in _table(*wanted).items():
         np.testing.assert_allclose(new[name], 2 * rows, rtol=1e-6)
     assert any("re-sharded" in reason for reason in report.reasons)
-    given = {"grown": ["^t"], "variables": [{"name": name, "shape": list(v.shape)} for name, v in new.items()]}
-    report = migrate.migrate_checkpoint(tmp_path / "saved", tmp_path / "out", **given)
+    hints = {"grown": ["^t"], "variables": [{"name": name, "shape": list(v.shape)} for name, v in new.items()]}
+    report = migrate.migrate_checkpoint(tmp_path / "saved", tmp_path / "out", **hints)
     assert (report.grown, report.dropped) == ((), ())
-    assert migrate.verify(tmp_path / "saved", tmp_path / "out", **given).ok
+    assert migrate.verify(tmp_path / "saved", tmp_path / "out", **hints).ok
     loaded = optim.load_checkpoint(tmp_path / "out", new)
     slots = np.concatenate([loaded.get_slot(v, "m").numpy() for v in new.values()])
     np.testing.assert_allclose(slots, np.concatenate([*_table(*wanted).values()]), rtol=1e-6)
@@ -383,7 +383,7 @@ def test_parts_of_factors_are_not_joined(tmp_path: Path) -> None:
 
 def test_patterns_choose_the_parts_that_they_chose_whole() -> None:
     values = {"lazy_rows": ["^table$"], "weight_decay_exclude": ["bias"]}
-    found = shards._following(values, ["table"], ["table/part_0", "table/part_1"])
+    verification = shards._following(values, ["table"], ["table/part_0", "table/part_1"])
     for name in ("table/part_0", "table/part_1"):
-        assert any(re.search(pattern, name) for pattern in found["lazy_rows"])
-    assert found["weight_decay_exclude"] == ["bias"]
+        assert any(re.search(pattern, name) for pattern in verification["lazy_rows"])
+    assert verification["weight_decay_exclude"] == ["bias"]

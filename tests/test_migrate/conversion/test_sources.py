@@ -89,9 +89,9 @@ def test_a_source_that_moves_on_while_it_is_looked_at_is_refused(
     look = getattr(module, name)
 
     def then(*arguments: Any, **options: Any) -> Any:
-        found = look(*arguments, **options)
+        result = look(*arguments, **options)
         _moved_on(source)
-        return found
+        return result
 
     monkeypatch.setattr(module, name, then)
     with pytest.raises(DamagedFileError, match="was changed while it was read"):
@@ -129,12 +129,12 @@ def test_what_no_optimizer_takes_is_refused_before_anything_is_written(tmp_path:
 
 
 def test_hints_add_and_only_set_overrides() -> None:
-    told = dict(migrate.read(H5).hyperparameters)
+    hyperparameters = dict(migrate.read(H5).hyperparameters)
     only = {"class_name": "Adam", "config": {"iterations": 5}}
     counted = migrate.read(H5).iterations
     with pytest.raises(ContradictionError, match=rf"iterations is {counted} .* and {counted + 1} in"):
         migrate.read(H5, optimizer_config={**only, "config": {"iterations": counted + 1}})
-    assert dict(migrate.read(H5, optimizer_config={**only, "config": {}}).hyperparameters) == told
+    assert dict(migrate.read(H5, optimizer_config={**only, "config": {}}).hyperparameters) == hyperparameters
     with pytest.raises(ContradictionError, match=r"beta_1 is 0\.8999.* and 0\.5"):
         migrate.read(H5, optimizer_config={**only, "config": {"beta_1": 0.5}})
     state = migrate.read(H5, overrides={"beta_1": 0.5})

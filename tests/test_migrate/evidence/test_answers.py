@@ -51,7 +51,7 @@ def test_each_answer_to_a_question_is_a_call(tmp_path: Path) -> None:
     report = migrate.migrate_checkpoint(COUNTED, tmp_path / "out", dry_run=True)
     assert (report.confirm_command, len(report.choice_commands)) == ("", 2)
     done = [_called(call) for call in report.choice_commands]
-    assert [(each.iterations, each.fidelity, each.reasons) for each in done] == [(5, "exact", ()), (6, "exact", ())]
+    assert [(state.iterations, state.fidelity, state.reasons) for state in done] == [(5, "exact", ()), (6, "exact", ())]
 
 
 def test_a_strict_refusal_ends_with_the_call(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_a_strict_refusal_ends_with_the_call(tmp_path: Path) -> None:
 
 
 def test_inspect_ends_with_the_call() -> None:
-    found = migrate.inspect(SGD, overrides=GIVEN)
-    assert _called(found.confirm_command).fidelity == "exact"
+    report = migrate.inspect(SGD, overrides=GIVEN)
+    assert _called(report.confirm_command).fidelity == "exact"
 
 
 def test_restore_ends_with_the_call() -> None:
@@ -87,8 +87,8 @@ def test_restore_ends_with_the_call() -> None:
 
 def test_of_long_texts_options_stay_whole() -> None:
     option = f"--set 'untrained={json.dumps([f'layer_{i}/kernel' for i in range(90)])}'"
-    told = f"{'because ' * 100}. To confirm: {option}, or {'not ' * 100}--set a=1"
-    shown = messages.line(told)
+    message = f"{'because ' * 100}. To confirm: {option}, or {'not ' * 100}--set a=1"
+    shown = messages.line(message)
     assert option in shown
     assert shown.endswith("--set a=1")
     longest = messages.LONGEST + len(option) + len("--set a=1") + len(messages.END) + 1
@@ -150,9 +150,9 @@ def test_a_list_of_a_custom_rule_is_cut_into_slots(tmp_path: Path) -> None:
     source = tmp_path / "model.h5"
     shutil.copy(COUNTED, source)
     with h5py.File(source, "r+") as file:
-        told = json.loads(file.attrs["training_config"])
-        told["optimizer_config"]["class_name"] = "MyAdam"
-        file.attrs["training_config"] = json.dumps(told)
+        document = json.loads(file.attrs["training_config"])
+        document["optimizer_config"]["class_name"] = "MyAdam"
+        file.attrs["training_config"] = json.dumps(document)
     known, state = migrate.read(COUNTED), migrate.read(source, overrides={"own_rule": True})
     assert (state.algorithm, state.fidelity, state.iterations) == ("MyAdam", "approximate", 5)
     for slot, theirs in zip(("slot_1", "slot_2", "slot_3"), ("m", "v", "vhat"), strict=True):
@@ -197,8 +197,8 @@ def test_a_saved_model_before_its_first_step_asks_for_one_thing(tmp_path: Path) 
     model.save(tmp_path / "saved", save_format="tf")
     with pytest.raises(MissingHintError, match="holds no optimizer state, only the config of its Adam") as asked:
         migrate.inspect(tmp_path / "saved")
-    found = _called(str(asked.value).splitlines()[1])
-    assert (found.generation, found.iterations, found.fidelity) == ("optimizer_v2", 0, "exact")
+    state = _called(str(asked.value).splitlines()[1])
+    assert (state.generation, state.iterations, state.fidelity) == ("optimizer_v2", 0, "exact")
 
 
 @pytest.mark.parametrize(

@@ -54,45 +54,47 @@ def test_a_class_of_addons_reads_its_decay(class_name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "lookahead",
     [5, True, [1], "x", {"sync_period": 6}, {"sync_period": 0, "slow_step_size": 0.5}, {"sync_period": 6, "x": 1}]
     + [{"sync_period": value, "slow_step_size": 0.5} for value in ("6", 1.5, float("nan"), -1, None)]
     + [{"sync_period": 6, "slow_step_size": value} for value in (2, -1, None, True)],
     ids=repr,
 )
-def test_settings_of_a_wrapper_that_are_none_are_no_damage(given: Any) -> None:
+def test_settings_of_a_wrapper_that_are_none_are_no_damage(lookahead: Any) -> None:
     with pytest.raises(HyperparameterError, match="of Lookahead"):
-        migrate.read(LOOKAHEAD, overrides={"class_name": "Adam", "lookahead": given})
+        migrate.read(LOOKAHEAD, overrides={"class_name": "Adam", "lookahead": lookahead})
 
 
-@pytest.mark.parametrize("given", [-1, 1.5, "x", None, True, 10**20, float("nan"), [4]], ids=repr)
-def test_what_is_no_number_of_steps_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("iterations", [-1, 1.5, "x", None, True, 10**20, float("nan"), [4]], ids=repr)
+def test_what_is_no_number_of_steps_is_refused(iterations: Any) -> None:
     source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
     with pytest.raises(HyperparameterError, match="iterations must be a whole number of steps"):
-        migrate.read(source, overrides={"iterations": given})
+        migrate.read(source, overrides={"iterations": iterations})
 
 
 @pytest.mark.parametrize(
-    ("option", "given"),
+    ("option", "value"),
     [
         *(("clip_order", "x"), ("lazy_rows", ["("]), ("learning_rate", None)),
         *(("untrained", 5), ("untrained", ["nobody"]), ("untrained", "dense/kernel")),
     ],
     ids=repr,
 )
-def test_what_no_optimizer_takes_is_refused(option: str, given: Any) -> None:
+def test_what_no_optimizer_takes_is_refused(option: str, value: Any) -> None:
     """These were carried, and called exact."""
     source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
     with pytest.raises((HyperparameterError, UnsupportedError), match=f"{option}( must be|: )"):
-        migrate.migrate_checkpoint(source, "unwritten", overrides={option: given}, dry_run=True)
+        migrate.migrate_checkpoint(source, "unwritten", overrides={option: value}, dry_run=True)
 
 
 def test_a_schedule_that_leaves_arguments_out_is_not_exact() -> None:
     source = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"
     config = {"initial_learning_rate": 0.1, "decay_steps": 10, "decay_rate": 0.5}
-    for told in (config, {**config, "staircase": True}):
-        state = migrate.read(source, overrides={"learning_rate": {"class_name": "ExponentialDecay", "config": told}})
-        assert (state.fidelity == "exact") == ("staircase" in told)
+    for arguments in (config, {**config, "staircase": True}):
+        state = migrate.read(
+            source, overrides={"learning_rate": {"class_name": "ExponentialDecay", "config": arguments}}
+        )
+        assert (state.fidelity == "exact") == ("staircase" in arguments)
 
 
 def test_none_confirms_a_default_that_is_none() -> None:
@@ -102,14 +104,14 @@ def test_none_confirms_a_default_that_is_none() -> None:
 
 
 def test_contents_need_no_hint() -> None:
-    found = migrate.contents(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1", stats=True)
-    assert found is not None
-    assert found.classes[0] == "SGD"
-    assert (found.scalars["iter"], found.unmapped) == (4, {"save_counter": ()})
-    assert found.scalars["momentum"] == pytest.approx(0.9)
-    assert {row.variable for row in found.slots} < {row.variable for row in found.variables}
-    assert {row.slot for row in found.slots} == {"momentum"}
-    assert all(row.stats is not None and row.stats.finite for row in found.slots)
+    contents = migrate.contents(CORPUS / "tf24-sgd-momentum-ckpt-convbn" / "source" / "ckpt-1", stats=True)
+    assert contents is not None
+    assert contents.classes[0] == "SGD"
+    assert (contents.scalars["iter"], contents.unmapped) == (4, {"save_counter": ()})
+    assert contents.scalars["momentum"] == pytest.approx(0.9)
+    assert {row.variable for row in contents.slots} < {row.variable for row in contents.variables}
+    assert {row.slot for row in contents.slots} == {"momentum"}
+    assert all(row.stats is not None and row.stats.finite for row in contents.slots)
 
 
 @pytest.mark.parametrize(
@@ -132,9 +134,9 @@ def test_a_class_whose_variables_are_not_among_the_optimizers_is_denied(class_na
 def test_a_value_that_no_variable_holds_can_be_set_for_such_a_class() -> None:
     """A weight decay that was a function of the program's own is no variable."""
     source = CORPUS / "extra-tf24-adam-twins-ckpt" / "source" / "ckpt-1"
-    said = {"class_name": "AdamW", "epsilon": 1e-7, "weight_decay_per_step": 0.01}
-    told = migrate.read(source, overrides=said).hyperparameters
-    assert told["weight_decay"] == pytest.approx(0.01 / told["learning_rate"])
+    overrides = {"class_name": "AdamW", "epsilon": 1e-7, "weight_decay_per_step": 0.01}
+    hyperparameters = migrate.read(source, overrides=overrides).hyperparameters
+    assert hyperparameters["weight_decay"] == pytest.approx(0.01 / hyperparameters["learning_rate"])
 
 
 def test_lambs_weight_decay_has_two_names() -> None:

@@ -63,8 +63,8 @@ def test_chunks_that_were_never_written_are_no_zeros(tmp_path: Path) -> None:
         name = "Adam/conv2d/kernel/v:0"
         values = group[name][()]
         del group[name]
-        made = group.create_dataset(name, values.shape, values.dtype, chunks=(1, *values.shape[1:]))
-        made[0] = values[0]
+        dataset = group.create_dataset(name, values.shape, values.dtype, chunks=(1, *values.shape[1:]))
+        dataset[0] = values[0]
 
     with pytest.raises(DamagedFileError, match="3 chunks, of which 1 were written"):
         migrate.read(_altered("tf24-adam-convbn", tmp_path, change))
@@ -97,11 +97,11 @@ def test_ftrls_variables_follow_from_its_slots(ftrl: Path, tmp_path: Path) -> No
 def test_ftrls_regularization_is_asked_for_where_nobody_says_it() -> None:
     """The default was called that of the config, and a contradiction to what was said."""
     source = CORPUS / "extra-keras36-ftrl-mlp-ckpt" / "source" / "ckpt-1"
-    said: dict[str, Any] = {"class_name": "Ftrl"}
+    overrides: dict[str, Any] = {"class_name": "Ftrl"}
     with pytest.raises(MissingHintError, match="--set l1_regularization_strength=VALUE --set l2"):
-        migrate.read(source, overrides=said)
-    said |= {"l1_regularization_strength": 0.001, "l2_regularization_strength": 0.0, "beta": 0.0}
-    assert migrate.read(source, overrides=said).algorithm == "Ftrl"
+        migrate.read(source, overrides=overrides)
+    overrides |= {"l1_regularization_strength": 0.001, "l2_regularization_strength": 0.0, "beta": 0.0}
+    assert migrate.read(source, overrides=overrides).algorithm == "Ftrl"
 
 
 @pytest.mark.parametrize("other", ["Adam", "my>Adam", "Nadam"])
@@ -115,8 +115,8 @@ def test_slots_of_a_known_class_are_not_those_of_another(place: str, other: str)
     with pytest.raises(ContradictionError, match=f"specifies Adamax, and --set '?class_name={other}"):
         migrate.read(source, overrides={"class_name": other})
     assert migrate.read(source, overrides={"class_name": "Adamax"}).fidelity == migrate.read(source).fidelity
-    carried = migrate.read(source, overrides={"class_name": other, "own_rule": True, "learning_rate": 0.01})
-    assert carried.fidelity == "approximate"
+    state = migrate.read(source, overrides={"class_name": other, "own_rule": True, "learning_rate": 0.01})
+    assert state.fidelity == "approximate"
 
 
 def _ftrl_saved(optimizer: Any, folder: Path, *, fit: bool = False, constraint: Any = None) -> Path:
@@ -228,14 +228,14 @@ def test_patterns_that_are_none_are_refused(wrong: Any, tmp_path: Path) -> None:
 def _of_class(case: str, name: str, folder: Path) -> Path:
     """A `.keras` file whose config says another class."""
     source, path = CORPUS / case / "source" / "model.keras", folder / "model.keras"
-    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w") as made:
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(path, "w") as target:
         for member in archive.namelist():
             data = archive.read(member)
             if member == "config.json":
                 document = json.loads(data)
                 document["compile_config"]["optimizer"]["class_name"] = name
                 data = json.dumps(document).encode()
-            made.writestr(member, data)
+            target.writestr(member, data)
     return path
 
 
@@ -245,8 +245,8 @@ def test_gathered_gradients_and_the_counter_say_alike_whether_a_step_was_just_ta
     shutil.copy(CORPUS / case / "source" / "model.keras", tmp_path)
     path, target = tmp_path / "model.keras", tmp_path / "out"
     assert migrate.migrate_checkpoint(path, target, dry_run=True).fidelity == "exact"
-    with arrays(tmp_path, path.name) as found:
-        found["/optimizer/vars/0"] = np.asarray(found["/optimizer/vars/0"]) + 1
+    with arrays(tmp_path, path.name) as contents:
+        contents["/optimizer/vars/0"] = np.asarray(contents["/optimizer/vars/0"]) + 1
     report = migrate.migrate_checkpoint(path, target, dry_run=True)
     assert report.fidelity == "approximate"
     assert "iterations is 6, 0 batches after a step, and gradients are gathered" in report.reasons[0]
@@ -302,8 +302,8 @@ def test_a_limit_that_its_release_did_not_have_is_not_exact(case: str, tmp_path:
     with training_config(source) as document:
         document["optimizer_config"]["config"]["global_clipnorm"] = 0.05
     assert "it is new in TF 2.4" in " ".join(migrate.read(source).reasons)
-    for said in (0.05, None):
-        assert migrate.read(source, overrides={"global_clipnorm": said}).fidelity == "exact"
+    for limit in (0.05, None):
+        assert migrate.read(source, overrides={"global_clipnorm": limit}).fidelity == "exact"
 
 
 def test_a_model_without_the_layers_of_the_weights_is_refused(tmp_path: Path) -> None:
@@ -311,9 +311,9 @@ def test_a_model_without_the_layers_of_the_weights_is_refused(tmp_path: Path) ->
     other = CORPUS / "extra-k224-adam-nested-flipped-h5" / "source" / "model.h5"
 
     def change(file: h5py.File) -> None:
-        with h5py.File(other) as given:
+        with h5py.File(other) as donor:
             for name in ("model_config", "training_config"):
-                file.attrs[name] = given.attrs[name]
+                file.attrs[name] = donor.attrs[name]
 
     with pytest.raises(
         DamagedFileError, match="has weights of a layer 'conv2d', and its model has no layer of that name"
@@ -333,15 +333,15 @@ def test_a_config_of_another_release_is_refused(case: str, other: str, key: str,
     """Hyperparameters of another run: it was exact, up to 6e4 times what rounding explains off."""
 
     def change(file: h5py.File) -> None:
-        with h5py.File(CORPUS / other / "source" / "model.h5") as given:
-            file.attrs["training_config"] = given.attrs["training_config"]
+        with h5py.File(CORPUS / other / "source" / "model.h5") as donor:
+            file.attrs["training_config"] = donor.attrs["training_config"]
 
     with pytest.raises(
         ContradictionError, match=f"config has {key}, which no .* saves: it is from another release"
     ) as e:
         migrate.read(_altered(case, tmp_path, change))
-    settled = typed(str(e.value).rpartition("override with ")[2])
-    assert migrate.read(tmp_path / "model.h5", overrides=settled)
+    overrides = typed(str(e.value).rpartition("override with ")[2])
+    assert migrate.read(tmp_path / "model.h5", overrides=overrides)
 
 
 @pytest.mark.parametrize("limit", ["clipnorm", "clipvalue", "global_clipnorm"])
@@ -349,14 +349,14 @@ def test_a_config_of_another_release_is_refused(case: str, other: str, key: str,
 def test_a_limit_that_a_whole_config_lacks_is_no_hint_to_believe(case: str, limit: str) -> None:
     """These configs have limits where they are set, so that a file without one denies it."""
     source = CORPUS / case / "source" / "model.h5"
-    said = {"class_name": "Adam", "config": {limit: 1.0}}
-    with pytest.raises(ContradictionError, match=f"{limit} is 1.0 in --optimizer-config") as told:
-        migrate.read(source, optimizer_config=said)
+    hint = {"class_name": "Adam", "config": {limit: 1.0}}
+    with pytest.raises(ContradictionError, match=f"{limit} is 1.0 in --optimizer-config") as caught:
+        migrate.read(source, optimizer_config=hint)
     decided = migrate.read(
-        source, optimizer_config=said, overrides=typed(str(told.value).rpartition("override with ")[2])
+        source, optimizer_config=hint, overrides=typed(str(caught.value).rpartition("override with ")[2])
     )
     assert 1.0 in (decided.hyperparameters.get(limit), decided.hyperparameters.get("global_clipnorm"))
-    assert migrate.read(source, optimizer_config={**said, "config": {limit: None}}).fidelity == "exact"
+    assert migrate.read(source, optimizer_config={**hint, "config": {limit: None}}).fidelity == "exact"
 
 
 def test_averages_that_a_whole_config_lacks_are_no_hint_to_believe() -> None:
@@ -376,17 +376,17 @@ def _adam(rate: Any) -> dict[str, Any]:
     return {"class_name": "Adam", "config": {**config, "clipnorm": None, "clipvalue": None}}
 
 
-@pytest.mark.parametrize("said", [{"optimizer_config": _adam(0.004)}, {"overrides": {"class_name": "Adam"}}])
-def test_a_constant_rate_is_doubted_where_the_checkpoint_keeps_none(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("hints", [{"optimizer_config": _adam(0.004)}, {"overrides": {"class_name": "Adam"}}])
+def test_a_constant_rate_is_doubted_where_the_checkpoint_keeps_none(hints: dict[str, Any]) -> None:
     """As one config for all checkpoints of a project would have it: it was exact."""
     source = WILD / "tf29-d-manager-schedule-subclass" / "source" / "training_checkpoints"
     betas = {"beta_1": 0.9, "beta_2": 0.98}
-    state = migrate.read(source, **{**said, "overrides": {**said.get("overrides", {}), **betas}})
+    state = migrate.read(source, **{**hints, "overrides": {**hints.get("overrides", {}), **betas}})
     [reason] = [text for text in state.reasons if "schedule" in text]
     assert "and no learning rate, so it was a schedule" in reason
     rate = {"learning_rate": state.hyperparameters["learning_rate"]}
-    told = migrate.read(source, **{**said, "overrides": {**said.get("overrides", {}), **betas, **rate}})
-    assert not any("schedule" in text for text in told.reasons)
+    state_with_rate = migrate.read(source, **{**hints, "overrides": {**hints.get("overrides", {}), **betas, **rate}})
+    assert not any("schedule" in text for text in state_with_rate.reasons)
 
 
 def test_a_schedule_is_denied_by_a_rate_in_the_checkpoint() -> None:
@@ -416,8 +416,8 @@ def test_a_schedule_that_a_program_set_later_is_what_acts(tmp_path: Path) -> Non
     before = weight.numpy()
     optimizer.apply_gradients(step)
     assert before - weight.numpy() == pytest.approx(0.125)
-    said = {"learning_rate": config["learning_rate"]}
-    assert migrate.read(tmp_path / "ck", optimizer_config=hint, overrides=said).fidelity == "exact"
+    overrides = {"learning_rate": config["learning_rate"]}
+    assert migrate.read(tmp_path / "ck", optimizer_config=hint, overrides=overrides).fidelity == "exact"
 
 
 @pytest.mark.parametrize(
@@ -439,9 +439,9 @@ def test_a_recurrent_kernel_without_gradients_is_no_lost_one(
     model.save(tmp_path / "model.h5")
     assert _fidelity(tmp_path) == fidelity
     with h5py.File(tmp_path / "model.h5", "r+") as file:
-        found: list[str] = []
-        file["optimizer_weights"].visit(found.append)
-        slots = [name for name in found if name.endswith("recurrent_kernel:0")]
+        names: list[str] = []
+        file["optimizer_weights"].visit(names.append)
+        slots = [name for name in names if name.endswith("recurrent_kernel:0")]
         assert len(slots) == 2
         assert all(np.any(file["optimizer_weights"][name][()]) == (steps > 1) for name in slots)
         for name in slots:

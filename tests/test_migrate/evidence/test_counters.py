@@ -26,14 +26,14 @@ from tests.test_migrate.confirm import confirmed, typed
 def _altered(name: str, folder: Path, *what: str) -> Case:
     """A copy of a case with some of `tests.alterations`, and everything else confirmed."""
     case = adversary.case(CORPUS / name)
-    told = confirmed(case.folder / case.source, **case.hints)
-    told.pop("iterations", None)
-    alterations = [each for each in case.alterations() if each.what in what]
-    hints = copy.deepcopy({**case.hints, "overrides": told})
+    overrides = confirmed(case.folder / case.source, **case.hints)
+    overrides.pop("iterations", None)
+    alterations = [alteration for alteration in case.alterations() if alteration.what in what]
+    hints = copy.deepcopy({**case.hints, "overrides": overrides})
     shutil.copytree(case.folder, folder / "source")
-    for each in alterations:
-        each.alter(folder / "source", hints)
-    assert {each.what for each in alterations} == set(what)
+    for alteration in alterations:
+        alteration.alter(folder / "source", hints)
+    assert {alteration.what for alteration in alterations} == set(what)
     return Case(folder / "source", case.source, hints)
 
 
@@ -74,20 +74,20 @@ def test_what_is_no_power_of_beta_is_refused(what: str, tmp_path: Path) -> None:
 def test_powers_contradict_a_beta_whose_powers_are_itself(beta: str, value: float) -> None:
     """No step count follows from them. A beta of 1 is refused before the file is read, as no optimizer takes it."""
     case = adversary.case(CORPUS / "extra-tf24-train-adam-in-keras")
-    told = confirmed(case.folder / case.source, **case.hints)
+    overrides = confirmed(case.folder / case.source, **case.hints)
     error, message = (
         (ContradictionError, f"{beta} is 0.0 and beta{beta[-1]}_power is")
         if value == 0.0
         else (HyperparameterError, f"{beta} must be .*1")
     )
     with pytest.raises(error, match=message):
-        migrate.read(case.folder / case.source, **case.hints, overrides={**told, beta: value})
+        migrate.read(case.folder / case.source, **case.hints, overrides={**overrides, beta: value})
 
 
 def test_a_file_of_keras_2_says_for_which_tensorflow_it_is_taken(tmp_path: Path) -> None:
     """On TF 1.13 and 1.15 Keras 2.2.4 and 2.2.5 read their counter at either time; on 1.12 first (run in each)."""
     source = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
-    (note,) = (each for each in migrate.read(source).warnings if "TensorFlow 1.13" in each)
+    (note,) = (warning for warning in migrate.read(source).warnings if "TensorFlow 1.13" in warning)
     assert "--set iterations=6" in note
     later = shutil.copy(source, tmp_path / "later.h5")
     with h5py.File(later, "r+") as file:
@@ -95,7 +95,7 @@ def test_a_file_of_keras_2_says_for_which_tensorflow_it_is_taken(tmp_path: Path)
     (reason,) = migrate.read(later).reasons
     assert "--set iterations=5 or --set iterations=6" in reason
     saver = CORPUS / "keras224-adam-saver-mlp" / "source" / "ckpt"  # whose graph names TF 1.12.3
-    assert not any("TensorFlow 1.13" in each for each in migrate.read(saver).warnings)
+    assert not any("TensorFlow 1.13" in warning for warning in migrate.read(saver).warnings)
 
 
 def test_tf_keras_read_its_counter_before_or_after_it_raised_it(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ def test_each_answer_has_one_place() -> None:
 
 @pytest.mark.parametrize("step", [step for step in interpret.STEPS if step.gives], ids=lambda step: step.question)
 def test_an_answer_is_of_the_type_of_its_place(step: Step[Known]) -> None:
-    told = typing.get_type_hints(step.answer).get("return")
+    annotation = typing.get_type_hints(step.answer).get("return")
     wanted = typing.get_type_hints(Known)[step.gives]
-    if told is not None and step.gives != "overrides":  # a lambda has no annotation
-        assert told == wanted
+    if annotation is not None and step.gives != "overrides":  # a lambda has no annotation
+        assert annotation == wanted
 
 
 def test_a_check_gives_nothing() -> None:

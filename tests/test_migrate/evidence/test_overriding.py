@@ -44,8 +44,8 @@ def _said(source: str | Path, hints: dict[str, Any]) -> dict[str, Any] | None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.quick(1)
 def test_no_override_is_passed_over(case: str) -> None:
-    found = adversary.case(CASE_FOLDER / case)
-    source, hints = found.folder / found.source, found.hints
+    checkpoint = adversary.case(CASE_FOLDER / case)
+    source, hints = checkpoint.folder / checkpoint.source, checkpoint.hints
     overrides = confirmed(source, **hints)
     before = _said(source, {**hints, "overrides": overrides})
     assert before is not None
@@ -98,9 +98,9 @@ def test_what_is_not_so_may_be_said(overrides: dict[str, Any]) -> None:
 )
 def test_what_always_has_a_value_is_not_none(case: str, key: str) -> None:
     """It was the default of the class, and exact, whatever the source says."""
-    found = adversary.case(CORPUS / case)
+    checkpoint = adversary.case(CORPUS / case)
     with pytest.raises(HyperparameterError, match=f"--set {key}=none needs a value"):
-        migrate.read(found.folder / found.source, **found.hints, overrides={key: None})
+        migrate.read(checkpoint.folder / checkpoint.source, **checkpoint.hints, overrides={key: None})
 
 
 @pytest.mark.parametrize("key", ["weight_decay", "global_clipnorm"])
@@ -132,9 +132,9 @@ def test_the_older_name_of_the_learning_rate_is_taken() -> None:
 
 
 def test_the_decay_of_averages_is_taken_and_not_the_sources() -> None:
-    found = adversary.case(WILD / "tf29-g-moving-average-adam-ckpt")
-    overrides = {**confirmed(found.folder / found.source, **found.hints), "average_decay": 0.5}
-    assert migrate.read(found.folder / found.source, **found.hints, overrides=overrides).hyperparameters[
+    checkpoint = adversary.case(WILD / "tf29-g-moving-average-adam-ckpt")
+    overrides = {**confirmed(checkpoint.folder / checkpoint.source, **checkpoint.hints), "average_decay": 0.5}
+    assert migrate.read(checkpoint.folder / checkpoint.source, **checkpoint.hints, overrides=overrides).hyperparameters[
         "ema_momentum"
     ] == pytest.approx(0.5)
 
@@ -166,8 +166,8 @@ def test_a_switch_is_true_or_false() -> None:
 )
 @pytest.mark.quick(3)
 def test_nothing_of_a_variable_is_passed_over(case: str, wrong: dict[str, Any]) -> None:
-    found = adversary.case(CORPUS / case)
-    source, hints = found.folder / found.source, found.hints
+    checkpoint = adversary.case(CORPUS / case)
+    source, hints = checkpoint.folder / checkpoint.source, checkpoint.hints
     state = migrate.read(source, **hints)
     rows = [{"name": v.name, "shape": list(v.shape), "dtype": v.dtype} for v in state.variables if v.trainable]
     assert _said(source, {**hints, "variables": rows}) == _said(source, hints)
@@ -179,16 +179,16 @@ def test_nothing_of_a_variable_is_passed_over(case: str, wrong: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    "told",
+    "options",
     [{"untrained": ["dense_1/kernel"]}, {"slot_order": "name"}, {"zero_slots": "source"}, {"clipnorm": float("nan")}],
     ids=str,
 )
 @pytest.mark.quick(2)
-def test_a_config_has_no_word_that_is_passed_over(told: dict[str, Any]) -> None:
-    found = adversary.case(CORPUS / "keras224-adam-saver-mlp")
-    source, config = found.folder / found.source, found.hints["optimizer_config"]
+def test_a_config_has_no_word_that_is_passed_over(options: dict[str, Any]) -> None:
+    checkpoint = adversary.case(CORPUS / "keras224-adam-saver-mlp")
+    source, config = checkpoint.folder / checkpoint.source, checkpoint.hints["optimizer_config"]
     assert _said(source, {"optimizer_config": config}) is not None
-    assert _said(source, {"optimizer_config": {**config, "config": {**config["config"], **told}}}) is None
+    assert _said(source, {"optimizer_config": {**config, "config": {**config["config"], **options}}}) is None
 
 
 HINTED = (
@@ -206,28 +206,34 @@ WRITTEN = {"ema_momentum", "ema_overwrite_frequency", "jit_compile", "is_legacy_
 @pytest.mark.parametrize("case", HINTED)
 @pytest.mark.quick(1)
 def test_no_member_of_a_config_is_passed_over(case: str) -> None:
-    found = adversary.case(CASE_FOLDER / case)
-    source, given = found.folder / found.source, found.hints["optimizer_config"]
-    hints = {**found.hints, "overrides": confirmed(source, **found.hints)}
+    checkpoint = adversary.case(CASE_FOLDER / case)
+    source, optimizer_config = checkpoint.folder / checkpoint.source, checkpoint.hints["optimizer_config"]
+    hints = {**checkpoint.hints, "overrides": confirmed(source, **checkpoint.hints)}
     before = _said(source, hints)
     assert before is not None
     warned = migrate.read(source, **hints).warnings
     names = {*settings.known(), *WRITTEN, "lr", "leraning_rate", "name"} - {"foreach", "fused", *settings.LIMITS}
     for name in sorted(names):
         for value in (0.21875, -1, "word", ["word"], {"a": 1}, float("nan"), 10**900):
-            config = {**given, "config": {**given["config"], name: value}}
+            config = {**optimizer_config, "config": {**optimizer_config["config"], name: value}}
             after = _said(source, {**hints, "optimizer_config": config})
             written = name in {*WRITTEN, "name"} and value in (0.21875, -1, "word")
             assert after is None or after != before or after.get(name) == value or written, (name, value)
     for limit in settings.LIMITS:
         for value in (0.21875, -1, "word", float("nan")):
-            told = {**hints, "optimizer_config": {**given, "config": {**given["config"], limit: value}}}
-            after = _said(source, told)
-            assert after is None or after != before or migrate.read(source, **told).warnings != warned, (limit, value)
+            limited_hints = {
+                **hints,
+                "optimizer_config": {**optimizer_config, "config": {**optimizer_config["config"], limit: value}},
+            }
+            after = _said(source, limited_hints)
+            assert after is None or after != before or migrate.read(source, **limited_hints).warnings != warned, (
+                limit,
+                value,
+            )
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("options", "message"),
     [
         ({"leraning_rate": 0.5}, "has no leraning_rate; it has learning_rate, "),
         ({"leraning_rate": None}, "has no leraning_rate"),
@@ -245,12 +251,15 @@ def test_no_member_of_a_config_is_passed_over(case: str) -> None:
     ids=str,
 )
 @pytest.mark.quick(4)
-def test_what_a_config_says_for_nothing_is_refused_by_name(told: dict[str, Any], said: str) -> None:
-    found = adversary.case(CORPUS / "keras224-adam-saver-mlp")
-    config = found.hints["optimizer_config"]
+def test_what_a_config_says_for_nothing_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    checkpoint = adversary.case(CORPUS / "keras224-adam-saver-mlp")
+    config = checkpoint.hints["optimizer_config"]
     with pytest.raises(DtoptError) as refused:
-        migrate.read(found.folder / found.source, optimizer_config={**config, "config": {**config["config"], **told}})
-    assert said in str(refused.value)
+        migrate.read(
+            checkpoint.folder / checkpoint.source,
+            optimizer_config={**config, "config": {**config["config"], **options}},
+        )
+    assert message in str(refused.value)
 
 
 SGD = adversary.case(CORPUS / "tf215-new-sgd-gclip-weights-mlp")
@@ -293,12 +302,12 @@ def test_the_generation_of_a_config_is_not_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [{"nesterov": True}, {"bias_correction": False}, {"weight_decay_per_rate": 0.1}], ids=str
+    "overrides", [{"nesterov": True}, {"bias_correction": False}, {"weight_decay_per_rate": 0.1}], ids=str
 )
-def test_an_option_of_another_class_is_refused(said: dict[str, Any]) -> None:
+def test_an_option_of_another_class_is_refused(overrides: dict[str, Any]) -> None:
     source = CORPUS / "keras224-adam-eps-none-nested" / "source" / "model.h5"
     with pytest.raises(HyperparameterError, match="Adam of generation keras2 has no"):
-        migrate.read(source, overrides=said)
+        migrate.read(source, overrides=overrides)
 
 
 def test_an_option_of_another_class_stays_a_doubt_when_the_class_is_confirmed(tmp_path: Path) -> None:
@@ -315,29 +324,29 @@ def test_an_option_of_another_class_stays_a_doubt_when_the_class_is_confirmed(tm
 
 def test_patterns_that_choose_no_variable_are_refused() -> None:
     """`bias`, of a program, where the source knows variables by their places: it was exact, and all decayed."""
-    found = adversary.case(CORPUS / "keras38-adamw-convbn")
-    source = found.folder / found.source
-    told = migrate.read(source, **found.hints, overrides={"weight_decay_exclude": ["bias$"]})
-    assert told.fidelity == "exact"
+    checkpoint = adversary.case(CORPUS / "keras38-adamw-convbn")
+    source = checkpoint.folder / checkpoint.source
+    state = migrate.read(source, **checkpoint.hints, overrides={"weight_decay_exclude": ["bias$"]})
+    assert state.fidelity == "exact"
     with pytest.raises(HyperparameterError, match=r"weight_decay_exclude: no variable matches 'offset'; .*gamma"):
-        migrate.read(source, **found.hints, overrides={"weight_decay_exclude": ["offset"]})
+        migrate.read(source, **checkpoint.hints, overrides={"weight_decay_exclude": ["offset"]})
 
 
 def test_a_limit_of_zero_is_one_in_optimizer_v2() -> None:
-    found = adversary.case(CORPUS / "tf24-sgd-momentum-ckpt-convbn")
-    source, config = found.folder / found.source, found.hints["optimizer_config"]
-    told = {"optimizer_config": {**config, "config": {**config["config"], "clipnorm": 0.0}}}
+    checkpoint = adversary.case(CORPUS / "tf24-sgd-momentum-ckpt-convbn")
+    source, config = checkpoint.folder / checkpoint.source, checkpoint.hints["optimizer_config"]
+    hints = {"optimizer_config": {**config, "config": {**config["config"], "clipnorm": 0.0}}}
     with pytest.raises(UnsupportedError, match="makes every gradient zero"):
-        migrate.read(source, **told)
-    assert "clipnorm" not in migrate.read(source, **told, overrides={"clipnorm": None}).hyperparameters
+        migrate.read(source, **hints)
+    assert "clipnorm" not in migrate.read(source, **hints, overrides={"clipnorm": None}).hyperparameters
 
 
 def test_a_confirmed_beta_is_rounded_as_the_release_rounds_it(tmp_path: Path) -> None:
     """tf.train's Adam takes 1 - beta_2 in float32; the release's own next steps are nearer to that by a factor of 3."""
     folder = CORPUS / "extra-tf24-train-adam-in-keras"
-    found = adversary.case(folder)
-    told = {"overrides": {"clipnorm": None, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}, **found.hints}
-    report = migrate.migrate_checkpoint(found.folder / found.source, tmp_path / "out", **told)
+    checkpoint = adversary.case(folder)
+    hints = {"overrides": {"clipnorm": None, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}, **checkpoint.hints}
+    report = migrate.migrate_checkpoint(checkpoint.folder / checkpoint.source, tmp_path / "out", **hints)
     assert report.fidelity == "exact"
-    assert migrate.verify(found.folder / found.source, tmp_path / "out", **told).ok
+    assert migrate.verify(checkpoint.folder / checkpoint.source, tmp_path / "out", **hints).ok
     assert adversary.error(folder, tmp_path / "out") < 0.06

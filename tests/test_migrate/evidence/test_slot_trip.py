@@ -52,7 +52,7 @@ def _followed(stored: Stored, array: Any) -> tuple[OptimizerState, set[str], set
         if event in ("call", "return") and path.is_relative_to(PACKAGE):
             name = str(path.relative_to(PACKAGE))
             ran.add(name)
-            if name not in passed and any(_has(each, array) for each in (value, *frame.f_locals.values())):
+            if name not in passed and any(_has(candidate, array) for candidate in (value, *frame.f_locals.values())):
                 passed.add(name)
 
     before = sys.getprofile()
@@ -74,7 +74,7 @@ def test_a_slot_passes_through_few_files(case: str, slot: str) -> None:
     assert isinstance(stored, Stored)
     array = dict(stored.weights)[slot]
     state, ran, passed = _followed(stored, array)
-    assert any(each is array for slots in state.slots.values() for each in slots.values()), "it arrived"
+    assert any(candidate is array for slots in state.slots.values() for candidate in slots.values()), "it arrived"
     assert "evidence/result.py" in passed, "the last file is seen"
     assert len(passed) <= MOST_ON_THE_TRIP, sorted(passed)
     assert passed <= ran

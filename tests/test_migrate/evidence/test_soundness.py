@@ -39,7 +39,7 @@ def _altered(path: Path, slot: str | None, value: float) -> None:
 
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize(
-    ("slot", "value", "said"),
+    ("slot", "value", "message"),
     [
         ("m", np.nan, "slot m holds NaN or infinity"),
         ("v", np.inf, "slot v holds NaN or infinity"),
@@ -48,7 +48,7 @@ def _altered(path: Path, slot: str | None, value: float) -> None:
     ],
 )
 def test_what_is_spoiled_is_said(
-    slot: str | None, value: float, said: str, threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slot: str | None, value: float, message: str, threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(value_checks, "WORTH_THREADS", 0 if threads else 1 << 62)
     source = tmp_path / "model.h5"
@@ -56,7 +56,7 @@ def test_what_is_spoiled_is_said(
     report = migrate.migrate_checkpoint(source, tmp_path / "slots")
     assert report.fidelity == "approximate"
     name = next(iter(migrate.read(source).slots["m"]))
-    assert [reason for reason in report.reasons if said in reason] == [f"{name}: {said}"]
+    assert [reason for reason in report.reasons if message in reason] == [f"{name}: {message}"]
 
 
 def test_squares_are_not_negative() -> None:
@@ -64,8 +64,10 @@ def test_squares_are_not_negative() -> None:
     state = migrate.read(SOURCE)
     name, array = next(iter(state.slots["v"].items()))
     negative = replace(array, load=lambda: -array.load(), extent=None)
-    made = value_checks.checked(replace(state, slots={**state.slots, "v": {**state.slots["v"], name: negative}}))
-    assert f"{name}: slot v is a sum of squares and holds negative numbers" in [origin.doubt for origin in made.origins]
+    result = value_checks.checked(replace(state, slots={**state.slots, "v": {**state.slots["v"], name: negative}}))
+    assert f"{name}: slot v is a sum of squares and holds negative numbers" in [
+        origin.doubt for origin in result.origins
+    ]
 
 
 def test_damage_that_a_thread_meets_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +113,7 @@ def test_a_disk_that_is_full_is_not_taken_for_a_source_that_cannot_be_read(
 @pytest.mark.parametrize("threads", [False, True])
 def test_progress_only_grows(threads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(value_checks, "WORTH_THREADS", 0 if threads else 1 << 62)
-    told: list[tuple[int, int]] = []
-    migrate.migrate_checkpoint(SOURCE, tmp_path / "slots", progress=lambda done, total: told.append((done, total)))
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert told[-1][0] == told[-1][1]
+    reports: list[tuple[int, int]] = []
+    migrate.migrate_checkpoint(SOURCE, tmp_path / "slots", progress=lambda done, total: reports.append((done, total)))
+    assert [done for done, _ in reports] == sorted({done for done, _ in reports})
+    assert reports[-1][0] == reports[-1][1]

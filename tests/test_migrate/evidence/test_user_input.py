@@ -79,9 +79,9 @@ def test_settings_are_refused_before_anything_is_written(
 
     monkeypatch.setattr(slots, "write", lambda *_, **__: pytest.fail("it was written"))
     case = adversary.case(CORPUS / "keras224-nadam-mlp")
-    given = {**case.hints, "overrides": {**(case.hints.get("overrides") or {}), "clipnorm": value}}
+    hints = {**case.hints, "overrides": {**(case.hints.get("overrides") or {}), "clipnorm": value}}
     with pytest.raises(DtoptError, match="clipnorm"):
-        migrate.migrate_checkpoint(NADAM, tmp_path / "out", **given)
+        migrate.migrate_checkpoint(NADAM, tmp_path / "out", **hints)
 
 
 VALUES = (0, 1, -1, 0.5, 1.5, float("nan"), True, None, "x", [], [0.5], {"a": 1})
@@ -102,8 +102,8 @@ def test_what_is_migrated_with_any_setting_can_be_loaded(name: str, tmp_path: Pa
         except DtoptError:
             assert not dest.exists()
             continue
-        found = optim.describe_checkpoint(str(dest)).variables
-        variables = {v.name: tf.Variable(tf.zeros(v.shape, v.dtype), trainable=v.trainable) for v in found}
+        descriptions = optim.describe_checkpoint(str(dest)).variables
+        variables = {v.name: tf.Variable(tf.zeros(v.shape, v.dtype), trainable=v.trainable) for v in descriptions}
         optimizer = optim.load_checkpoint(str(dest), variables)
         optimizer.apply_gradients([(tf.ones_like(v), v) for v in variables.values() if v.trainable])
 
@@ -115,7 +115,7 @@ def test_a_whole_number_is_a_real_one_where_keras_takes_no_other(key: str, tmp_p
 
     source = CORPUS / "tf24-sgd-clipboth-mlp"
     case = adversary.case(source)
-    given = {**case.hints, "overrides": {**(case.hints.get("overrides") or {}), key: 0}}
-    migrate.migrate_checkpoint(case.folder / case.source, tmp_path / "out.keras", **given)
+    hints = {**case.hints, "overrides": {**(case.hints.get("overrides") or {}), key: 0}}
+    migrate.migrate_checkpoint(case.folder / case.source, tmp_path / "out.keras", **hints)
     optimizer = keras.saving.load_model(tmp_path / "out.keras").optimizer
     assert optimizer.get_config()["learning_rate" if key == "lr" else key] == 0.0

@@ -32,9 +32,9 @@ from tests.test_migrate.arguments_of import arguments_of
     ],
 )
 def test_clipnorm_is_global_in_old_keras(generation: str, keras: str, limits: dict[str, float]) -> None:
-    found = arguments_of("SGD", {"clipnorm": 0.5, "learning_rate": 0.1}, generation, keras)
-    assert {k: v for k, v in found.values.items() if "clip" in k} == limits
-    assert not found.reasons
+    arguments = arguments_of("SGD", {"clipnorm": 0.5, "learning_rate": 0.1}, generation, keras)
+    assert {k: v for k, v in arguments.values.items() if "clip" in k} == limits
+    assert not arguments.reasons
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_clipnorm_is_global_in_old_keras(generation: str, keras: str, limits: di
 def test_one_keras_took_both_norms(versions: dict[str, str], limits: dict[str, float]) -> None:
     """TF 1.9 to 1.12 say 2.1.6-tf, and 1.9 alone takes one norm over all gradients."""
     config, keras = {"clipnorm": 0.5, "learning_rate": 0.1}, "2.1.6-tf"
-    found = arguments_of("SGD", config, "optimizer_v1", keras, **versions)
-    assert {k: v for k, v in found.values.items() if "clip" in k} == limits
-    assert not found.reasons
+    arguments = arguments_of("SGD", config, "optimizer_v1", keras, **versions)
+    assert {k: v for k, v in arguments.values.items() if "clip" in k} == limits
+    assert not arguments.reasons
     (reason,) = arguments_of("SGD", config, "optimizer_v1", keras).reasons
     assert "--set clipnorm=0.5 or --set global_clipnorm=0.5" in reason
 
@@ -60,9 +60,9 @@ def test_a_limit_of_zero_is_one_from_tf_1_10_on(limit: str) -> None:
     """Run with TF 1.9.0, 1.10.1, 1.12.3 and 1.13.2."""
     config = {limit: 0.0, "learning_rate": 0.1}
     assert limit not in arguments_of("SGD", config, "optimizer_v1", "2.1.6-tf", tensorflow="1.9.0").values
-    for keras, told in (("2.1.6-tf", {"tensorflow_after": "1.10"}), ("2.2.4-tf", {}), ("2.1.6-tf", {})):
+    for keras, versions in (("2.1.6-tf", {"tensorflow_after": "1.10"}), ("2.2.4-tf", {}), ("2.1.6-tf", {})):
         with pytest.raises(UnsupportedError, match=f"{limit} is 0 .* makes every gradient zero"):
-            arguments_of("SGD", config, "optimizer_v1", keras, **told)
+            arguments_of("SGD", config, "optimizer_v1", keras, **versions)
 
 
 def test_a_limit_below_zero_was_none_for_older_releases_alone() -> None:
@@ -101,15 +101,15 @@ def test_what_float32_cannot_hold_is_refused(rate: float) -> None:
 def test_order_of_two_clippings(
     generation: str, keras: str | None, tensorflow: str | None, order: str, certain: bool
 ) -> None:
-    found = arguments_of("SGD", {"clipnorm": 0.5, "clipvalue": 0.1}, generation, keras, tensorflow=tensorflow)
-    assert found.values["clip_order"] == order
-    assert bool(found.reasons) is not certain
+    arguments = arguments_of("SGD", {"clipnorm": 0.5, "clipvalue": 0.1}, generation, keras, tensorflow=tensorflow)
+    assert arguments.values["clip_order"] == order
+    assert bool(arguments.reasons) is not certain
 
 
 def test_the_new_optimizer_applies_the_first_clipping_alone() -> None:
-    found = arguments_of("SGD", {"clipnorm": 0.5, "clipvalue": 0.1}, "optimizer", "2.15.0")
-    assert {k: v for k, v in found.values.items() if "clip" in k} == {"clipnorm": 0.5}
-    assert any("applied only clipnorm" in w for w in found.warnings)
+    arguments = arguments_of("SGD", {"clipnorm": 0.5, "clipvalue": 0.1}, "optimizer", "2.15.0")
+    assert {k: v for k, v in arguments.values.items() if "clip" in k} == {"clipnorm": 0.5}
+    assert any("applied only clipnorm" in w for w in arguments.warnings)
 
 
 ADAM = CORPUS / "tf24-adam-convbn" / "source" / "model.h5"

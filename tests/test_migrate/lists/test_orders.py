@@ -184,8 +184,8 @@ def test_lost_iterations_are_exact_without_decay_and_approximate_with_it() -> No
     assert (plain.iterations, plain.fidelity) == (0, "exact")
     decayed = _read(arrays, "Adadelta", {**CONFIGS["Adadelta"], "decay": 0.1}, "keras2", [(2, 2)])
     assert (decayed.iterations, decayed.fidelity) == (0, "approximate")
-    told = _read(arrays, "Adadelta", {**CONFIGS["Adadelta"], "decay": 0.1, "iterations": 12}, "keras2", [(2, 2)])
-    assert (told.iterations, told.fidelity) == (12, "exact")
+    counted = _read(arrays, "Adadelta", {**CONFIGS["Adadelta"], "decay": 0.1, "iterations": 12}, "keras2", [(2, 2)])
+    assert (counted.iterations, counted.fidelity) == (12, "exact")
 
 
 @pytest.mark.parametrize("count", [np.array(-1), np.array(1.5, np.float32), np.array(np.nan, np.float32)])
@@ -298,9 +298,9 @@ def test_another_choice_is_found_where_there_is_one(seed: int) -> None:
     ]
     chosen = subsets[int(random.integers(1, len(subsets)))]
     fits = [s for s in subsets if [v.shape for v in s] == [v.shape for v in chosen]]
-    found = strategies.another_choice(chosen, variables)
-    assert (found is not None) == (len(fits) > 1)
-    assert found is None or (found in fits and found != chosen)
+    choice = strategies.another_choice(chosen, variables)
+    assert (choice is not None) == (len(fits) > 1)
+    assert choice is None or (choice in fits and choice != chosen)
 
 
 def test_choosing_among_layers_takes_time_in_proportion_to_them() -> None:
@@ -324,5 +324,5 @@ def test_the_beginnings_of_arrays_show_another_order(tmp_path: Path) -> None:
         (tmp_path / "numbers").write_bytes(values.tobytes())
         extent = Extent(str(tmp_path / "numbers"), 0, values.nbytes, "v")
         array = LazyArray(values.shape, "float32", partial(np.asarray, values), "v", extent)
-        found = orders.Resolved((), {}, {"v": [array]}, [])
-        assert orders.plausible(found, find("Adam"), whole=whole) is wanted
+        resolution = orders.Resolved((), {}, {"v": [array]}, [])
+        assert orders.plausible(resolution, find("Adam"), whole=whole) is wanted
