@@ -23,6 +23,6 @@ def small_graph(*nodes: tuple[str, str, list[str]]) -> Nodes:
 def complete(graph: Any) -> None:
     """Add what nodes of a graph need and it lacks, as ops of which nothing is known."""
     known = {node.name for node in graph.node}
-    needed = {each.removeprefix("^").partition(":")[0] for node in graph.node for each in node.input}
+    needed = {input_name.removeprefix("^").partition(":")[0] for node in graph.node for input_name in node.input}
     for name in sorted(needed - known):
         graph.node.add(name=name, op="Unknown")

@@ -40,8 +40,8 @@ def test_steps_that_a_loop_takes_on_a_condition_are_told(
     state = migrate.read(tmp_path / "ckpt", optimizer_config=config)
     assert state.source is not None
     assert state.source.generation == generation
-    told = [reason for reason in state.reasons if "was created in a branch of tf.cond" in reason]
-    assert (state.fidelity == "exact", bool(told)) == (not on_condition, on_condition)
+    reasons = [reason for reason in state.reasons if "was created in a branch of tf.cond" in reason]
+    assert (state.fidelity == "exact", bool(reasons)) == (not on_condition, on_condition)
     sure = migrate.read(tmp_path / "ckpt", optimizer_config=config, overrides={"gradients": "program"})
     assert sure.fidelity == "exact"
 

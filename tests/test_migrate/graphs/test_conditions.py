@@ -38,8 +38,8 @@ def test_steps_on_conditions_and_devices_go_on(name: str, tmp_path: Path) -> Non
 
 
 def test_that_steps_are_taken_at_some_calls_only_is_said() -> None:
-    (said,) = migrate.read(source("every")).warnings
-    assert "updates variables only at calls chosen by" in said
+    (warning,) = migrate.read(source("every")).warnings
+    assert "updates variables only at calls chosen by" in warning
     assert not migrate.read(source("guarded")).warnings
 
 
@@ -81,12 +81,12 @@ def test_slots_that_are_lost_are_not_those_of_what_was_never_trained(hint: dict[
 
 
 def _node(nodes: Any, name: str) -> Any:
-    return next(each for each in nodes if each.name == name)
+    return next(node for node in nodes if node.name == name)
 
 
 def _other_test(nodes: Any) -> None:
     """The condition asks whether what is fed is finite."""
-    test = next(each for each in nodes if each.op == "IsFinite" and each.input[0] == "global_norm/global_norm")
+    test = next(node for node in nodes if node.op == "IsFinite" and node.input[0] == "global_norm/global_norm")
     test.input[0] = "Placeholder"
 
 
@@ -95,12 +95,12 @@ def _other_side(nodes: Any) -> None:
     for node in nodes:
         if node.op in ("Switch", "RefSwitch"):
             continue
-        inputs = [str(each) for each in node.input]
+        inputs = [str(input_name) for input_name in node.input]
         del node.input[:]
-        for each in inputs:
-            name, _, place = each.partition(":")
+        for input_name in inputs:
+            name, _, place = input_name.partition(":")
             is_switch = any(n.name == name and n.op in ("Switch", "RefSwitch") for n in nodes)
-            node.input.append({"": f"{name}:1", "1": name}[place] if is_switch and each[0] != "^" else each)
+            node.input.append({"": f"{name}:1", "1": name}[place] if is_switch and input_name[0] != "^" else input_name)
 
 
 def _counts_before(nodes: Any) -> None:
@@ -113,7 +113,7 @@ def _counts_before(nodes: Any) -> None:
 def _never_runs(nodes: Any) -> None:
     """What `apply_gradients` returns no longer waits for one of its kernels."""
     update = _node(nodes, "cond/Momentum/update")
-    del update.input[next(i for i, each in enumerate(update.input) if "net/w1" in each)]
+    del update.input[next(i for i, input_name in enumerate(update.input) if "net/w1" in input_name)]
 
 
 def _without(nodes: Any, name: str, before: str) -> None:
@@ -133,12 +133,12 @@ def _no_kernel(nodes: Any) -> None:
 
 def _slot_of_another_condition(nodes: Any) -> None:
     """One slot is let through where the loss scale doubles."""
-    kernel = next(each for each in nodes if each.op == "ApplyAdam")
+    kernel = next(node for node in nodes if node.op == "ApplyAdam")
     _node(nodes, str(kernel.input[2]).partition(":")[0]).input[1] = "cond_1/cond/pred_id"
 
 
 def _gathered_for_ever(nodes: Any) -> None:
-    zero = next(each for each in nodes if each.op == "Assign" and each.input[1].startswith("cond/zeros_like"))
+    zero = next(node for node in nodes if node.op == "Assign" and node.input[1].startswith("cond/zeros_like"))
     zero.op = "NoOp"
     del zero.input[:]
 
@@ -146,40 +146,40 @@ def _gathered_for_ever(nodes: Any) -> None:
 def _gathered_late(nodes: Any) -> None:
     """Calls are counted, and with that the step taken, before all gradients are there."""
     for node in nodes:
-        late = [each for each in node.input if each.startswith("^AssignAdd")]
+        late = [input_name for input_name in node.input if input_name.startswith("^AssignAdd")]
         if late and node.op in ("Const", "Identity", "AssignAdd") and not node.name.startswith(("cond", "Momentum")):
             node.input.remove(late[0])
 
 
 def _mirror_without_momentum(nodes: Any) -> None:
-    kernel = next(each for each in nodes if each.op == "ResourceApplyAdam" and "replica_1" in each.name)
+    kernel = next(node for node in nodes if node.op == "ResourceApplyAdam" and "replica_1" in node.name)
     kernel.input[1], kernel.input[2] = str(kernel.input[2]), str(kernel.input[1])
 
 
 def _mirror_of_other_gradient(nodes: Any) -> None:
-    of = {each.name: each for each in nodes if each.op == "ResourceApplyAdam" and "replica_1" in each.name}
+    of = {node.name: node for node in nodes if node.op == "ResourceApplyAdam" and "replica_1" in node.name}
     first, *_, last = of.values()
     first.input[9], last.input[9] = str(last.input[9]), str(first.input[9])
 
 
 def _mirror_that_stays(nodes: Any) -> None:
-    kernel = next(each for each in nodes if each.op == "ResourceApplyAdam" and "replica_1" in each.name)
+    kernel = next(node for node in nodes if node.op == "ResourceApplyAdam" and "replica_1" in node.name)
     kernel.op = "NoOp"
     del kernel.input[:]
 
 
 def _adasum(nodes: Any) -> None:
-    reduced = next(each for each in nodes if each.op == "HorovodAllreduce")
-    next(each for each in reduced.attr if each.key == "reduce_op").value.i = 2
+    reduced = next(node for node in nodes if node.op == "HorovodAllreduce")
+    next(attribute for attribute in reduced.attr if attribute.key == "reduce_op").value.i = 2
 
 
 def _other_factor(nodes: Any) -> None:
-    reduced = next(each for each in nodes if each.op == "HorovodAllreduce")
-    next(each for each in reduced.attr if each.key == "postscale_factor").value.f = 0.5
+    reduced = next(node for node in nodes if node.op == "HorovodAllreduce")
+    next(attribute for attribute in reduced.attr if attribute.key == "postscale_factor").value.f = 0.5
 
 
 def _other_broadcast(nodes: Any) -> None:
-    sent = {each.input[0]: each for each in nodes if each.op == "HorovodBroadcast"}
+    sent = {node.input[0]: node for node in nodes if node.op == "HorovodBroadcast"}
     sent["net/w0/read"].input[0] = "net/w2/read"
 
 
@@ -222,7 +222,7 @@ def test_a_loss_scale_that_is_trainable_by_mistake_decides_no_side(tmp_path: Pat
     shutil.copytree(SCOPED / "guarded" / "source", tmp_path / "copy")
     meta = tmp_path / "copy" / "model.ckpt.meta"
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
-    guard = next(each for each in proto.graph_def.node if each.op == "RefSwitch").input[1]
+    guard = next(node for node in proto.graph_def.node if node.op == "RefSwitch").input[1]
     half = proto.graph_def.node.add(name="half", op="Const").attr.add(key="value").value.tensor
     half.dtype = 1
     half.float_val.append(0.5)
@@ -232,7 +232,9 @@ def test_a_loss_scale_that_is_trainable_by_mistake_decides_no_side(tmp_path: Pat
         ("cond/AssignSub", "AssignSub", ["cond/scale", "half"]),
     ):
         proto.graph_def.node.add(name=name, op=op, input=inputs)
-    trained = next(each for each in proto.collection_def if each.key == "trainable_variables").value.bytes_list
+    trained = next(
+        collection for collection in proto.collection_def if collection.key == "trainable_variables"
+    ).value.bytes_list
     trained.value.append(protos.Variable(variable_name="scale:0").SerializeToString())
     meta.write_bytes(proto.SerializeToString())
     assert migrate.read(tmp_path / "copy" / "model.ckpt").fidelity == "exact"

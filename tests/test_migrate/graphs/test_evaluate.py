@@ -13,9 +13,9 @@ from migrate.graphs.nodes import FLOAT, INT32, Nodes, Write
 from tests.test_migrate.graphs.small_graphs import small_graph
 
 
-def _value(nodes: Nodes, output: str, **given: float) -> np.ndarray | None:
-    traced = trace(nodes, [output], lambda name: name in given, {})
-    return evaluate(nodes, traced, {name: np.asarray(number) for name, number in given.items()}).get(output)
+def _value(nodes: Nodes, output: str, **values: float) -> np.ndarray | None:
+    traced = trace(nodes, [output], lambda name: name in values, {})
+    return evaluate(nodes, traced, {name: np.asarray(number) for name, number in values.items()}).get(output)
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def _value(nodes: Nodes, output: str, **given: float) -> np.ndarray | None:
 def test_an_op_gives_its_number_or_none(op: str, inputs: list[str], want: float | None) -> None:
     constants = [(number, "Const", []) for number in ("0.9", "3.0")]
     graph = small_graph(*constants, ("shape", "Placeholder", []), ("x", "Placeholder", []), ("made", op, inputs))
-    found = _value(graph, "made", x=2.5, y=4.0)
-    assert found == (None if want is None else pytest.approx(want, rel=1e-15))
+    value = _value(graph, "made", x=2.5, y=4.0)
+    assert value == (None if want is None else pytest.approx(want, rel=1e-15))
 
 
 @pytest.mark.parametrize(("dtype", "want"), [(FLOAT, 2.5), (INT32, None)])
@@ -67,8 +67,10 @@ def test_a_reader_that_waits_for_an_assignment_reads_what_it_wrote() -> None:
 def test_assignments_in_no_certain_order_are_unknown() -> None:
     writes = [Write("one", "w", "1.0"), Write("two", "w", "1.0")]
     nodes: list[Any] = [("w", "VariableV2", []), ("1.0", "Const", []), ("one", "AssignAdd", ["w", "1.0"])]
-    for given, is_certain in (("w", False), ("one", True)):
-        graph = small_graph(*nodes, ("two", "AssignAdd", [given, "1.0"]), ("end", "Identity", ["w", "^one", "^two"]))
+    for first_input, is_certain in (("w", False), ("one", True)):
+        graph = small_graph(
+            *nodes, ("two", "AssignAdd", [first_input, "1.0"]), ("end", "Identity", ["w", "^one", "^two"])
+        )
         if not is_certain:
             with pytest.raises(UnknownError):
                 trace(graph, ["end"], lambda _: False, {"w": writes})

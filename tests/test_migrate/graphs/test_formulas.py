@@ -24,9 +24,9 @@ from tests.test_migrate.graphs.small_graphs import small_graph
 
 
 def rate(name: str) -> Formula:
-    found = migrate.read(SCOPED / name / "source" / "model.ckpt").hyperparameters["learning_rate"]
-    assert found["class_name"] == "Formula"
-    return Formula(**found["config"])
+    schedule = migrate.read(SCOPED / name / "source" / "model.ckpt").hyperparameters["learning_rate"]
+    assert schedule["class_name"] == "Formula"
+    return Formula(**schedule["config"])
 
 
 def test_a_warm_up_by_cond_and_pieces_by_one_hot() -> None:
@@ -41,16 +41,16 @@ def test_an_op_gives_the_same_here_and_in_the_proof(op: str) -> None:
     dtypes = formulas.TAKEN.get(op, ("float32",))
     for dtype in dtypes:
         numbers: list[Any] = [7, 3] if dtype.startswith("int") else [True, False] if dtype == "bool" else [2.7, 0.4]
-        given: list[list[Any]] = [["Const", dtype, number] for number in numbers[: len(takes)]]
+        constants: list[list[Any]] = [["Const", dtype, number] for number in numbers[: len(takes)]]
         if op == "SelectV2":
-            given = [["Const", "bool", False], *given[:2]]
+            constants = [["Const", "bool", False], *constants[:2]]
         elif op == "OneHot":
-            given = [["Const", "int32", 1], ["Const", "int32", 3], *given[:2]]
+            constants = [["Const", "int32", 1], ["Const", "int32", 3], *constants[:2]]
         elif takes[-1] == "axis":
-            given = [["Const", dtype, [0.5, 2.0, 1.25]], ["Const", "int32", [0]]]
-        operations = [*given, [op, *range(len(given))]]
+            constants = [["Const", dtype, [0.5, 2.0, 1.25]], ["Const", "int32", [0]]]
+        operations = [*constants, [op, *range(len(constants))]]
         if op == "OneHot":
-            operations += [["Const", "int32", 0], ["Sum", len(given), len(given) + 1]]
+            operations += [["Const", "int32", 0], ["Sum", len(constants), len(constants) + 1]]
         if op in formulas.TESTS or dtype != "float32":
             operations.append(["Cast", len(operations) - 1, "float32"])
         want = parity_formula.rate(operations, 0)
@@ -61,8 +61,8 @@ def test_an_op_gives_the_same_here_and_in_the_proof(op: str) -> None:
 def test_the_proof_computes_a_formula_by_itself() -> None:
     for name in ("warm", "manual"):
         schedule = rate(name)
-        told = {"class_name": "Formula", "config": schedule.get_config()}
-        assert [parity.schedule(told, step) for step in range(10)] == [float(schedule(step)) for step in range(10)]
+        config = {"class_name": "Formula", "config": schedule.get_config()}
+        assert [parity.schedule(config, step) for step in range(10)] == [float(schedule(step)) for step in range(10)]
 
 
 def altered(name: str, folder: Path, change: Callable[[dict[str, Any]], None], **hints: Any) -> OptimizerState:
@@ -104,19 +104,19 @@ def test_what_is_no_formula_of_the_step_is_asked_for(
 ) -> None:
     state = altered(name, tmp_path, change)
     assert state.fidelity == "approximate"
-    told = " ".join(state.reasons)
-    assert "learning_rate: 'train/" in told
-    assert told.count("learning_rate") == 2  # said once, with what settles it, and not that the default may be right
-    assert """Set it with --set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in told
+    reasons = " ".join(state.reasons)
+    assert "learning_rate: 'train/" in reasons
+    assert reasons.count("learning_rate") == 2  # said once, with what settles it, and not that the default may be right
+    assert """Set it with --set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in reasons
 
 
 def test_no_number_settles_a_rate_that_the_graph_makes_from_the_step(tmp_path: Path) -> None:
     """As facenet decays a rate that it feeds, whose value is known to who trained, but not the decay."""
     decay = {"initial_learning_rate": 0.02, "decay_steps": 2, "decay_rate": 0.5, "staircase": True}
-    told = [0.02, {"class_name": "ExponentialDecay", "config": decay}]
+    rates = [0.02, {"class_name": "ExponentialDecay", "config": decay}]
     change = _op("train/truediv", "Placeholder")
     number, schedule = (
-        altered("warm", tmp_path / str(i), change, overrides={"learning_rate": rate}) for i, rate in enumerate(told)
+        altered("warm", tmp_path / str(i), change, overrides={"learning_rate": rate}) for i, rate in enumerate(rates)
     )
     assert (number.fidelity, schedule.fidelity) == ("approximate", "exact")
     assert "steps change what it is made of, and 0.02 is one number" in " ".join(number.reasons)
@@ -147,7 +147,7 @@ def test_a_number_settles_a_rate_that_a_program_feeds(tmp_path: Path) -> None:
     ],
 )
 def test_what_constants_alone_make_is_a_number(nodes: list[tuple[str, str, list[str]]], number: float | None) -> None:
-    constants = [(each, "Const", list[str]()) for each in ("0.1", "1.5", "0.0")]
+    constants = [(name, "Const", list[str]()) for name in ("0.1", "1.5", "0.0")]
     assert schedules.read(small_graph(*constants, *nodes), "rate") == (
         number if number is None else pytest.approx(number)
     )
@@ -159,7 +159,7 @@ def test_a_step_that_may_be_raised_before_its_rate_is_read_is_doubted(tmp_path: 
     def change(nodes: dict[str, Any]) -> None:
         raises = next(node for node in nodes.values() if node.op == "AssignAdd")
         for node in (raises, nodes[raises.input[1]]):
-            kept = [each for each in node.input if not each.startswith("^")]
+            kept = [input_name for input_name in node.input if not input_name.startswith("^")]
             node.ClearField("input")
             node.input.extend(kept)
 
@@ -183,7 +183,7 @@ def test_a_momentum_of_zero_that_the_graph_has_is_one(tmp_path: Path) -> None:
 
     def change(nodes: dict[str, Any]) -> None:
         for name in {node.input[4] for node in nodes.values() if node.op.endswith("ApplyMomentum")}:
-            tensor = next(each for each in nodes[name].attr if each.key == "value").value.tensor
+            tensor = next(attribute for attribute in nodes[name].attr if attribute.key == "value").value.tensor
             tensor.float_val[:] = [0.0]
 
     state = altered("warm", tmp_path, change)
@@ -199,8 +199,10 @@ def test_a_kernel_that_steps_otherwise_than_its_class_is_doubted(flag: str, valu
         def change(nodes: dict[str, Any]) -> None:
             for node in nodes.values():
                 if "ApplyFtrl" in node.op:
-                    found = [each for each in node.attr if each.key == flag] or [node.attr.add(key=flag)]
-                    found[0].value.b = to
+                    attributes = [attribute for attribute in node.attr if attribute.key == flag] or [
+                        node.attr.add(key=flag)
+                    ]
+                    attributes[0].value.b = to
 
         return change
 

@@ -77,8 +77,11 @@ AVERAGED: list[Node] = [
 FED: list[Node] = [("feed", "Placeholder", []), ("given", "Identity", ["feed"])]
 
 
-def said(nodes: list[Node], dtype: int = 1, field: str | None = "float_val") -> dict[str, str]:
-    """What is said of the gradient `given`; a name that is a number is that constant, in this field of its tensor."""
+def doubts(nodes: list[Node], dtype: int = 1, field: str | None = "float_val") -> dict[str, str]:
+    """Return the doubts about the gradient `given`.
+
+    A name that is a number is that constant, in this field of its tensor.
+    """
     proto = protos.SaverMetaGraph()
     numbers = {i for _, _, inputs in nodes for i in inputs if i.lstrip("-").replace(".", "").isdigit()}
     for name, op, inputs in [*FORWARD, *nodes, *((number, "Const", []) for number in sorted(numbers))]:
@@ -97,21 +100,21 @@ def said(nodes: list[Node], dtype: int = 1, field: str | None = "float_val") -> 
 def test_a_constant_that_is_added_to_a_gradient_is_said_whatever_its_dtype(dtype: int, field: str | None) -> None:
     """Those of float16 (19) are not read, so that nobody knows that they are zeros."""
     added: list[Node] = [(GRADIENT, "MatMul", []), ("given", "AddV2", [GRADIENT, "2"])]
-    assert said(added, dtype, field) == {"gradients": "gradients pass through '2' before they reach the optimizer"}
+    assert doubts(added, dtype, field) == {"gradients": "gradients pass through '2' before they reach the optimizer"}
 
 
 @pytest.mark.parametrize("nodes", [TOWERS, GATHERED, SCALED, SCALED_BY_VARIABLE, TAKEN, GUARDED, ROWS, WORKERS, FED])
 def test_what_gives_the_gradient_of_the_loss_is_passed_over(nodes: list[Node]) -> None:
-    assert said(nodes if BEHIND in nodes else [(GRADIENT, "MatMul", []), *nodes]) == {}
+    assert doubts(nodes if BEHIND in nodes else [(GRADIENT, "MatMul", []), *nodes]) == {}
 
 
 @pytest.mark.parametrize("fed", [FED, [*FED[:1], *GATHERED[:3], ("more", "AssignAdd", ["sum", "feed"]), GATHERED[4]]])
 def test_gradients_that_a_program_feeds_and_changes_in_the_same_graph_are_doubted(fed: list[Node]) -> None:
     """As rl-coach does, which fetches clipped ones and feeds them. A norm alone, as for a summary, changes none."""
     measured: list[Node] = [(GRADIENT, "MatMul", []), ("half", "L2Loss", [GRADIENT]), *fed]
-    assert said(measured) == {}
-    told = "'clipped' changes gradients, and the program feeds 'feed' with some"
-    assert said([*measured, ("clipped", "Mul", [GRADIENT, "scale"])]) == {"gradients": told}
+    assert doubts(measured) == {}
+    message = "'clipped' changes gradients, and the program feeds 'feed' with some"
+    assert doubts([*measured, ("clipped", "Mul", [GRADIENT, "scale"])]) == {"gradients": message}
 
 
 @pytest.mark.parametrize(
@@ -149,9 +152,9 @@ def test_gradients_that_a_program_feeds_and_changes_in_the_same_graph_are_doubte
     ],
 )
 def test_what_else_is_done_to_a_gradient_is_said(nodes: list[Node], strange: str) -> None:
-    told = said(nodes if GRADIENT in {name for name, *_ in nodes} else [(GRADIENT, "MatMul", []), *nodes])
+    outside = doubts(nodes if GRADIENT in {name for name, *_ in nodes} else [(GRADIENT, "MatMul", []), *nodes])
     what = "clipping" if nodes[-1][1] == "Select" else "gradients"  # which may be a limit
-    assert told == {what: f"gradients pass through {strange!r} before they reach the optimizer"}
+    assert outside == {what: f"gradients pass through {strange!r} before they reach the optimizer"}
 
 
 BY_AVERAGE: list[Node] = [
@@ -179,8 +182,8 @@ BY_AVERAGE: list[Node] = [
 def test_a_limit_that_is_not_all_that_is_done_is_none_of_the_optimizer(nodes: list[Node], strange: str) -> None:
     """One before a multiplier, one of each batch that is gathered, one by a gradient's size, and one of two limits."""
     ends = nodes if nodes[-1][0] == "given" else [*nodes, GATHERED[4]]
-    told = said([(GRADIENT, "MatMul", []), *ends])
-    assert told == {"gradients": f"gradients pass through {strange!r} before they reach the optimizer"}
+    outside = doubts([(GRADIENT, "MatMul", []), *ends])
+    assert outside == {"gradients": f"gradients pass through {strange!r} before they reach the optimizer"}
 
 
 def test_a_multiplier_of_one_layer_is_never_exact(tmp_path: Path) -> None:
@@ -258,7 +261,7 @@ def test_powers_of_another_number_than_the_kernels_beta_are_never_exact(tmp_path
 def test_powers_that_are_raised_before_a_kernel_reads_them_are_never_exact(tmp_path: Path) -> None:
     def change(nodes: Any) -> None:
         raises = next(n for n in nodes if n.name == "train/Adam/mul")
-        kept = [each for each in raises.input if not each.startswith("^")]
+        kept = [input_name for input_name in raises.input if not input_name.startswith("^")]
         raises.ClearField("input")
         raises.input.extend(kept)
 
@@ -311,15 +314,17 @@ def test_a_norm_of_each_column_is_not_that_of_a_gradient(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("scope", ["clip_grad", "train/noisy_grad", "train/gradients/tower/my_grad"])
 def test_a_scope_that_is_called_like_one_of_the_backward_pass_is_none(scope: str) -> None:
-    told = said([(GRADIENT, "MatMul", []), (f"{scope}/x", "Tanh", [GRADIENT]), ("given", "Identity", [f"{scope}/x"])])
-    assert f"'{scope}/x'" in told["gradients"]
+    outside = doubts(
+        [(GRADIENT, "MatMul", []), (f"{scope}/x", "Tanh", [GRADIENT]), ("given", "Identity", [f"{scope}/x"])]
+    )
+    assert f"'{scope}/x'" in outside["gradients"]
 
 
 @pytest.mark.parametrize("name", [f"{GRADIENT}_noisy", f"{GRADIENT}_clipped/Tanh", "train/w_grad/Tanh"])
 def test_an_op_that_is_called_after_a_gradient_is_none(name: str) -> None:
     """`tf.tanh(g, name=g.op.name + "_noisy")`, and a scope called after a variable, which has no op `w_grad`."""
-    made: list[Node] = [("w", "VarHandleOp", []), (GRADIENT, "MatMul", []), (name, "Tanh", [GRADIENT])]
-    assert f"{name!r}" in said([*made, ("given", "Identity", [name])])["gradients"]
+    nodes: list[Node] = [("w", "VarHandleOp", []), (GRADIENT, "MatMul", []), (name, "Tanh", [GRADIENT])]
+    assert f"{name!r}" in doubts([*nodes, ("given", "Identity", [name])])["gradients"]
 
 
 @pytest.mark.parametrize("clips", [False, True])
@@ -352,30 +357,33 @@ def test_gradients_that_are_rounded_on_their_way_are_said(first: int, second: in
 
 def test_a_sum_that_a_program_makes_in_a_scope_called_gradients_is_its_own() -> None:
     noise: list[Node] = [("noise", "RandomStandardNormal", ["shape"]), ("gradients/AddN", "AddN", [GRADIENT, "noise"])]
-    assert "'noise'" in said([(GRADIENT, "MatMul", []), *noise, ("given", "Identity", ["gradients/AddN"])])["gradients"]
+    assert (
+        "'noise'" in doubts([(GRADIENT, "MatMul", []), *noise, ("given", "Identity", ["gradients/AddN"])])["gradients"]
+    )
 
 
 def test_gradients_in_a_graph_that_was_imported_into_a_scope() -> None:
     name = "copy/train/gradients/tower/MatMul_2_grad/MatMul_1"
-    made: list[Node] = [("copy/tower/MatMul_2", "MatMul", []), (name, "MatMul", []), ("given", "Identity", [name])]
-    assert said(made) == {}
+    nodes: list[Node] = [("copy/tower/MatMul_2", "MatMul", []), (name, "MatMul", []), ("given", "Identity", [name])]
+    assert doubts(nodes) == {}
 
 
 def test_a_gradient_is_that_of_the_op_with_the_longest_name() -> None:
     """`gradients/a/Exp_grad` may by its name be of `Exp`, too, which another variable has."""
     ops: list[Node] = [("v", "VarHandleOp", []), ("Exp", "Exp", ["v"]), ("a/Exp", "Exp", ["x"])]
     assert (
-        said([*ops, ("gradients/a/Exp_grad/mul", "Mul", []), ("given", "Identity", ["gradients/a/Exp_grad/mul"])]) == {}
+        doubts([*ops, ("gradients/a/Exp_grad/mul", "Mul", []), ("given", "Identity", ["gradients/a/Exp_grad/mul"])])
+        == {}
     )
 
 
 def test_the_name_of_a_scope_clips_nothing() -> None:
     """A program may call its own `clip_by_norm`, and `tf.clip_by_average_norm` is another."""
     for scope in ("clip_by_norm", "clip_by_noise", "clip_by_average_norm"):
-        told = said(
+        outside = doubts(
             [(GRADIENT, "MatMul", []), (f"{scope}/x", "Tanh", [GRADIENT]), ("given", "Identity", [f"{scope}/x"])]
         )
-        assert f"'{scope}/x'" in told["gradients"]
+        assert f"'{scope}/x'" in outside["gradients"]
 
 
 CLIPPING = "train/OptimizeLoss/clip_by_global_norm/"

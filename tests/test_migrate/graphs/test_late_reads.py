@@ -125,7 +125,7 @@ def test_a_checkpoint_of_such_a_program_is_approximate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "has_warning"),
     [
         ("tf1.2.1-convolved-words", True),
         ("keras2.2.5-masked-output", True),
@@ -133,6 +133,6 @@ def test_a_checkpoint_of_such_a_program_is_approximate(tmp_path: Path) -> None:
         ("tf1.10.1-hinge", False),
     ],
 )
-def test_a_file_of_native_keras_says_that_its_steps_may_have_read_weights_late(case: str, said: bool) -> None:
+def test_a_file_of_native_keras_says_that_its_steps_may_have_read_weights_late(case: str, has_warning: bool) -> None:
     source = FEATURES / f"{case}.h5"
-    assert any("moved already, by chance" in text for text in migrate.read(source).warnings) is said
+    assert any("moved already, by chance" in text for text in migrate.read(source).warnings) is has_warning

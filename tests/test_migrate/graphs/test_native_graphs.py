@@ -38,9 +38,9 @@ ANOTHER = {
 
 def _of_release(name: str) -> tuple[dict[str, Any], list[tuple[dict[str, Any], Any]]]:
     with zipfile.ZipFile(FOLDER / name) as file:
-        told = json.loads(file.read("cases.json"))
-        graphs = [protos.SaverMetaGraph(graph_def=_parsed(file.read(f"{i}.pb"))) for i in range(len(told["cases"]))]
-    return told, list(zip(told["cases"], graphs, strict=True))
+        document = json.loads(file.read("cases.json"))
+        graphs = [protos.SaverMetaGraph(graph_def=_parsed(file.read(f"{i}.pb"))) for i in range(len(document["cases"]))]
+    return document, list(zip(document["cases"], graphs, strict=True))
 
 
 def _parsed(data: bytes) -> Any:
@@ -54,9 +54,9 @@ def _described(case: dict[str, Any], graph: Any, is_of_all: bool) -> native_kera
     return native_keras.describe(nodes, case["settings"], trained, case["slots"], others=(), is_of_all=is_of_all)
 
 
-def _limit_is_of_all(told: dict[str, Any]) -> bool:
-    generation = "optimizer_v1" if told["is_tf_keras"] else "keras2"
-    return NORM.of(candidates(generation, Versions(tensorflow=told["tensorflow"]))) == ALL
+def _limit_is_of_all(document: dict[str, Any]) -> bool:
+    generation = "optimizer_v1" if document["is_tf_keras"] else "keras2"
+    return NORM.of(candidates(generation, Versions(tensorflow=document["tensorflow"]))) == ALL
 
 
 RELEASES = sorted(path.name for path in FOLDER.glob("*.zip"))
@@ -65,33 +65,33 @@ RELEASES = sorted(path.name for path in FOLDER.glob("*.zip"))
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.quick(1)
 def test_class_and_constants_are_those_that_the_program_gave(release: str) -> None:
-    told, cases = _of_release(release)
+    document, cases = _of_release(release)
     assert {case["class_name"] for case, _ in cases} == {
         *("SGD", "RMSprop", "Adagrad", "Adadelta"),
         *("Adam", "Adamax", "Nadam"),
     }
     for case, graph in cases:
-        found = _described(case, graph, _limit_is_of_all(told))
-        assert (found.class_name, found.outside) == (case["class_name"], {}), case
-        assert found.constrained == ({case["variable"]} if case["kind"] not in ("plain", "rows") else set()), case
-        given = {"clipnorm": None, "clipvalue": None, **case["arguments"]}
-        for key in given.keys() - case["settings"].keys():
-            want = given[key]
-            assert found.config[key] == (want if want is None else pytest.approx(np.float32(want))), (case, key)
+        description = _described(case, graph, _limit_is_of_all(document))
+        assert (description.class_name, description.outside) == (case["class_name"], {}), case
+        assert description.constrained == ({case["variable"]} if case["kind"] not in ("plain", "rows") else set()), case
+        arguments = {"clipnorm": None, "clipvalue": None, **case["arguments"]}
+        for key in arguments.keys() - case["settings"].keys():
+            want = arguments[key]
+            assert description.config[key] == (want if want is None else pytest.approx(np.float32(want))), (case, key)
 
 
 @pytest.mark.breadth
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_hyperparameter_that_the_graph_changes_is_said(release: str) -> None:
     """As of a model with `add_update(K.update(optimizer.lr, 0.8 * optimizer.lr))`."""
-    told, cases = _of_release(release)
+    document, cases = _of_release(release)
     for case, graph in [(c, g) for c, g in cases if c["kind"] == "plain"]:
-        held = {"learning_rate" if key == "lr" else key: name for key, name in case["settings"].items()}
-        wanted = held.keys() - {"iterations", "m_schedule"}
+        variable_names = {"learning_rate" if key == "lr" else key: name for key, name in case["settings"].items()}
+        wanted = variable_names.keys() - {"iterations", "m_schedule"}
         for key in wanted:
-            graph.graph_def.node.add(name=f"less/{key}", op="Mul", input=[held[key], held[key]])
-            graph.graph_def.node.add(name=f"set/{key}", op="Assign", input=[held[key], f"less/{key}"])
-        outside = _described(case, graph, _limit_is_of_all(told)).outside
+            graph.graph_def.node.add(name=f"less/{key}", op="Mul", input=[variable_names[key], variable_names[key]])
+            graph.graph_def.node.add(name=f"set/{key}", op="Assign", input=[variable_names[key], f"less/{key}"])
+        outside = _described(case, graph, _limit_is_of_all(document)).outside
         assert {key for key, how in outside.items() if f"'set/{key}' in the graph changes" in how} == wanted, case
 
 
@@ -99,30 +99,35 @@ def test_a_hyperparameter_that_the_graph_changes_is_said(release: str) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_step_by_gathered_gradients_is_said(release: str) -> None:
     """As of AdamAccumulated of keras-gradient-accumulation, whose steps take a variable for the gradient."""
-    told, cases = _of_release(release)
+    document, cases = _of_release(release)
     for case, graph in [(c, g) for c, g in cases if c["kind"] == "plain" and "clipnorm" not in c["arguments"]]:
         nodes = Nodes(graph.graph_def.node)
         graph.graph_def.node.add(name="gathered", op="VariableV2")
         for node in graph.graph_def.node:
             if node.name in nodes.by_name and not nodes.is_backward(node.name):
-                node.input[:] = ["gathered" if nodes.is_gradient(each) else each for each in node.input]
-        assert {CHANGED, NO_KERNEL} & _described(case, graph, _limit_is_of_all(told)).outside.keys(), case
+                node.input[:] = [
+                    "gathered" if nodes.is_gradient(input_name) else input_name for input_name in node.input
+                ]
+        assert {CHANGED, NO_KERNEL} & _described(case, graph, _limit_is_of_all(document)).outside.keys(), case
 
 
 @pytest.mark.breadth
 @pytest.mark.parametrize("release", RELEASES)
 def test_no_rule_is_told_of_a_graph_with_another_op_or_constant(release: str) -> None:
-    told, cases = _of_release(release)
+    document, cases = _of_release(release)
     altered = 0
     for case, graph in [(c, g) for c, g in cases if c["kind"] != "rows" and "clipnorm" not in c["arguments"]]:
-        right = _described(case, graph, _limit_is_of_all(told))
+        right = _described(case, graph, _limit_is_of_all(document))
         for place in _of_rule(case, graph):
             if case["kind"] != "plain" and graph.graph_def.node[place].op == "Const":
                 continue  # of a constraint they are the model's
             other = type(graph).FromString(graph.SerializeToString())
             _alter(other.graph_def.node[place])
-            found = _described(case, other, _limit_is_of_all(told))
-            assert found.outside.get(NO_KERNEL) or found.config != right.config, (case, other.graph_def.node[place])
+            description = _described(case, other, _limit_is_of_all(document))
+            assert description.outside.get(NO_KERNEL) or description.config != right.config, (
+                case,
+                other.graph_def.node[place],
+            )
             altered += 1
     assert altered > 300
 
@@ -143,7 +148,7 @@ def _is_number(node: Any) -> bool:
 
 
 def _float_of(node: Any) -> Any:
-    value = next(each.value for each in node.attr if each.key == "value")
+    value = next(attribute.value for attribute in node.attr if attribute.key == "value")
     return value.tensor if value.tensor.float_val else None
 
 

@@ -119,9 +119,11 @@ def _alterations(proto: Any) -> Iterator[tuple[str, Any]]:
     nodes = Nodes(proto.graph_def.node)
     (identity,) = _identity(proto)
     written = alone_written(nodes)
-    ends = [written[each].op for each in (TRAINED[0], *identity.slots.values())]
-    rates = [each.output for each in identity.hyper.values() if each.number is None]  # `schedules` reads their ops
-    behind = {each for end in ends for each in nodes.ancestors(end, [*identity.gradient, *rates], to_gradients=True)}
+    ends = [written[variable].op for variable in (TRAINED[0], *identity.slots.values())]
+    rates = [
+        setting.output for setting in identity.hyper.values() if setting.number is None
+    ]  # `schedules` reads their ops
+    behind = {name for end in ends for name in nodes.ancestors(end, [*identity.gradient, *rates], to_gradients=True)}
     for place, node in enumerate(proto.graph_def.node):
         if node.name not in behind - nodes.variables:
             continue
@@ -132,7 +134,7 @@ def _alterations(proto: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _alter(node: Any, kind: str, variable: str) -> bool:
-    data = [each for each in node.input if not each.startswith("^")]
+    data = [input_name for input_name in node.input if not input_name.startswith("^")]
     if kind == "op" and node.op in ANOTHER:
         node.op = ANOTHER[node.op]
     elif kind == "order" and node.op in ("Sub", "RealDiv", "Pow") and data[0] != data[1]:
@@ -140,7 +142,7 @@ def _alter(node: Any, kind: str, variable: str) -> bool:
     elif kind == "input" and node.op in ANOTHER and data[-1] != variable:
         node.input[len(data) - 1] = variable
     elif kind == "number" and node.op == "Const":
-        tensor = next(each.value.tensor for each in node.attr if each.key == "value")
+        tensor = next(attribute.value.tensor for attribute in node.attr if attribute.key == "value")
         if not tensor.float_val:
             return False
         tensor.float_val[0] = tensor.float_val[0] * 3 + 1
@@ -172,7 +174,7 @@ def test_a_number_that_a_later_step_chooses_is_no_constant(late: int, tmp_path: 
     momenta = [n for n in nodes.by_name if nodes.constant(n) == float(np.float32(0.7))]
     assert len(momenta) == 3
     for node in proto.graph_def.node:
-        node.input[:] = ["chosen" if each in momenta else each for each in node.input]
+        node.input[:] = ["chosen" if input_name in momenta else input_name for input_name in node.input]
     for name, dtype, field, number in (("late", 9, "int64_val", late), ("later", 1, "float_val", 0.5)):
         tensor = proto.graph_def.node.add(name=name, op="Const").attr.add(key="value").value.tensor
         tensor.dtype = dtype

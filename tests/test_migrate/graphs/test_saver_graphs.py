@@ -135,15 +135,15 @@ def described(more: list[Any]) -> Any:
     ],
 )
 def test_what_updates_do_beside_their_kernel(more: list[Any], class_name: str, seen: bool) -> None:
-    told = described(more)
-    assert (told.class_name, told.seen) == (class_name, seen)
+    description = described(more)
+    assert (description.class_name, description.seen) == (class_name, seen)
     if "AdamW" in class_name:
-        assert told.config["exclude_from_weight_decay"] == ["^t(:0)?$"]
+        assert description.config["exclude_from_weight_decay"] == ["^t(:0)?$"]
 
 
 def test_a_table_with_a_rate_of_its_own_is_said() -> None:
-    told = described(other("longer", "0.5", f"{TABLE}/root"))
-    assert told.outside == {"learning_rate": "variables have different values of learning_rate"}
+    description = described(other("longer", "0.5", f"{TABLE}/root"))
+    assert description.outside == {"learning_rate": "variables have different values of learning_rate"}
 
 
 def test_a_graph_with_an_op_that_lacks_its_inputs_says_nothing(tmp_path: Path) -> None:
@@ -220,15 +220,17 @@ def test_what_stands_around_the_kernel_of_an_optimizer_v2(
     graph = small_graph(*variables, *constants, ("MatMul", "MatMul", []), (GRADIENT, "MatMul", []), *more, kernel)
     for dtype in (name for name, *_ in more if name in ("1", "3")):
         graph.by_name["Adam/learning_rate"].attr.add(key="dtype").value.type = int(dtype)
-    told = optimizer_v2.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
-    assert (told.class_name, told.seen) == (class_name, seen)
+    description = optimizer_v2.describe(graph, {"Adam/Adam": {"w": {"w", "Adam/w/m", "Adam/w/v"}}}, "Adam")
+    assert (description.class_name, description.seen) == (class_name, seen)
     is_constrained = class_name is not None and any(name == f"{UPDATE}Assign" for name, *_ in more)
-    assert told.constrained == ({"w"} if is_constrained else set())
-    assert ("'move' also changes variables" in told.outside.get("updates", "")) == (
+    assert description.constrained == ({"w"} if is_constrained else set())
+    assert ("'move' also changes variables" in description.outside.get("updates", "")) == (
         "move" in [name for name, *_ in more]
     )
-    assert ("gradients" in told.outside) == (gradient.endswith("mul") or "clipped" in [name for name, *_ in more])
-    assert ("'less' in the graph changes the variable" in told.outside.get("learning_rate", "")) == (
+    assert ("gradients" in description.outside) == (
+        gradient.endswith("mul") or "clipped" in [name for name, *_ in more]
+    )
+    assert ("'less' in the graph changes the variable" in description.outside.get("learning_rate", "")) == (
         "less" in [name for name, *_ in more]
     )
 
@@ -274,15 +276,15 @@ def test_formulas_in_a_graph_tell_the_class_and_the_next_steps_are_its_own(case:
 )
 @pytest.mark.quick(1)
 def test_another_op_in_a_formula_is_another_class(case: str, node: str, op: str) -> None:
-    def said() -> str | None:
+    def described_class() -> str | None:
         graph = saver._of_proto(proto)
         assert graph.nodes is not None
         return optimizer_v2.describe(graph.nodes, graph.updates, node.partition("/")[0]).class_name
 
     proto = protos.SaverMetaGraph.FromString((CORPUS / case / "source" / "model.ckpt.meta").read_bytes())
-    assert said() == json.loads((CORPUS / case / "case.json").read_text())["optimizer"]["class"]
-    next(each for each in proto.graph_def.node if each.name == node).op = op
-    assert said() is None
+    assert described_class() == json.loads((CORPUS / case / "case.json").read_text())["optimizer"]["class"]
+    next(graph_node for graph_node in proto.graph_def.node if graph_node.name == node).op = op
+    assert described_class() is None
 
 
 @pytest.mark.breadth
@@ -320,9 +322,9 @@ def test_a_graph_that_lacks_a_variable_of_the_checkpoint_is_never_a_mere_note(tm
 )
 def test_a_graph_without_nodes_that_others_need_tells_nothing(case: str, gone: str, tmp_path: Path) -> None:
     """Without those that clip there was no limit, and without an update its variable was not trained: both exact."""
-    told = adversary.case(CORPUS / case)
-    shutil.copytree(told.folder, tmp_path / "source")
-    prefix = tmp_path / "source" / told.source
+    checkpoint = adversary.case(CORPUS / case)
+    shutil.copytree(checkpoint.folder, tmp_path / "source")
+    prefix = tmp_path / "source" / checkpoint.source
     assert migrate.read(prefix).fidelity == "exact"
     meta = Path(f"{prefix}.meta")
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
@@ -332,7 +334,7 @@ def test_a_graph_without_nodes_that_others_need_tells_nothing(case: str, gone: s
     meta.write_bytes(proto.SerializeToString())
     with pytest.raises(MissingHintError, match=rf"as .*\.meta lacks '[^']*{gone}.*', which .* needs: it is not as"):
         migrate.read(prefix)
-    state = migrate.read(prefix, **told.hints)
+    state = migrate.read(prefix, **checkpoint.hints)
     assert state.fidelity == "approximate"
     assert any("it is not as TensorFlow wrote it" in reason for reason in state.reasons)
 
@@ -347,17 +349,17 @@ def test_a_graph_without_nodes_that_others_need_tells_nothing(case: str, gone: s
 def test_a_kernel_that_reads_another_slot_or_variable_than_names_tell(
     place: str, one: str, other: str, tmp_path: Path
 ) -> None:
-    told = adversary.case(CASE_FOLDER / place)
-    shutil.copytree(told.folder, tmp_path / "source")
-    prefix, turn = tmp_path / "source" / told.source, {one: other, other: one}
-    assert migrate.read(prefix, **told.hints).fidelity == "exact"
+    checkpoint = adversary.case(CASE_FOLDER / place)
+    shutil.copytree(checkpoint.folder, tmp_path / "source")
+    prefix, turn = tmp_path / "source" / checkpoint.source, {one: other, other: one}
+    assert migrate.read(prefix, **checkpoint.hints).fidelity == "exact"
     meta = Path(f"{prefix}.meta")
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
     for node in proto.graph_def.node:
         if not node.name.startswith("save/") and node.name.rpartition("/")[2] != "Assign":
-            node.input[:] = [turn.get(each, each) for each in node.input]
+            node.input[:] = [turn.get(input_name, input_name) for input_name in node.input]
     meta.write_bytes(proto.SerializeToString())
-    state = migrate.read(prefix, **told.hints)
+    state = migrate.read(prefix, **checkpoint.hints)
     assert state.fidelity == "approximate"
     assert "does not read the variable of its name and that variable's slots" in " ".join(state.reasons)
 
@@ -389,8 +391,8 @@ def test_optimizers_are_as_one_only_where_they_do_the_same_with_variables_of_the
         nodes += [(number, "Const", []) for number in ("0.5", "0.25", "0.9")]
         kernels = [("M", "a", "a/M", "0.5"), ("M_1", second, "a/M_1" if second == "a" else "b/M", rate)]
         nodes += [
-            (f"{scope}/update_{v}/ApplyMomentum", "ApplyMomentum", [v, slot, each, GRADIENT, "0.9"])
-            for scope, v, slot, each in kernels
+            (f"{scope}/update_{v}/ApplyMomentum", "ApplyMomentum", [v, slot, rate_input, GRADIENT, "0.9"])
+            for scope, v, slot, rate_input in kernels
         ]
         nodes += [(scope, "NoOp", [f"^{scope}/update_{v}/ApplyMomentum"]) for scope, v, *_ in kernels]
         graph = small_graph(*nodes)
@@ -449,7 +451,7 @@ def test_slots_of_a_program_s_own_rule_are_not_tf_train_s(scope: str, tmp_path: 
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
     for node in proto.graph_def.node:
         moves = node.op == "ApplyAdam"
-        inputs = [each.replace("/update_", scope) for each in node.input]
+        inputs = [input_name.replace("/update_", scope) for input_name in node.input]
         del node.input[:]
         node.input.extend([inputs[0], inputs[9]] if moves else inputs)
         node.op, node.name = "AssignSub" if moves else node.op, node.name.replace("/update_", scope)
@@ -479,7 +481,7 @@ def test_rows_that_a_program_moves_by_a_rule_of_its_own_are_never_exact(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("limits", "sparse", "added", "said"),
+    ("limits", "sparse", "added", "want"),
     [
         ({"clipvalue": 0.1}, {"t"}, set(), {"repeated_rows": ["clip"]}),
         ({"global_clipnorm": 1.0}, {"t", "u"}, set(), {"repeated_rows": ["clip"]}),
@@ -490,8 +492,8 @@ def test_rows_that_a_program_moves_by_a_rule_of_its_own_are_never_exact(tmp_path
     ],
 )
 def test_limits_take_rows_of_a_table_that_occur_twice_apart(
-    limits: dict[str, Any], sparse: set[str], added: set[str], said: dict[str, Any]
+    limits: dict[str, Any], sparse: set[str], added: set[str], want: dict[str, Any]
 ) -> None:
     """Run with TensorFlow 1.15 and 2.4: `tf.clip_by_value` of an embedding's gradient, and both norms."""
     outside: dict[str, str] = {}
-    assert sparse_rows.rows_apart(limits, sparse, added, outside) | outside == said
+    assert sparse_rows.rows_apart(limits, sparse, added, outside) | outside == want

@@ -44,12 +44,12 @@ def goes_on(name: str, folder: Path, *parts: Sequence[int], **hints: object) -> 
     }
     optimizer = optim.load_checkpoint(folder / "new", variables)
     oracle = np.load(SCOPED / name / "oracle.npz")
-    names = [str(each) for each in oracle["names"]]
+    names = [str(variable_name) for variable_name in oracle["names"]]
     for step in range(6):
         for part in parts or [range(len(names))]:
             optimizer.apply_gradients([(tf.constant(oracle[f"grad/{step}/{i}"]), variables[names[i]]) for i in part])
-        for i, each in ((i, names[i]) for part in parts or [range(len(names))] for i in part):
-            np.testing.assert_allclose(variables[each].numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
+        for i, variable_name in ((i, names[i]) for part in parts or [range(len(names))] for i in part):
+            np.testing.assert_allclose(variables[variable_name].numpy(), oracle[f"var/{step}/{i}"], rtol=0, atol=5e-7)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def goes_on(name: str, folder: Path, *parts: Sequence[int], **hints: object) -> 
 def test_slots_in_a_scope_and_settings_in_variables(name: str, tmp_path: Path) -> None:
     state = migrate.read(source(name))
     assert state.fidelity == "exact", state.reasons
-    trained = {str(each) for each in np.load(SCOPED / name / "oracle.npz")["names"]}
+    trained = {str(variable_name) for variable_name in np.load(SCOPED / name / "oracle.npz")["names"]}
     assert all(set(per) == trained for per in state.slots.values())
     goes_on(name, tmp_path)
 
@@ -126,8 +126,8 @@ def test_no_number_settles_a_rate_that_each_step_changes(tmp_path: Path) -> None
     (kernel,) = [n.name for n in proto.graph_def.node if n.op.startswith("Apply")][:1]
     proto.graph_def.node.add(name="both", op="NoOp", input=[f"^{writer}", f"^{kernel}"])
     meta.write_bytes(proto.SerializeToString())
-    for told in ({}, {"learning_rate": 0.02500000037252903}):
-        state = migrate.read(model, overrides=told)
+    for overrides in ({}, {"learning_rate": 0.02500000037252903}):
+        state = migrate.read(model, overrides=overrides)
         (reason,) = state.reasons
         assert "steps change what it is made of, and 0.025" in reason
         assert """--set 'learning_rate={"class_name": CLASS, "config": {...}}'""" in reason
@@ -154,8 +154,8 @@ def test_a_rate_that_nothing_trains_is_read_where_its_program_left_it_trainable(
     model = copied("adam", tmp_path)
     meta = model.with_suffix(".ckpt.meta")
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
-    (held,) = [each.value for each in proto.collection_def if each.key == "trainable_variables"]
-    held.bytes_list.value.append(protos.Variable(variable_name="train/rate:0").SerializeToString())
+    (trainable,) = [collection.value for collection in proto.collection_def if collection.key == "trainable_variables"]
+    trainable.bytes_list.value.append(protos.Variable(variable_name="train/rate:0").SerializeToString())
     meta.write_bytes(proto.SerializeToString())
     once, now = migrate.read(source("adam")), migrate.read(model)
     assert (now.fidelity, now.hyperparameters) == ("exact", once.hyperparameters), now.reasons
@@ -176,8 +176,8 @@ def test_one_variable_of_two_hyperparameters_is_a_doubt_of_both(tmp_path: Path) 
         session.run(v1.global_variables_initializer())
         session.run(tf.group(step, v1.assign(half, 0.9 * half)))
         path = v1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-    told = [reason.partition(":")[0] for reason in migrate.read(path).reasons]
-    assert told == ["learning_rate", "momentum"]
+    subjects = [reason.partition(":")[0] for reason in migrate.read(path).reasons]
+    assert subjects == ["learning_rate", "momentum"]
 
 
 def copied(name: str, folder: Path) -> Path:
@@ -191,13 +191,13 @@ def test_a_rate_in_the_checkpoint_that_is_not_the_one_of_the_hint_is_named(tmp_p
     alone.with_suffix(".ckpt.meta").unlink()
     config = {"decay": 0.9, "momentum": 0.0, "epsilon": 1e-10, "centered": False, "global_clipnorm": 3.0}
     hint = {"class_name": "RMSPropOptimizer", "config": {"learning_rate": 0.1, **config}}
-    said = {"lazy_rows": []}
-    assert migrate.read(alone, optimizer_config=hint, overrides=said).fidelity == "exact"
+    overrides = {"lazy_rows": []}
+    assert migrate.read(alone, optimizer_config=hint, overrides=overrides).fidelity == "exact"
     hint["config"]["learning_rate"] = 0.5
-    (reason,) = migrate.read(alone, optimizer_config=hint, overrides=said).reasons
+    (reason,) = migrate.read(alone, optimizer_config=hint, overrides=overrides).reasons
     assert "no graph shows the use of 'train/OptimizeLoss/learning_rate', which is 0.1" in reason
     assert "--set learning_rate=0.10000000149011612 or --set learning_rate=0.5" in reason
-    assert migrate.read(alone, optimizer_config=hint, overrides={**said, "learning_rate": 0.5}).fidelity == "exact"
+    assert migrate.read(alone, optimizer_config=hint, overrides={**overrides, "learning_rate": 0.5}).fidelity == "exact"
 
 
 @pytest.mark.parametrize("name", ["adam", "changing"])
@@ -255,7 +255,7 @@ def test_a_graph_whose_nodes_lack_inputs_says_less_and_never_otherwise(name: str
     graph = damaged.with_suffix(".ckpt.meta")
     whole = protos.SaverMetaGraph.FromString(graph.read_bytes())
     one_of_each = {node.op: place for place, node in enumerate(whole.graph_def.node) if node.input}
-    told: set[str] = set()
+    fidelities: set[str] = set()
     refusals = []
     for place in one_of_each.values():
         altered = protos.SaverMetaGraph.FromString(whole.SerializeToString())
@@ -266,11 +266,11 @@ def test_a_graph_whose_nodes_lack_inputs_says_less_and_never_otherwise(name: str
         except DtoptError as error:
             refusals.append(str(error))
             continue
-        told.add(state.fidelity)
+        fidelities.add(state.fidelity)
         if state.fidelity == "exact":
             assert state.hyperparameters == sound.hyperparameters
             assert state.iterations == sound.iterations
             assert {slot: set(per) for slot, per in state.slots.items()} == {s: set(p) for s, p in sound.slots.items()}
-    assert "exact" in told
+    assert "exact" in fidelities
     assert refusals
-    assert not [each for each in refusals if "cannot be read" in each]
+    assert not [refusal for refusal in refusals if "cannot be read" in refusal]

@@ -39,8 +39,8 @@ def changed(folder: Path, name: str, nodes: list[Node], change: Any = None) -> m
     shutil.copytree(SCOPED / name / "source", folder / "copy")
     meta = folder / "copy" / "model.ckpt.meta"
     proto = protos.SaverMetaGraph.FromString(meta.read_bytes())
-    for each, op, inputs in nodes:
-        proto.graph_def.node.add(name=each, op=op, input=inputs)
+    for node_name, op, inputs in nodes:
+        proto.graph_def.node.add(name=node_name, op=op, input=inputs)
     if change is not None:
         change(proto.graph_def)
     complete(proto.graph_def)
@@ -76,12 +76,12 @@ def with_functions(*bodies: tuple[str, list[Node]], of: str, op: str, inputs: li
         for name, nodes in bodies:
             function = graph.library.function.add()
             function.signature.name = name
-            for each in "ab":
-                function.signature.input_arg.add(name=each)
-            for node, kind, given in nodes:
-                made = function.node_def.add(name=node, op=kind, input=given)
+            for argument_name in "ab":
+                function.signature.input_arg.add(name=argument_name)
+            for node, kind, node_inputs in nodes:
+                node_def = function.node_def.add(name=node, op=kind, input=node_inputs)
                 if kind == "If":
-                    made.attr.add(key="then_branch").value.func.name = "inner"
+                    node_def.attr.add(key="then_branch").value.func.name = "inner"
         node = graph.node.add(name="x", op=op, input=inputs)
         if op != of:
             node.attr.add(key="f").value.func.name = of
