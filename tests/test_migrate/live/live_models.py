@@ -33,9 +33,9 @@ class CannotDoItError(Exception):
 
 def arguments(options: Options) -> dict[str, Any]:
     """Of the class of `optim`."""
-    given = {k: v for k, v in options.items() if k not in OF_MODEL}
+    settings = {k: v for k, v in options.items() if k not in OF_MODEL}
     base = {"momentum": MOMENTUM} if options.get("cls", "SGD") == "SGD" else {}
-    return {"learning_rate": RATE, **base, **given}
+    return {"learning_rate": RATE, **base, **settings}
 
 
 def values(options: Options) -> dict[str, np.ndarray]:
@@ -114,9 +114,9 @@ def _model_file(folder: Path, options: Options) -> str:
     model.compile(optimizer, "mse")
     for _ in range(options.get("steps", 1)):
         model.fit(np.ones((2, 4)), np.zeros((2, 2)), verbose=0)
-    given = values({})
+    new_values = values({})
     for variable in model.weights:
-        variable.assign(given[variable.path])
+        variable.assign(new_values[variable.path])
     path = str(folder / f"model{options['file']}")
     model.save(path)
     return path
@@ -135,19 +135,19 @@ def live(framework: str, options: Options) -> tuple[Any, Any]:
     if framework == factors.OPTIM:
         import optim
 
-        made, variables = getattr(optim, options.get("cls", "SGD")).from_config(arguments(options)), None
+        optimizer, variables = getattr(optim, options.get("cls", "SGD")).from_config(arguments(options)), None
     else:
-        made = keras_optimizer(framework, options)
+        optimizer = keras_optimizer(framework, options)
         variables = _keras3_variables(options) if framework == factors.KERAS3 else None
     if options.get("changed"):
-        made.apply_gradients = lambda *_: None
-    return made, variables if variables is not None else _tensorflow(options)
+        optimizer.apply_gradients = lambda *_: None
+    return optimizer, variables if variables is not None else _tensorflow(options)
 
 
 def _keras3_variables(options: Options) -> dict[str, Any]:
     import keras
 
-    found = {}
+    variables = {}
     for name, value in values(options).items():
         variable = keras.Variable(
             value,
@@ -157,8 +157,8 @@ def _keras3_variables(options: Options) -> dict[str, Any]:
         )
         if options.get("constraint") and name == KERNEL:
             variable.constraint = _constraint("keras", options["constraint"])
-        found[name] = variable
-    return found
+        variables[name] = variable
+    return variables
 
 
 def keras_optimizer(framework: str, options: Options) -> Any:
@@ -176,24 +176,24 @@ def keras_optimizer(framework: str, options: Options) -> Any:
     cls = getattr(home, options.get("cls", "SGD"), None)
     if cls is None:
         raise CannotDoItError(options["cls"])
-    given = arguments(options)
+    settings = arguments(options)
     for idle in ("lazy_rows", "repeated_rows", "epsilon_inside", "ema_start"):  # what the class does is not an option
-        given.pop(idle, None)
-    scale = given.pop("loss_scale", None)
-    excluded = given.pop("weight_decay_exclude", None)
+        settings.pop(idle, None)
+    scale = settings.pop("loss_scale", None)
+    excluded = settings.pop("weight_decay_exclude", None)
     known = {*inspect.signature(cls.__init__).parameters, *(LIMITS if framework == factors.LEGACY else ())} - {"kwargs"}
-    if strange := set(given) - known:
+    if strange := set(settings) - known:
         raise CannotDoItError(strange)
-    if isinstance(given["learning_rate"], Mapping):
+    if isinstance(settings["learning_rate"], Mapping):
         schedules = keras.optimizers.schedules if framework == factors.KERAS3 else tf_keras.optimizers.schedules
-        given["learning_rate"] = getattr(schedules, SCHEDULE["class_name"])(**SCHEDULE["config"])  # type: ignore[arg-type, call-overload, index]
-    made = cls(**given)
+        settings["learning_rate"] = getattr(schedules, SCHEDULE["class_name"])(**SCHEDULE["config"])  # type: ignore[arg-type, call-overload, index]
+    optimizer = cls(**settings)
     if excluded:
-        made.exclude_from_weight_decay(var_names=excluded)
+        optimizer.exclude_from_weight_decay(var_names=excluded)
     if scale is None:
-        return made
+        return optimizer
     library = keras.optimizers if framework == factors.KERAS3 else tf_keras.mixed_precision
-    return library.LossScaleOptimizer(made)
+    return library.LossScaleOptimizer(optimizer)
 
 
 TORCH_ARGUMENTS = {
@@ -207,57 +207,57 @@ TORCH_ARGUMENTS = {
 def _torch(options: Options) -> tuple[Any, Any]:
     import torch
 
-    given = arguments(options)
-    is_decoupled = given.pop("decoupled_weight_decay", True) and "weight_decay" in given
-    excluded = given.pop("weight_decay_exclude", ())
+    settings = arguments(options)
+    is_decoupled = settings.pop("decoupled_weight_decay", True) and "weight_decay" in settings
+    excluded = settings.pop("weight_decay_exclude", ())
     if options.get("cls") == "Adagrad":
         return _torch_parts(torch, torch.optim.Adagrad, {"lr": RATE, "eps": 1e-7}, (), options)
-    if options.get("cls", "SGD") != "SGD" or is_decoupled or set(given) - set(TORCH_ARGUMENTS):
-        raise CannotDoItError(given)
-    if isinstance(given["learning_rate"], Mapping) or options.get("constraint"):
+    if options.get("cls", "SGD") != "SGD" or is_decoupled or set(settings) - set(TORCH_ARGUMENTS):
+        raise CannotDoItError(settings)
+    if isinstance(settings["learning_rate"], Mapping) or options.get("constraint"):
         raise CannotDoItError("schedules and constraints")
-    return _torch_parts(torch, torch.optim.SGD, {TORCH_ARGUMENTS[k]: v for k, v in given.items()}, excluded, options)
+    return _torch_parts(torch, torch.optim.SGD, {TORCH_ARGUMENTS[k]: v for k, v in settings.items()}, excluded, options)
 
 
-def _torch_parts(torch: Any, cls: Any, given: dict[str, Any], excluded: Any, options: Options) -> tuple[Any, Any]:
+def _torch_parts(torch: Any, cls: Any, settings: dict[str, Any], excluded: Any, options: Options) -> tuple[Any, Any]:
     dtype = getattr(torch, options.get("dtype", "float32"))
     parameters = {
         name: torch.nn.Parameter(torch.from_numpy(value).to(dtype), requires_grad=_trainable(name, options))
         for name, value in values(options).items()
     }
     spared = [p for name, p in parameters.items() if any(word in name for word in excluded)]
-    groups = [{"params": [p for p in parameters.values() if not any(p is each for each in spared)]}]
+    groups = [{"params": [p for p in parameters.values() if not any(p is parameter for parameter in spared)]}]
     groups += [{"params": spared, "weight_decay": 0.0}] if spared else []
-    made = cls(groups, **given)
+    optimizer = cls(groups, **settings)
     if options.get("changed"):
-        made.register_step_pre_hook(lambda *_: None)
-    return made, parameters
+        optimizer.register_step_pre_hook(lambda *_: None)
+    return optimizer, parameters
 
 
 def _optax(options: Options) -> tuple[Any, Any]:
     import jax.numpy as jnp
     import optax
 
-    given = arguments(options)
-    rate, momentum = given.pop("learning_rate"), given.pop("momentum", None)
+    settings = arguments(options)
+    rate, momentum = settings.pop("learning_rate"), settings.pop("momentum", None)
     if isinstance(rate, Mapping):
         config = rate["config"]
         rate = optax.exponential_decay(config["initial_learning_rate"], config["decay_steps"], config["decay_rate"])
-    decay, excluded = given.pop("weight_decay", None), given.pop("weight_decay_exclude", ())
+    decay, excluded = settings.pop("weight_decay", None), settings.pop("weight_decay_exclude", ())
     if options.get("cls", "SGD") not in ("SGD", "Adagrad") or options.get("dtype") == "float64":  # which JAX lacks
         raise CannotDoItError(options)
-    parts = [optax.clip(given.pop("clipvalue"))] if "clipvalue" in given else []
-    parts += [optax.clip_by_global_norm(given.pop("global_clipnorm"))] if "global_clipnorm" in given else []
-    if "adaptive_grad_clip" in given:
-        own = dict(given.pop("adaptive_grad_clip"))
-        spared = own.pop("exclude", ())
+    parts = [optax.clip(settings.pop("clipvalue"))] if "clipvalue" in settings else []
+    parts += [optax.clip_by_global_norm(settings.pop("global_clipnorm"))] if "global_clipnorm" in settings else []
+    if "adaptive_grad_clip" in settings:
+        clipping = dict(settings.pop("adaptive_grad_clip"))
+        spared = clipping.pop("exclude", ())
         mask = {name: not any(word in name for word in spared) for name in values(options)}
-        parts.append(optax.masked(optax.adaptive_grad_clip(**own), mask))
-    is_coupled = given.pop("decoupled_weight_decay", True) is False
-    has_rate = given.pop("learning_rate_in_weight_decay", True)
-    nesterov = given.pop("nesterov", False)
-    if options.get("constraint") or set(given) - {"epsilon_inside"}:
-        raise CannotDoItError(given)
+        parts.append(optax.masked(optax.adaptive_grad_clip(**clipping), mask))
+    is_coupled = settings.pop("decoupled_weight_decay", True) is False
+    has_rate = settings.pop("learning_rate_in_weight_decay", True)
+    nesterov = settings.pop("nesterov", False)
+    if options.get("constraint") or set(settings) - {"epsilon_inside"}:
+        raise CannotDoItError(settings)
     params = {name: jnp.asarray(value, options.get("dtype", "float32")) for name, value in values(options).items()}
     if decay:
         mask = {name: not any(word in name for word in excluded) for name in params}

@@ -39,7 +39,7 @@ class Live:
         return array(self.variable)
 
 
-def made(kind: str, state: migrate.OptimizerState) -> Any:
+def new_optimizer(kind: str, state: migrate.OptimizerState) -> Any:
     """A new optimizer with the source's hyperparameters."""
     if kind == "keras":
         return test_restore.make(kind, state)
@@ -53,7 +53,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     names = [v.name for v in state.variables if v.trainable]
     start = [oracle[f"at_save/var/{i}"] for i in range(len(names))]
     live = {n: keras.Variable(x, name=n.replace("/", "_")) for n, x in zip(names, start, strict=True)}
-    optimizer = made(case["kind"], state)
+    optimizer = new_optimizer(case["kind"], state)
     variables = list(live.values())
 
     def apply(gradients: list[Any]) -> None:

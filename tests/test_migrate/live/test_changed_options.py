@@ -62,9 +62,9 @@ def test_what_is_said_is_what_goes_on(
         assert "--set momentum=VALUE or --set centered=true" in text
         text = text.replace("--set centered=true" if "momentum" in built else "--set momentum=VALUE", "")
     words = re.findall(r"--set (\w+=[\w.]+)", text)
-    said = Hints(overrides=[word.replace("VALUE", "0.9") for word in words]).arguments()["overrides"]
-    assert typed.items() <= said.items()
-    state = migrate.read(source, overrides=said)
+    overrides = Hints(overrides=[word.replace("VALUE", "0.9") for word in words]).arguments()["overrides"]
+    assert typed.items() <= overrides.items()
+    state = migrate.read(source, overrides=overrides)
     assert state.fidelity == "exact"
     assert state.iterations == 2
     assert bool(state.slots) == (typed.get("momentum") != 0.0)

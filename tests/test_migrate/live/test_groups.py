@@ -55,29 +55,29 @@ def test_optimizers_that_were_saved_by_name_become_groups(tmp_path: Path) -> Non
     model = tf.Module()
     model.kernel, model.bias = kernel, bias
     parts = {"base": (legacy.Adam(0.01), kernel, ADAM), "head": (legacy.SGD(0.1, momentum=0.9), bias, SGD)}
-    for each, variable, _ in parts.values():
-        step(each, [variable], range(3))
-    named = {name: each for name, (each, _, _) in parts.items()}
+    for source_optimizer, variable, _ in parts.values():
+        step(source_optimizer, [variable], range(3))
+    named = {name: source_optimizer for name, (source_optimizer, _, _) in parts.items()}
     source = tf.train.Checkpoint(model=model, **named).write(str(tmp_path / "ckpt"))
     new = variables()
     optimizer = groups()
     optimizer.build(new)
-    for name, (each, _, config) in parts.items():
-        own = [new[name == "head"]]
+    for name, (source_optimizer, _, config) in parts.items():
+        live_variables = [new[name == "head"]]
         report = migrate.restore(
             source,
-            optimizer.member_of(own[0]),
-            own,
+            optimizer.member_of(live_variables[0]),
+            live_variables,
             restore_variables=True,
             optimizer_path=name,
-            optimizer_config={"class_name": type(each).__name__, "config": config},
+            optimizer_config={"class_name": type(source_optimizer).__name__, "config": config},
             overrides={"clipnorm": None},
         )
         assert report.fidelity == "exact", report.reasons
     assert int(optimizer.iterations) == 3
     step(optimizer, new, range(3, 6))
-    for each, variable, _ in parts.values():
-        step(each, [variable], range(3, 6))
+    for source_optimizer, variable, _ in parts.values():
+        step(source_optimizer, [variable], range(3, 6))
     for one, two in zip(old, new, strict=True):
         np.testing.assert_allclose(one.numpy(), two.numpy(), rtol=1e-6)
 
@@ -87,9 +87,11 @@ def test_groups_are_restored_into_groups_and_into_single_optimizers(tmp_path: Pa
     new, again = variables(), groups()
     again.build(new)
     for number in (0, 1):
-        own = [new[1 - number]]
+        live_variables = [new[1 - number]]
         path = f"group_{number}"
-        report = migrate.restore(source, again.members[number], own, restore_variables=True, optimizer_path=path)
+        report = migrate.restore(
+            source, again.members[number], live_variables, restore_variables=True, optimizer_path=path
+        )
         assert (report.fidelity, report.iterations) == ("exact", 3)
     alone, kernel = optim.Adam(0.01), variables()[:1]
     assert migrate.restore(source, alone, kernel, restore_variables=True, optimizer_path="group_1").fidelity == "exact"
@@ -129,30 +131,30 @@ def test_one_rule_and_groups_with_the_same_steps_continue_each_other(source: Any
     again, new = live(global_clipnorm=0.5), variables()
     report = migrate.restore(tmp_path / "c", again, new, restore_variables=True, strict=True)
     assert (report.fidelity, report.iterations, report.slots) == ("exact", 3, 4)
-    for each, own in ((optimizer, of), (again, new)):
-        step(each, own, range(3, 6))
+    for live_optimizer, live_variables in ((optimizer, of), (again, new)):
+        step(live_optimizer, live_variables, range(3, 6))
     for one, two in zip(of, new, strict=True):
         np.testing.assert_allclose(one.numpy(), two.numpy(), rtol=1e-6)
 
 
 def test_groups_of_several_algorithms_are_restored_at_once(tmp_path: Path) -> None:
-    def made() -> optim.Groups:
+    def two_groups() -> optim.Groups:
         return optim.Groups([("bias", optim.SGD(0.1, momentum=0.9)), (None, optim.Nadam(0.01))])
 
-    optimizer, of = made(), variables()
+    optimizer, of = two_groups(), variables()
     step(optimizer, of, range(3))
     optim.save_checkpoint(tmp_path / "c", optimizer, of)
-    again, new = made(), variables()
+    again, new = two_groups(), variables()
     report = migrate.restore(tmp_path / "c", again, new, restore_variables=True)
     assert (report.fidelity, report.optimizer) == ("exact", "SGD and Nadam")
-    for each, own in ((optimizer, of), (again, new)):
-        step(each, own, range(3, 6))
+    for live_optimizer, live_variables in ((optimizer, of), (again, new)):
+        step(live_optimizer, live_variables, range(3, 6))
     for one, two in zip(of, new, strict=True):
         np.testing.assert_array_equal(one.numpy(), two.numpy())
     for live in (optim.Nadam(0.01), optim.Groups([("bias", optim.Nadam(0.01)), (None, optim.SGD(0.1, momentum=0.9))])):
         with pytest.raises(UnsupportedError, match="their slots hold different things"):
             migrate.restore(tmp_path / "c", live, variables())
-    reset = migrate.restore(tmp_path / "c", made(), variables(), weights_only=True)
+    reset = migrate.restore(tmp_path / "c", two_groups(), variables(), weights_only=True)
     assert (reset.slots, reset.variables) == (0, 2)
 
 
@@ -215,8 +217,10 @@ def test_groups_become_a_multi_transform_in_optax(tmp_path: Path) -> None:
     step(optimizer, of, range(3))
     optim.save_checkpoint(tmp_path / "c", optimizer, of)
     for rate, is_same in ((0.1, True), (0.2, False)):
-        own = {"b": optax.sgd(rate, 0.9), "k": optax.chain(optax.scale_by_rss(0.1, 1e-7), optax.scale(-0.05))}
-        tx = optax.chain(optax.clip_by_global_norm(0.5), optax.multi_transform(own, {"bias": "b", "kernel": "k"}))
+        transforms = {"b": optax.sgd(rate, 0.9), "k": optax.chain(optax.scale_by_rss(0.1, 1e-7), optax.scale(-0.05))}
+        tx = optax.chain(
+            optax.clip_by_global_norm(0.5), optax.multi_transform(transforms, {"bias": "b", "kernel": "k"})
+        )
         training = migrate.Optax(tx, {"kernel": np.zeros((4, 3), np.float32), "bias": np.zeros(3, np.float32)})
         onto = {"dense/kernel": ("kernel", (0, 1)), "dense/bias": "bias"}
         report = migrate.restore(tmp_path / "c", training, onto, restore_variables=True)

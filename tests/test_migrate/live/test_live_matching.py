@@ -37,8 +37,8 @@ def test_names_come_before_shapes_and_order() -> None:
 
 def test_the_end_of_a_name_counts_where_it_is_the_only_one() -> None:
     live = _live(("sequential_1/d1/kernel", (2, 2)), ("sequential_1/d2/kernel", (2, 2)))
-    found = _match(live, _stored(("d2/kernel:0", (2, 2)), ("functional/d1/kernel", (2, 2))))
-    assert found == {
+    matches = _match(live, _stored(("d2/kernel:0", (2, 2)), ("functional/d1/kernel", (2, 2))))
+    assert matches == {
         "sequential_1/d1/kernel": ("functional/d1/kernel", "name"),
         "sequential_1/d2/kernel": ("d2/kernel:0", "name"),
     }
@@ -61,8 +61,8 @@ def test_a_name_with_another_shape_is_another_model() -> None:
 def test_numbers_that_shifted_tell_nothing(stored: tuple[str, ...], live: tuple[str, ...]) -> None:
     """Keras numbers layers as it makes them: these were taken for others of one shape, and exact."""
     ours, theirs = _live(*((name, (2, 2)) for name in live)), _stored(*((name, (2, 2)) for name in stored))
-    found = _match(ours, theirs)
-    assert found == {a: (b, "position") for a, b in zip(live, stored, strict=True)}
+    matches = _match(ours, theirs)
+    assert matches == {a: (b, "position") for a, b in zip(live, stored, strict=True)}
     assert {how for _, how in _match(ours, [*_stored(*((n, (2, 2)) for n in live))][::-1]).values()} == {"name"}
 
 
@@ -87,8 +87,8 @@ def test_layers_that_a_later_process_numbers_otherwise_get_their_own_state(tmp_p
 
 
 def test_shapes_decide_where_each_occurs_once() -> None:
-    found = _match(_live(("dense_7/kernel", (2, 3)), ("dense_7/bias", (3,))), _stored(("x", (3,)), ("y", (2, 3))))
-    assert found == {"dense_7/kernel": ("y", "shape"), "dense_7/bias": ("x", "shape")}
+    matches = _match(_live(("dense_7/kernel", (2, 3)), ("dense_7/bias", (3,))), _stored(("x", (3,)), ("y", (2, 3))))
+    assert matches == {"dense_7/kernel": ("y", "shape"), "dense_7/bias": ("x", "shape")}
 
 
 def test_position_decides_for_sequences_alone() -> None:
@@ -125,13 +125,13 @@ def test_a_keras_3_model_made_anew(named: bool, tmp_path: Path) -> None:
         layers = [keras.layers.Dense(4, name=name if named else None) for name in ("first", "second", "third")]
         return keras.Sequential([keras.Input((4,)), *layers])
 
-    def train(made: Any, optimizer: Any, count: int, seed: int) -> None:
+    def train(network: Any, optimizer: Any, count: int, seed: int) -> None:
         random = np.random.default_rng(seed)
         for _ in range(count):
             gradients = [
-                tf.constant(random.standard_normal(v.shape).astype("float32")) for v in made.trainable_variables
+                tf.constant(random.standard_normal(v.shape).astype("float32")) for v in network.trainable_variables
             ]
-            optimizer.apply_gradients(list(zip(gradients, made.trainable_variables, strict=True)))
+            optimizer.apply_gradients(list(zip(gradients, network.trainable_variables, strict=True)))
 
     old = model()
     old.compile(keras.optimizers.AdamW(0.01), loss="mean_squared_error")
@@ -164,12 +164,12 @@ def test_a_position_that_values_do_not_prove_is_doubted(order: int, tmp_path: Pa
     old.train_on_batch(np.ones((2, 4)), np.zeros((2, 4)))
     old.save(tmp_path / "model.keras")
     new, optimizer = model(), keras.optimizers.SGD(0.01, momentum=0.9)
-    given = new.trainable_variables[::order]
-    report = migrate.restore(tmp_path / "model.keras", optimizer, given, restore_variables=True)
+    onto = new.trainable_variables[::order]
+    report = migrate.restore(tmp_path / "model.keras", optimizer, onto, restore_variables=True)
     assert report.fidelity == "approximate"
     assert "matched by position alone" in report.reasons[0]
     assert "give a mapping of the source's names to variables" in report.reasons[0]
-    named = dict(zip((stored for stored, _ in report.onto.values()), given, strict=True))
+    named = dict(zip((stored for stored, _ in report.onto.values()), onto, strict=True))
     report = migrate.restore(tmp_path / "model.keras", optimizer, named, restore_variables=True)
     assert report.fidelity == "exact", report.reasons
 
@@ -210,7 +210,7 @@ CONVERTED = [
 def test_converted_slots_make_the_same_steps(
     name: str, shared: dict[str, Any], one: dict[str, Any], other: dict[str, Any], there: bool
 ) -> None:
-    pair = [_rule(name, learning_rate=0.05, **shared, **own) for own in (one, other)]
+    pair = [_rule(name, learning_rate=0.05, **shared, **options) for options in (one, other)]
     source, live = pair if there else pair[::-1]
     names = {"SGD": ["m"], "RMSprop": ["velocity", "momentum"], "Ftrl": ["accumulator", "linear"]}.get(
         name, ["accumulator"]
@@ -256,5 +256,5 @@ def test_decay_is_inverse_time_decay() -> None:
         "config": {"initial_learning_rate": 0.1, "decay_steps": 1, "decay_rate": 0.5, "staircase": False, "name": "n"},
     }
     assert compare(_rule("SGD", learning_rate=0.1, decay=0.5), _rule("SGD", learning_rate=schedule)) == {}
-    found = compare(_rule("SGD", learning_rate=0.1, decay=0.4), _rule("SGD", learning_rate=schedule))
-    assert list(found) == ["learning_rate"]
+    differences = compare(_rule("SGD", learning_rate=0.1, decay=0.4), _rule("SGD", learning_rate=schedule))
+    assert list(differences) == ["learning_rate"]

@@ -71,13 +71,13 @@ class Tensors:
         if hasattr(self.optimizer, "_accumulated_grads"):
             lists = (self.optimizer._accumulated_grads, self.optimizer._accumulated_delta_vars)
             return np.asarray(lists[SLOTS.index(slot)][list(self.variables).index(name)])
-        own = {"accumulated_grad": "accum_grad", "accumulated_delta_var": "accum_var"}
+        legacy_names = {"accumulated_grad": "accum_grad", "accumulated_delta_var": "accum_var"}
         is_legacy = "accum_grad" in getattr(self.optimizer, "get_slot_names", list)()
-        return np.asarray(self.optimizer.get_slot(self.variables[name], own[slot] if is_legacy else slot))
+        return np.asarray(self.optimizer.get_slot(self.variables[name], legacy_names[slot] if is_legacy else slot))
 
     def moments(self) -> list[np.ndarray]:
-        found = self.optimizer.variables
-        arrays = [np.asarray(v) for v in (found() if callable(found) else found)]
+        variables = self.optimizer.variables
+        arrays = [np.asarray(v) for v in (variables() if callable(variables) else variables)]
         return [array for array in arrays if array.ndim]
 
     def count(self) -> int:
@@ -102,9 +102,9 @@ class Torch:
         return self.variables[name].detach().numpy()
 
     def slot(self, slot: str, name: str) -> np.ndarray:
-        own = {"accumulated_grad": "square_avg", "accumulated_delta_var": "acc_delta"}[slot]
+        key = {"accumulated_grad": "square_avg", "accumulated_delta_var": "acc_delta"}[slot]
         kept = self.optimizer.state.get(self.variables[name], {})
-        return kept[own].numpy() if kept else np.zeros(self.value(name).shape, np.float32)  # torch makes it later
+        return kept[key].numpy() if kept else np.zeros(self.value(name).shape, np.float32)  # torch makes it later
 
     def moments(self) -> list[np.ndarray]:
         return [kept[name].numpy() for kept in self.optimizer.state.values() for name in kept]
@@ -134,9 +134,9 @@ class Leaves:
         return np.asarray(self.target.params[self.variables[name]])
 
     def slot(self, slot: str, name: str) -> np.ndarray:
-        own = {"accumulated_grad": "e_g", "accumulated_delta_var": "e_x"}[slot]
-        found = next(each for each in self.target.state if hasattr(each, own))
-        return np.asarray(getattr(found, own)[self.variables[name]])
+        field = {"accumulated_grad": "e_g", "accumulated_delta_var": "e_x"}[slot]
+        leaf_state = next(part for part in self.target.state if hasattr(part, field))
+        return np.asarray(getattr(leaf_state, field)[self.variables[name]])
 
     def moments(self) -> list[np.ndarray]:
         import jax
@@ -150,8 +150,8 @@ class Leaves:
         import jax.numpy as jnp
         import optax
 
-        given = {self.variables[name]: jnp.asarray(g) for name, g in gradients.items()}
-        updates, self.target.state = self.target.tx.update(given, self.target.state, self.target.params)
+        leaf_gradients = {self.variables[name]: jnp.asarray(g) for name, g in gradients.items()}
+        updates, self.target.state = self.target.tx.update(leaf_gradients, self.target.state, self.target.params)
         self.target.params = optax.apply_updates(self.target.params, updates)
 
 
@@ -165,7 +165,7 @@ def _live(kind: str, arrays: Arrays) -> Any:
 
     import optim
 
-    given = {"learning_rate": _rate(), **ARGUMENTS}
+    arguments = {"learning_rate": _rate(), **ARGUMENTS}
     if kind == "torch":
         return Torch(arrays, lr=_rate(), rho=0.95, eps=1e-7)
     if kind == "optax":
@@ -176,7 +176,7 @@ def _live(kind: str, arrays: Arrays) -> Any:
         "tf_keras": tf_keras.optimizers,
         "legacy": tf_keras.optimizers.legacy,
     }[kind]
-    return Tensors(lambda _: home.Adadelta(**given), arrays, kind == "keras")
+    return Tensors(lambda _: home.Adadelta(**arguments), arrays, kind == "keras")
 
 
 KINDS = [
@@ -196,16 +196,16 @@ def _random(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 
 
-def _steps(live: Any, oracle: Mapping[str, np.ndarray], carried: Mapping[str, int]) -> float:
+def _steps(live: Any, oracle: Mapping[str, np.ndarray], indices: Mapping[str, int]) -> float:
     """The worst error of the first parts of variables over six steps, which are the source's own."""
     worst = 0.0
     for step in range(6):
         gradients = {name: _random(*live.value(name).shape) for name in live.variables}
-        for name, i in carried.items():
-            own = oracle[f"grad/{step}/{i}"]
-            gradients[name][tuple(map(slice, own.shape))] = own
+        for name, i in indices.items():
+            gradient = oracle[f"grad/{step}/{i}"]
+            gradients[name][tuple(map(slice, gradient.shape))] = gradient
         live.step(gradients)
-        for name, i in carried.items():
+        for name, i in indices.items():
             want = oracle[f"var/{step}/{i}"]
             got = live.value(name)[tuple(map(slice, want.shape))]
             worst = max(worst, next_steps.off(got, want, oracle[f"at_save/var/{i}"]))
@@ -266,8 +266,8 @@ def test_a_table_in_parts(kind: str, oracle: Any, names: list[str]) -> None:
     assert report.fidelity == "approximate"
     assert f"{names[2]}: re-sharded, 2 of the model from 1 part of the source along dim 0" in report.reasons
     for slot, stored in _stored(2).items():
-        found = [live.slot(slot, name) for name in parts]
-        np.testing.assert_array_equal(np.concatenate(found), stored)
+        slots = [live.slot(slot, name) for name in parts]
+        np.testing.assert_array_equal(np.concatenate(slots), stored)
     live.step({n: oracle[f"grad/0/{names.index(n)}"] if n in names else oracle["grad/0/2"][:4] for n in live.variables}
               | {f"{names[2]}/part_1": oracle["grad/0/2"][4:]})  # fmt: skip
     got = np.concatenate([live.value(name) for name in parts])
@@ -308,9 +308,9 @@ def test_weights_alone_with_another_optimizer(kind: str, oracle: Any, names: lis
 
 
 def _advised(message: str) -> str:
-    found = re.search(r"migrate\.restore\(.*\)", message.partition(", where new is")[0])
-    assert found, message
-    return found[0]
+    match = re.search(r"migrate\.restore\(.*\)", message.partition(", where new is")[0])
+    assert match, message
+    return match[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -321,9 +321,9 @@ def test_the_call_that_an_error_names_works_as_typed(kind: str, oracle: Any, nam
     new = {"new/0": live.variables["head/kernel"], "new/1": live.variables["head/bias"]}
     known: dict[str, Any] = {"migrate": migrate, "source": SOURCE, "optimizer": live.target, "mapping": mapping}
     known |= {"new": new, "variables": list(live.variables.values())}
-    for given in [mapping] if kind in ("torch", "optax") else [mapping, known["variables"]]:
+    for onto in [mapping] if kind in ("torch", "optax") else [mapping, known["variables"]]:
         with pytest.raises(MismatchError) as caught:
-            migrate.restore(SOURCE, live.target, given)
+            migrate.restore(SOURCE, live.target, onto)
         report = eval(_advised(str(caught.value)), known)
         assert len(report.fresh) == 2
         assert sorted(report.dropped) == sorted(names[2:])
@@ -360,9 +360,9 @@ def test_layers_that_keras_numbered_are_not_taken_for_others() -> None:
     def matched(live: list[str], part: Part) -> dict[str, tuple[str, str]]:
         stored = [StoredVariable(n, None, (2, 2), "float32", True) for n in ("dense/k", "dense_1/k")]
         stored.append(StoredVariable("dense_2/k", None, (2, 5), "float32", True))
-        given = [LiveVariable(n, None, (2, 9) if n in part.fresh else (2, 2), True) for n in live]
-        found = match(given, stored, needed=lambda v: True, ordered=True, equal=lambda g, v: False, part=part)
-        return {p.live.name: (p.stored.name, p.how) for p in found}
+        live_variables = [LiveVariable(n, None, (2, 9) if n in part.fresh else (2, 2), True) for n in live]
+        pairs = match(live_variables, stored, needed=lambda v: True, ordered=True, equal=lambda g, v: False, part=part)
+        return {p.live.name: (p.stored.name, p.how) for p in pairs}
 
     assert matched(["dense/k", "dense_1/k", "head/k"], Part({"head/k"})) == {
         "dense/k": ("dense/k", "name"),

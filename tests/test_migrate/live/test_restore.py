@@ -66,19 +66,21 @@ def make(kind: str, state: Any) -> Any:
         return getattr(optim, state.algorithm).from_config(state.hyperparameters)
     home = import_module("keras" if kind == "keras" else "tf_keras").optimizers
     cls = getattr(home.legacy if kind == "legacy" else home, state.algorithm)
-    own = set(inspect.signature(cls.__init__).parameters) | (
+    parameters = set(inspect.signature(cls.__init__).parameters) | (
         {"clipnorm", "clipvalue", "global_clipnorm", "decay", "schedule_decay"} if kind == "legacy" else set()
     )
-    given = {k: v for k, v in state.hyperparameters.items() if k in own and k not in ("name", "learning_rate")}
+    arguments = {
+        k: v for k, v in state.hyperparameters.items() if k in parameters and k not in ("name", "learning_rate")
+    }
     if state.algorithm != "Nadam":
-        given.pop("schedule_decay", None)
+        arguments.pop("schedule_decay", None)
     rate, decay = state.hyperparameters["learning_rate"], state.hyperparameters.get("decay")
     if decay and kind != "legacy":
         rate = _schedules(kind).InverseTimeDecay(rate, 1, decay)
-        given.pop("decay", None)
+        arguments.pop("decay", None)
     if isinstance(rate, dict):
         rate = _schedules(kind).deserialize(rate)
-    return cls(learning_rate=rate, **given)
+    return cls(learning_rate=rate, **arguments)
 
 
 def _live(kind: str, name: str, oracle: Any) -> dict[str, Any]:
@@ -525,8 +527,8 @@ def test_a_variable_that_is_frozen_in_the_live_model_alone_is_a_reason(library: 
             live[v.name] = (
                 keras.Variable(zeros, trainable=can) if library == "keras" else tf.Variable(zeros, trainable=can)
             )
-        made = keras.optimizers.SGD if library == "keras" else optim.SGD
-        report = migrate.restore(source, made(learning_rate=rate, momentum=momentum), live)
-        said = "dense_2/bias: trained in the source, and trainable is False"
-        assert any(said in reason for reason in report.reasons) == frozen
+        optimizer_class = keras.optimizers.SGD if library == "keras" else optim.SGD
+        report = migrate.restore(source, optimizer_class(learning_rate=rate, momentum=momentum), live)
+        message = "dense_2/bias: trained in the source, and trainable is False"
+        assert any(message in reason for reason in report.reasons) == frozen
         assert (report.fidelity == "exact") != frozen

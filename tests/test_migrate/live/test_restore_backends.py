@@ -48,13 +48,13 @@ def _case(name: str, kind: str) -> dict[str, Any]:
 def test_the_next_steps(backend: str, names: dict[str, list[str]], kind: str, tmp_path: Path) -> None:
     path = tmp_path / "cases.json"
     path.write_text(json.dumps([_case(name, kind) for name in names[kind]]))
-    found = program(backend, "restore_program", str(path), package="tests.test_migrate.live")
-    assert [each["name"] for each in found] == names[kind]
-    for each in found:
-        if each["name"] in DENSE:
-            assert each["fidelity"] == "approximate", each
-            assert [reason[: len(DENSE[each["name"]])] for reason in each["reasons"]] == [DENSE[each["name"]]]
+    results = program(backend, "restore_program", str(path), package="tests.test_migrate.live")
+    assert [result["name"] for result in results] == names[kind]
+    for result in results:
+        if result["name"] in DENSE:
+            assert result["fidelity"] == "approximate", result
+            assert [reason[: len(DENSE[result["name"]])] for reason in result["reasons"]] == [DENSE[result["name"]]]
         else:
-            assert each["fidelity"] == "exact", each
-        assert each["what"].startswith(f"{kind}."), each
-        assert max(each["errors"]) <= 1, each
+            assert result["fidelity"] == "exact", result
+        assert result["what"].startswith(f"{kind}."), result
+        assert max(result["errors"]) <= 1, result

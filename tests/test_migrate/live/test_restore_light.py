@@ -55,7 +55,7 @@ def _run(program: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.breadth
 @pytest.mark.parametrize(
-    ("source", "rate", "live", "said"),
+    ("source", "rate", "live", "output"),
     [
         (SGD, CONSTANT, OPTAX, "exact"),
         (WARM, FORMULA, OPTAX, "exact"),
@@ -64,12 +64,12 @@ def _run(program: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=["constant-optax", "formula-optax", "constant-torch", "formula-torch"],
 )
-def test_no_tensorflow_is_needed_to_leave_it(source: str, rate: str, live: str, said: str) -> None:
+def test_no_tensorflow_is_needed_to_leave_it(source: str, rate: str, live: str, output: str) -> None:
     if live == TORCH and find_spec("torch") is None:
         pytest.skip("torch is not installed (pip install torch)")
     program = f"source = {str(CASE_FOLDER / source)!r}\n{BEGIN}{rate}{live}{END}"
     done = _run(program)
-    assert done.stdout.startswith(said), done.stdout + done.stderr
+    assert done.stdout.startswith(output), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])

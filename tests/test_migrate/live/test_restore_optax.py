@@ -74,8 +74,8 @@ def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _source(case: Any) -> str:
     folder = Path(case.source).parent
-    found = next((f for f in case.document["source"] if f.endswith((".index", ".keras", ".h5"))), "")
-    return str(folder / found.removesuffix(".index")) if found else case.source
+    name = next((f for f in case.document["source"] if f.endswith((".index", ".keras", ".h5"))), "")
+    return str(folder / name.removesuffix(".index")) if name else case.source
 
 
 def _hints(case: Any) -> dict[str, Any]:
@@ -116,8 +116,10 @@ def _worst(training: Any, case: Any, optax: Any, steps: int = 3) -> float:
 
     params, state, worst = training.params, training.state, 0.0
     for step in range(steps):
-        given = [case.oracle[f"grad/{step}/{i}"] for i in range(len(case.names))]
-        gradients = {f"layer_{i}": {"w": jnp.asarray(g.transpose(_axes(g.shape)))} for i, g in enumerate(given)}
+        source_gradients = [case.oracle[f"grad/{step}/{i}"] for i in range(len(case.names))]
+        gradients = {
+            f"layer_{i}": {"w": jnp.asarray(g.transpose(_axes(g.shape)))} for i, g in enumerate(source_gradients)
+        }
         updates, state = training.tx.update(gradients, state, params)
         params = optax.apply_updates(params, updates)
         for i in range(len(case.names)):
@@ -132,12 +134,12 @@ def _worst(training: Any, case: Any, optax: Any, steps: int = 3) -> float:
 def into(load_case: Any, optax: Any) -> Any:
     """A function: name of a case, what makes the transformation -> report, the training, the case."""
 
-    def restore(name: str, make: Make, **told: Any) -> tuple[Any, Any, Any]:
+    def restore(name: str, make: Make, **options: Any) -> tuple[Any, Any, Any]:
         case = load_case(name)
         state = _read(case)
         params, onto = _parameters(state, case)
         training = migrate.Optax(make(optax, {"decay": 0.0, **state.hyperparameters}), params)
-        return migrate.restore(_source(case), training, onto, **_hints(case), **told), training, case
+        return migrate.restore(_source(case), training, onto, **_hints(case), **options), training, case
 
     return restore
 
@@ -158,7 +160,7 @@ SGD = "keras224-sgd-momentum-convbn"
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda o, h: o.sgd(h["learning_rate"], 0.8), "its next steps are not"),
         (lambda o, h: o.sgd(2 * h["learning_rate"], h["momentum"]), "its next steps are not"),
@@ -174,14 +176,14 @@ SGD = "keras224-sgd-momentum-convbn"
         ),
     ],
 )
-def test_what_only_steps_show_is_said(make: Make, said: str | None, restored: Any) -> None:
-    if said is None:
+def test_what_only_steps_show_is_said(make: Make, message: str | None, restored: Any) -> None:
+    if message is None:
         with pytest.raises(UnsupportedError, match="no source contains a value for it"):
             restored(SGD, make)
         return
     report, _, _ = restored(SGD, make)
     assert report.fidelity == "approximate"
-    assert said in " ".join(report.reasons)
+    assert message in " ".join(report.reasons)
 
 
 def test_a_formula_of_a_graph_is_compared_with_a_schedule(optax: Any) -> None:
@@ -218,7 +220,7 @@ def test_a_function_lays_out_what_axes_cannot(load_case: Any, optax: Any) -> Non
     def shuffled(array: np.ndarray) -> np.ndarray:
         return np.random.default_rng(1).permutation(np.ravel(array))
 
-    row = {name: {"w": shuffled(np.transpose(each["w"], _axes(each["w"].shape)))} for name, each in params.items()}
+    row = {name: {"w": shuffled(np.transpose(layer["w"], _axes(layer["w"].shape)))} for name, layer in params.items()}
     training = migrate.Optax(rule, row)
     report = migrate.restore(source, training, {name: (leaf, shuffled) for name, (leaf, _) in onto.items()})
     assert report.fidelity == "exact", report.reasons
@@ -227,10 +229,10 @@ def test_a_function_lays_out_what_axes_cannot(load_case: Any, optax: Any) -> Non
 
 
 def test_injected_hyperparameters_stay_and_are_compared(restored: Any, optax: Any) -> None:
-    def made(o: Any, h: Mapping[str, Any]) -> Any:
+    def make(o: Any, h: Mapping[str, Any]) -> Any:
         return o.inject_hyperparams(o.sgd)(h["learning_rate"], h["momentum"])
 
-    report, training, case = restored(SGD, made, restore_variables=True)
+    report, training, case = restored(SGD, make, restore_variables=True)
     assert report.fidelity == "exact", report.reasons
     assert _worst(training, case, optax) < 1e-5
     state = training.state

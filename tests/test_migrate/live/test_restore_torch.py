@@ -139,9 +139,9 @@ def test_torch_takes_the_sources_own_next_steps(name: str, option: str, load_cas
         optimizer.step()
         for parameter, axes, i in rows:
             wanted, start = (case.oracle[key].transpose(axes) for key in (f"var/{step}/{i}", f"at_save/var/{i}"))
-            found = parameter.detach().cpu().numpy()
+            values = parameter.detach().cpu().numpy()
             moved = np.linalg.norm(wanted - start) + 1e-12
-            off = np.linalg.norm(found - wanted)
+            off = np.linalg.norm(values - wanted)
             tolerance = 1e-3 if name in APPROXIMATE else 1e-5
             assert off / moved < tolerance or off / np.linalg.norm(wanted) < 2e-6, (step, i, off / moved)
 
@@ -224,8 +224,8 @@ def test_a_function_says_what_axes_cannot(load_case: Any) -> None:
     other = {name: (p, lambda array: array.reshape(-1)) for name, p in live.items()}
     with pytest.raises(MismatchError, match="has its values in an order that is not that of its function"):
         migrate.restore(case.source, optimizer, other, **case.hints)
-    told = {name: (parameter, shuffled) for name, parameter in live.items()}
-    assert migrate.restore(case.source, optimizer, told, **case.hints).fidelity == "exact"
+    mapping = {name: (parameter, shuffled) for name, parameter in live.items()}
+    assert migrate.restore(case.source, optimizer, mapping, **case.hints).fidelity == "exact"
     assert _steps_apart(optimizer, case, [(live[names[id(p)]], shuffled, i) for p, _, i in rows]) < 1e-6
     for wrong in (lambda array: array.reshape(-1) * 0, lambda array: array.reshape(-1)[:1]):
         with pytest.raises(MismatchError, match="does not put each number there once"):
@@ -316,7 +316,7 @@ def test_each_group_is_asked_by_itself(load_case: Any) -> None:
     assert not any("epsilon" in reason for reason in reasons), "no parameter is in the last group"
     products = [float(optimizer.state[p]["mu_product"]) for p in (first, others[0])]
     terms = [[b * (1 - 0.5 * 0.96 ** (t * h["schedule_decay"])) for t in range(1, 6)] for b in (h["beta_1"], 0.8)]
-    assert products == pytest.approx([np.prod(each) for each in terms], rel=1e-6)
+    assert products == pytest.approx([np.prod(series) for series in terms], rel=1e-6)
 
 
 def test_wider_parameters_hooks_and_no_numbers_are_said(load_case: Any) -> None:
@@ -328,7 +328,7 @@ def test_wider_parameters_hooks_and_no_numbers_are_said(load_case: Any) -> None:
     def restored(dtype: Any, **place: Any) -> Any:
         live = {n: (torch.nn.Parameter(p.detach().to(dtype=dtype, **place)), axes) for n, (p, axes) in onto.items()}
         optimizer = torch.optim.SGD([p for p, _ in live.values()], **options)
-        optimizer.register_step_pre_hook(lambda *given: None)
+        optimizer.register_step_pre_hook(lambda *_: None)
         return migrate.restore(case.source, optimizer, live)
 
     wider, hooks = sorted(restored(torch.float64).reasons)
@@ -349,7 +349,7 @@ def test_hooks_of_all_optimizers_and_a_step_of_ones_own_are_said(load_case: Any)
     options = {"lr": state.hyperparameters["learning_rate"], "momentum": state.hyperparameters["momentum"]}
     optimizer = torch.optim.SGD([p for p, _ in onto.values()], **options)
     assert migrate.restore(case.source, optimizer, onto).fidelity == "exact"
-    hook = register_optimizer_step_pre_hook(lambda *given: None)
+    hook = register_optimizer_step_pre_hook(lambda *_: None)
     try:
         assert "calls hooks" in " ".join(migrate.restore(case.source, optimizer, onto).reasons)
     finally:
@@ -447,21 +447,21 @@ def test_alike_dims_are_in_no_order_until_somebody_says_so(load_case: Any) -> No
     torch = _torch()
     case = load_case("extra-k122-sgd-nodecay-frozen-h5")
     state, onto, rows = _parameters(case)
-    said = {**case.hints, "overrides": confirmed(case.source, **case.hints)}
+    hints = {**case.hints, "overrides": confirmed(case.source, **case.hints)}
     options = {"lr": state.hyperparameters["learning_rate"], "momentum": 0.9, "nesterov": True}
     optimizer = torch.optim.SGD([p for p, _, _ in rows], **options)
     bare = {name: p if p.ndim == 2 and p.shape[0] == p.shape[1] else (p, axes) for name, (p, axes) in onto.items()}
     with pytest.raises(MismatchError, match=r"has its values with the axes \(1, 0\)"):
-        migrate.restore(case.source, optimizer, bare, **said)
+        migrate.restore(case.source, optimizer, bare, **hints)
     for restores in (False, True):
         with torch.no_grad():
             for parameter, _, _ in rows:
                 parameter.copy_(_tensor(np.random.default_rng(1).standard_normal(parameter.shape)))
-        assert migrate.restore(case.source, optimizer, onto, **said).fidelity == "exact"
-        report = migrate.restore(case.source, optimizer, bare, restore_variables=restores, **said)
+        assert migrate.restore(case.source, optimizer, onto, **hints).fidelity == "exact"
+        report = migrate.restore(case.source, optimizer, bare, restore_variables=restores, **hints)
         assert report.fidelity == "approximate"
         assert "Give the axes" in " ".join(report.reasons)
-    again = migrate.restore(case.source, optimizer, bare, restore_variables=True, **said)
+    again = migrate.restore(case.source, optimizer, bare, restore_variables=True, **hints)
     assert again.fidelity == "approximate", "the values stand there since the call before"
 
 

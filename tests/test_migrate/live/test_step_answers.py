@@ -23,7 +23,7 @@ Made = Callable[[bool], Any]
 
 
 @pytest.fixture(name="sequential")
-def made() -> Made:
+def sequential_model() -> Made:
     """A model whose layers have no names, the first of them frozen or not."""
     import keras
 
@@ -121,9 +121,9 @@ def test_an_open_question_of_what_is_trained_is_asked_once(tmp_path: Path) -> No
     state = migrate.read(live_models.source(tmp_path, {}))
     rows = [Row(v, v.name, v) for v in state.variables]
     asks = {factors.TRAINED: lambda row: row.name == OTHER, factors.DECAYED: lambda row: True}
-    said = "trained in the source, and requires_grad is False in the live model"
-    found = list(step_answers.differences(state, factors.TORCH, rows, asks, False, "requires_grad"))
-    assert found == [f"{KERNEL}, {BIAS}: {said}"]
+    message = "trained in the source, and requires_grad is False in the live model"
+    differences = list(step_answers.differences(state, factors.TORCH, rows, asks, False, "requires_grad"))
+    assert differences == [f"{KERNEL}, {BIAS}: {message}"]
     late = Origin(TRAINED, [KERNEL, BIAS], UNINTERPRETED, doubt="they have no slots")
     state = replace(state, origins=(*state.origins, late))
     assert list(step_answers.differences(state, factors.TORCH, rows, asks, False, "requires_grad")) == []

@@ -21,9 +21,9 @@ def _alike(folder: Path, names: list[str], slots: list[str]) -> str:
     import tensorflow as tf
 
     variables = [tf.Variable(tf.fill((2,), float(i)), name=name) for i, name in enumerate(names)]
-    made = [tf.Variable(tf.fill((2,), 100.0 + i), name=f"Adam/m/{name}") for i, name in enumerate(slots)]
+    first_slots = [tf.Variable(tf.fill((2,), 100.0 + i), name=f"Adam/m/{name}") for i, name in enumerate(slots)]
     other = [tf.Variable(tf.fill((2,), 200.0 + i), name=f"Adam/v/{name}") for i, name in enumerate(slots)]
-    return of_module(folder, variables, {"_momentums": made, "_velocities": other})
+    return of_module(folder, variables, {"_momentums": first_slots, "_velocities": other})
 
 
 def _paired(source: str, **hints: Any) -> dict[str, float]:
@@ -61,8 +61,8 @@ def test_an_order_that_the_named_slots_deny_is_refused(tmp_path: Path) -> None:
         r"position 1 are of model\.vs\.0 or model\.vs\.2, and --variables has first": _order("last", "first", 2, 0),
         r"position 3 .* --variables has no variable there": _order("last", 2, "first"),
     }
-    for said, hint in wrong.items():
-        with pytest.raises(ContradictionError, match=said):
+    for message, hint in wrong.items():
+        with pytest.raises(ContradictionError, match=message):
             migrate.read(source, optimizer_config=ADAM, variables=hint)
 
 
