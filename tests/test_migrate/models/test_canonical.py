@@ -21,7 +21,7 @@ SUFFIX = {"keras": ".keras", "tf-keras": ".h5"}
 
 
 def model(*layers: tuple[str, dict[str, Any]], **config: Any) -> dict[str, Any]:
-    named = [{"class_name": name, "config": {"name": f"l{i}", **own}} for i, (name, own) in enumerate(layers)]
+    named = [{"class_name": name, "config": {"name": f"l{i}", **settings}} for i, (name, settings) in enumerate(layers)]
     return {"class_name": "Sequential", "config": {"name": "m", "layers": named, **config}}
 
 
@@ -32,8 +32,8 @@ def test_what_is_thawed_in_a_frozen_model_of_tf_keras_is_frozen() -> None:
         "class_name": "Sequential",
         "config": {"name": "o", "layers": [inner, *model(("Dense", {"units": 1}))["config"]["layers"]]},
     }
-    found = canonical(outer, "optimizer")
-    assert found["config"]["layers"][0]["config"]["layers"][0]["config"]["trainable"] is False
+    document = canonical(outer, "optimizer")
+    assert document["config"]["layers"][0]["config"]["layers"][0]["config"]["trainable"] is False
     inner["config"]["layers"][0]["class_name"] = "BatchNormalization"
     with pytest.raises(UnsupportedError, match="l0"):
         canonical(outer, "optimizer")
@@ -45,9 +45,9 @@ def test_what_is_thawed_in_a_frozen_model_of_tf_keras_is_frozen() -> None:
 def test_what_is_thawed_in_a_frozen_model_of_keras_3_is_trained(optimizer: str, suffix: str, tmp_path: Path) -> None:
     import keras
 
-    entry, given = keras.Input((4,)), keras.Input((4,))
+    entry, outer_entry = keras.Input((4,)), keras.Input((4,))
     inner = keras.Model(entry, keras.layers.Dense(7)(keras.layers.Dense(5, name="thawed")(entry)))
-    trained = keras.Model(given, keras.layers.Dense(2)(inner(given)))
+    trained = keras.Model(outer_entry, keras.layers.Dense(2)(inner(outer_entry)))
     inner.trainable = False
     inner.get_layer("thawed").trainable = True
     trained.compile(optimizer, "mse")
@@ -81,11 +81,11 @@ def test_a_layer_of_ones_own_with_the_name_of_one_of_keras_is_not_taken_for_it(
     """Unregistered, and registered under the package that Keras gives where none is named."""
     import tf_keras
 
-    own = type(name, (tf_keras.layers.Layer,), {"call": lambda self, x: 3 * x})
+    custom_layer = type(name, (tf_keras.layers.Layer,), {"call": lambda self, x: 3 * x})
     if name == "GaussianNoise":
-        own = tf_keras.utils.register_keras_serializable()(own)
+        custom_layer = tf_keras.utils.register_keras_serializable()(custom_layer)
     entry = tf_keras.Input((4,))
-    trained = tf_keras.Model(entry, tf_keras.layers.Dense(2)(own()(entry)))
+    trained = tf_keras.Model(entry, tf_keras.layers.Dense(2)(custom_layer()(entry)))
     trained.compile("adam", "mse")
     trained.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
     source = tmp_path / f"source.{suffix}"
@@ -108,7 +108,7 @@ def test_a_table_whose_config_says_the_dtype_of_its_rows_is_loaded(to: str, tmp_
     shutil.copy(FEATURES / "tf1.10.1-rows-clipped.h5", source)
     with h5py.File(source, "r+") as file:
         model = json.loads(file.attrs["model_config"])
-        (table,) = (each["config"] for each in model["config"]["layers"] if each["class_name"] == "Embedding")
+        (table,) = (layer["config"] for layer in model["config"]["layers"] if layer["class_name"] == "Embedding")
         assert table["embeddings_initializer"]["config"]["maxval"] is None
         table["dtype"] = "int32"
         file.attrs["model_config"] = json.dumps(model).encode()

@@ -25,7 +25,7 @@ def tensor(name: str) -> dict[str, Any]:
     return {"class_name": "__keras_tensor__", "config": {"shape": [None, 4], "keras_history": [name, 0, 0]}}
 
 
-def made(class_name: str, **config: Any) -> dict[str, Any]:
+def layer_of(class_name: str, **config: Any) -> dict[str, Any]:
     """The second layer of a graph of two, as tf_keras has it."""
     layers = [
         {"class_name": "InputLayer", "name": "x", "config": {"name": "x"}, "inbound_nodes": []},
@@ -53,16 +53,16 @@ def made(class_name: str, **config: Any) -> dict[str, Any]:
 )
 def test_what_tf_keras_cannot_say_is_refused(class_name: str, config: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="tf_keras"):
-        made(class_name, **config)
+        layer_of(class_name, **config)
 
 
 def test_operations_and_layers_are_told_apart() -> None:
-    assert made("Elu", alpha=1.0)["config"]["function"] == "nn.elu"
-    assert made("SpatialDropout1D", rate=0.5)["class_name"] == "SpatialDropout1D"
+    assert layer_of("Elu", alpha=1.0)["config"]["function"] == "nn.elu"
+    assert layer_of("SpatialDropout1D", rate=0.5)["class_name"] == "SpatialDropout1D"
 
 
 def test_a_layer_for_an_activation_is_said_as_a_layer() -> None:
-    assert made("Dense", trainable=True, activation=LEAKY)["config"]["activation"]["config"]["alpha"] == 0.2
+    assert layer_of("Dense", trainable=True, activation=LEAKY)["config"]["activation"]["config"]["alpha"] == 0.2
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_a_layer_for_an_activation_is_said_as_a_layer() -> None:
 def test_losses_are_carried_where_the_target_has_them(loss: Any, keras3: str, tf_keras: str | None) -> None:
     for for_keras3, wanted in ((True, keras3), (False, tf_keras)):
         compiled = compile_arguments({"loss": loss}, [], for_keras3)
-        found = compiled["loss"]
-        assert (found["class_name"] if isinstance(found, dict) else found) == wanted
+        target_loss = compiled["loss"]
+        assert (target_loss["class_name"] if isinstance(target_loss, dict) else target_loss) == wanted
         assert bool(without_loss({"loss": loss}, compiled)) == (wanted is None)
 
 
@@ -115,17 +115,17 @@ def test_a_model_whose_loss_is_left_out_is_not_exact(to: str, tmp_path: Path) ->
     """Training goes on only with the same loss."""
     import tf_keras
 
-    def own(y: Any, p: Any) -> Any:
+    def custom_loss(y: Any, p: Any) -> Any:
         return (y - p) ** 2
 
     model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))])
-    model.compile(tf_keras.optimizers.Adam(0.01), own)
+    model.compile(tf_keras.optimizers.Adam(0.01), custom_loss)
     model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
     model.save(tmp_path / "model.h5")
     assert migrate.read(tmp_path / "model.h5").fidelity == "exact"
     report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / f"new{targets.ENDINGS[to]}", dry_run=True)
     assert report.fidelity == "approximate"
-    assert "the loss own is not in the target's Keras" in " ".join(report.reasons)
+    assert "the loss custom_loss is not in the target's Keras" in " ".join(report.reasons)
 
 
 @pytest.mark.parametrize("name", ["categorical_crossentropy", "own"])
@@ -182,8 +182,8 @@ def test_a_softmax_of_tensorflow_is_that_of_keras(suffix: str, tmp_path: Path) -
 @pytest.mark.parametrize("key", ["activation", "kernel_initializer", "kernel_regularizer", "kernel_constraint"])
 def test_a_function_of_ones_own_keeps_its_name(key: str) -> None:
     """As `Dense(4, activation=own)` is saved by Keras 3; its name was lost, and the model called exact."""
-    own = {"module": "builtins", "class_name": "function", "config": "own", "registered_name": "function"}
-    layer = made("Dense", trainable=True, units=4, **{key: own})
+    function = {"module": "builtins", "class_name": "function", "config": "own", "registered_name": "function"}
+    layer = layer_of("Dense", trainable=True, units=4, **{key: function})
     assert layer["config"][key] == "own"
     assert "own: not Keras's own" in " ".join(to_tf_keras.own_classes(layer))
 
@@ -226,9 +226,9 @@ def test_nadam_within_a_loss_scale_optimizer_is_read_without_its_product(tmp_pat
     source = tmp_path / "model.keras"
     model.save(source)
     product = float(model.optimizer.inner_optimizer._u_product)
-    found = migrate.read(source)
-    assert found.fidelity == "approximate"
-    assert found.scalars["u_product"] == pytest.approx(product, rel=1e-6)
+    state = migrate.read(source)
+    assert state.fidelity == "approximate"
+    assert state.scalars["u_product"] == pytest.approx(product, rel=1e-6)
     confirmed = {"u_product": product}
     assert migrate.read(source, overrides=confirmed).fidelity == "exact"
     with pytest.raises(UnsupportedError, match="does not keep the product of Nadam's momenta"):
@@ -250,12 +250,12 @@ FACTOR = 8.0
 def test_keras_divides_gradients_inside_of_a_loss_scale_optimizer(tmp_path: Path) -> None:
     """By the `loss_scale_factor` of the optimizer there, by which no loss is multiplied."""
     source, target = SCALED / "model.keras", tmp_path / "slots"
-    told = " ".join(migrate.read(source).reasons)
-    assert f"divides them by loss_scale_factor = {FACTOR}" in told
-    assert "--set gradients=program" in told
+    reasons = " ".join(migrate.read(source).reasons)
+    assert f"divides them by loss_scale_factor = {FACTOR}" in reasons
+    assert "--set gradients=program" in reasons
     assert migrate.migrate_checkpoint(source, target, overrides={"gradients": "program"}).fidelity == "exact"
-    given = {key: value / FACTOR if "grad/" in key else value for key, value in np.load(SCALED / "oracle.npz").items()}
-    assert next_steps.of_slots(target, given, 6) < next_steps.NEAR
+    oracle = {key: value / FACTOR if "grad/" in key else value for key, value in np.load(SCALED / "oracle.npz").items()}
+    assert next_steps.of_slots(target, oracle, 6) < next_steps.NEAR
 
 
 def test_gradients_are_divided_too_where_the_wrapper_shows_in_the_file_alone(tmp_path: Path) -> None:

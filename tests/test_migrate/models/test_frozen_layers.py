@@ -45,9 +45,9 @@ def test_frozen_layers_of_keras_2_stay_where_they_are(case: str, hint: str, to: 
     start = {name: oracle[f"at_save/weight/{i}"] for i, name in enumerate(names)}
     for step in range(steps):
         model.train_on_batch(oracle[f"x/{step}/0"], oracle[f"y/{step}/0"])
-    found = model.get_weights()
+    weights = model.get_weights()
     for i, name in enumerate(names):
-        value = next(w for w in found if w.shape == start[name].shape and np.abs(w - start[name]).max() < 0.2)
+        value = next(w for w in weights if w.shape == start[name].shape and np.abs(w - start[name]).max() < 0.2)
         np.testing.assert_allclose(value, oracle[f"weight/{steps - 1}/{i}"], rtol=1e-5, atol=2e-6)
         assert np.array_equal(value, start[name]) is (name not in trained)
 

@@ -66,9 +66,9 @@ def test_the_config_of_an_optimizer_that_was_exchanged_is_no_other_ones(tmp_path
     ):
         migrate.read(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
-    said = {"class_name": "Adam", "config": optimizers.Adam(0.1).get_config()}
+    hint = {"class_name": "Adam", "config": optimizers.Adam(0.1).get_config()}
     with pytest.raises(ContradictionError, match=r"adam_?w.*AdamW are, and --optimizer-config specifies Adam"):
-        migrate.read(tmp_path / "model.weights.h5", optimizer_config=said)
+        migrate.read(tmp_path / "model.weights.h5", optimizer_config=hint)
 
 
 @needs_keras("3.15")  # both have one name before
@@ -141,8 +141,8 @@ def test_a_variable_that_is_frozen_alone_is_refused_in_a_model(tmp_path: Path) -
     model = _trained(optimizers.Adam(0.1), _freeze("bias", use_bias=True))
     model.save(tmp_path / "model.keras")
     untrained = {"untrained": [migrate.read(tmp_path / "model.keras").variables[-1].name]}
-    said = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "slots", overrides=untrained)
-    assert said.fidelity == "exact"
+    report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "slots", overrides=untrained)
+    assert report.fidelity == "exact"
     with pytest.raises(UnsupportedError, match="was trained only in part, which a Keras config cannot express"):
         migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "m.h5", to="tf-keras", overrides=untrained)
 
@@ -173,15 +173,15 @@ def test_scales_of_float8_are_overwritten_and_have_no_slots(name: str, tmp_path:
     report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "slots")
     assert report.fidelity == "approximate"
     assert [reason for reason in report.reasons if "float8" not in reason] == []
-    said = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "out.keras", to="keras")
-    assert said.fidelity == "exact"
+    model_report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "out.keras", to="keras")
+    assert model_report.fidelity == "exact"
     loaded = keras.models.load_model(tmp_path / "out.keras")
     for _ in range(3):
         assert loss_of_batch(loaded, *BATCH) == loss_of_batch(model, *BATCH)
-    for layer, own in zip(
+    for layer, original in zip(
         loaded.layers, model.layers, strict=True
     ):  # in which the scales stand first once it is loaded
-        there, here = ({v.name: np.asarray(v) for v in each.trainable_variables} for each in (layer, own))
+        there, here = ({v.name: np.asarray(v) for v in twin.trainable_variables} for twin in (layer, original))
         assert len(here) == 8
         np.testing.assert_equal(there, here)
 
@@ -192,10 +192,10 @@ def _with_another_counter(source: Path, dest: Path) -> Path:
         members = {name: archive.read(name) for name in archive.namelist()}
     weights = io.BytesIO(members["model.weights.h5"])
     with h5py.File(weights, "r+") as file:
-        own = file["optimizer/vars"]
-        counter = own["0"][()].astype(np.int32)
-        del own["0"]
-        own["0"] = counter
+        variables = file["optimizer/vars"]
+        counter = variables["0"][()].astype(np.int32)
+        del variables["0"]
+        variables["0"] = counter
     members["model.weights.h5"] = weights.getvalue()
     with zipfile.ZipFile(dest, "w") as archive:
         for name, data in members.items():

@@ -70,7 +70,7 @@ def test_functions_are_the_same_in_keras_3(suffix: str, tmp_path: Path) -> None:
     for want, got in zip(model(x), loaded(x), strict=True):
         np.testing.assert_allclose(np.asarray(got), want.numpy(), rtol=1e-5, atol=1e-6)
     for _ in range(2):
-        want, got = (loss_of_batch(each, x, targets) for each in (model, loaded))
+        want, got = (loss_of_batch(network, x, targets) for network in (model, loaded))
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 

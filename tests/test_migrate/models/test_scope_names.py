@@ -37,7 +37,7 @@ def _trains(library: Any, model_name: str, layer_name: str) -> bool:
 
 def _what_trains() -> dict[tuple[str, str, str], bool]:
     """What Keras says, by library, name of the model and name of the layer."""
-    libraries = ((each.__name__, each) for each in (keras, tf_keras))
+    libraries = ((module.__name__, module) for module in (keras, tf_keras))
     pairs = [("model", name) for name in NAMES] + [(name, "layer") for name in NAMES if "\\" not in name]
     return {(called, *pair): _trains(library, *pair) for called, library in libraries for pair in pairs}
 

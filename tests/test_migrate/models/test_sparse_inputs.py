@@ -20,7 +20,7 @@ KERAS = {"keras": "2.7.0"}
 
 
 def _layer(class_name: str, name: str, *inputs: str, **config: Any) -> dict[str, Any]:
-    nodes = [[[each, 0, 0, {}] for each in inputs]] if inputs else []
+    nodes = [[[input_name, 0, 0, {}] for input_name in inputs]] if inputs else []
     return {"class_name": class_name, "name": name, "config": {"name": name, **config}, "inbound_nodes": nodes}
 
 
@@ -68,9 +68,9 @@ def _with_sparse_input(path: Path, version: str, between: str | None = None) -> 
         model = json.loads(file.attrs["model_config"])
         layers = model["config"]["layers"]
         name = layers[0]["config"]["name"]
-        given = {"name": "given", "batch_input_shape": [None, 5], "sparse": True}
+        settings = {"name": "given", "batch_input_shape": [None, 5], "sparse": True}
         middle = [{"class_name": between, "config": {"name": "middle"}}] if between else []
-        model["config"]["layers"] = [{"class_name": "InputLayer", "config": given}, *middle, *layers]
+        model["config"]["layers"] = [{"class_name": "InputLayer", "config": settings}, *middle, *layers]
         file.attrs["model_config"] = json.dumps(model)
         file.attrs["keras_version"] = version
     return str(name)

@@ -195,8 +195,8 @@ def test_gates_are_joined_only_where_a_step_takes_each_number_by_itself() -> Non
     for kind, per in joined.slots.items():
         assert not {v for parts in gates.values() for v in parts} & set(per)
         for name in names:
-            each = [state.slots[kind][part].load() for part in gates[name]]
-            np.testing.assert_array_equal(per[f"{name}_ifco"].load(), np.concatenate(each, axis=-1))
+            arrays = [state.slots[kind][part].load() for part in gates[name]]
+            np.testing.assert_array_equal(per[f"{name}_ifco"].load(), np.concatenate(arrays, axis=-1))
     ((slot, per),) = state.slots.items()
     lost = {slot: {name: array for name, array in per.items() if name != "lstm_1_U_c"}}
     for changed, why in [
@@ -230,7 +230,7 @@ def test_what_only_keras_1_does_is_refused(kind: str, config: dict[str, Any], wh
 
 
 @pytest.mark.parametrize(
-    ("implementation", "rates", "told"),
+    ("implementation", "rates", "targets"),
     [
         (1, ("dropout",), {"keras"}),
         (1, ("dropout", "recurrent_dropout"), set()),
@@ -238,18 +238,18 @@ def test_what_only_keras_1_does_is_refused(kind: str, config: dict[str, Any], wh
         (2, ("recurrent_dropout",), {"keras", "tf-keras"}),
     ],
 )
-def test_gates_that_drop_out_otherwise_are_told(implementation: int, rates: tuple[str, ...], told: set[str]) -> None:
+def test_gates_that_drop_out_otherwise_are_told(implementation: int, rates: tuple[str, ...], targets: set[str]) -> None:
     lstm = {"name": "lstm", "implementation": implementation, **dict.fromkeys(rates, 0.5)}
     layer = {"class_name": "Bidirectional", "config": {"name": "b", "layer": {"class_name": "LSTM", "config": lstm}}}
     document = {"class_name": "Sequential", "config": {"name": "m", "layers": [layer]}}
     source = Stored("h5", "keras2.3", (), None, (), model=StoredModel(document, None, None))
-    assert {to for to in SUFFIX if training.differences(document, source, to)} == told
+    assert {to for to in SUFFIX if training.differences(document, source, to)} == targets
 
 
 def test_the_tables_of_keras_1_are_known() -> None:
     state = migrate.read(SOURCES["keras1.2.2-convolved-words"])
-    said = repeated_rows.difference(state, algorithms.find("Adam"), ("square",), "Keras 3")
-    assert said.startswith("embedding_1_W: if a batch contains a row several times")
+    reason = repeated_rows.difference(state, algorithms.find("Adam"), ("square",), "Keras 3")
+    assert reason.startswith("embedding_1_W: if a batch contains a row several times")
 
 
 @pytest.mark.parametrize("to", ["slots", "keras", "tf-keras"])
@@ -287,11 +287,11 @@ def test_a_small_epsilon_is_what_the_release_of_tensorflow_made_of_it(
     assert [x["config"]["epsilon"] for x in layers if x["class_name"] == "BatchNormalization"] == [written]
 
 
-def given(recorded: Any, key: str) -> Any:
-    found = {name.partition("/")[2]: recorded[name] for name in recorded.files if name.startswith(f"{key}/")}
-    if not all(name.isdigit() for name in found):
-        return found
-    return [*found.values()] if len(found) > 1 else found["0"]
+def batch_of(recorded: Any, key: str) -> Any:
+    arrays = {name.partition("/")[2]: recorded[name] for name in recorded.files if name.startswith(f"{key}/")}
+    if not all(name.isdigit() for name in arrays):
+        return arrays
+    return [*arrays.values()] if len(arrays) > 1 else arrays["0"]
 
 
 GATE = re.compile(r"(.*_[WUb])_([ifcozrh])(?::0)?")
@@ -304,11 +304,13 @@ def as_later(case: str, weights: list[np.ndarray]) -> list[np.ndarray]:
     with h5py.File(SOURCES[case]) as file:
         layers = [file["model_weights"][name] for name in file["model_weights"].attrs["layer_names"]]
         names = [name.decode() for layer in layers for name in layer.attrs["weight_names"]]
-    found: dict[str, dict[str, np.ndarray]] = {}
+    by_weight: dict[str, dict[str, np.ndarray]] = {}
     for name, weight in zip(names, weights, strict=True):
-        told = GATE.fullmatch(name)
-        found.setdefault(told[1] if told else name, {})[told[2] if told else ""] = weight
-    return [np.concatenate([each[gate] for gate in sorted(each, key="ifcozrh".index)], -1) for each in found.values()]
+        match = GATE.fullmatch(name)
+        by_weight.setdefault(match[1] if match else name, {})[match[2] if match else ""] = weight
+    return [
+        np.concatenate([gates[gate] for gate in sorted(gates, key="ifcozrh".index)], -1) for gates in by_weight.values()
+    ]
 
 
 def replayed(case: str, to: str, target: Path) -> bool:
@@ -319,11 +321,11 @@ def replayed(case: str, to: str, target: Path) -> bool:
     model.run_eagerly = True  # to compile three steps takes longer than to take them
     count = sum(name.startswith("at_save/") for name in recorded.files)
     kept = as_later(case, [recorded[f"at_save/{i}"] for i in range(count)])
-    start = [np.squeeze(each) for each in kept]
+    start = [np.squeeze(weight_array) for weight_array in kept]
     trained = {i: w for w in model.trainable_weights for i, v in enumerate(start) if np.array_equal(v, np.squeeze(w))}
     assert len(trained) == len(model.trainable_weights)
     for step in range(3):
-        loss = np.ravel(model.train_on_batch(given(recorded, "x"), given(recorded, "y")))[0]
+        loss = np.ravel(model.train_on_batch(batch_of(recorded, "x"), batch_of(recorded, "y")))[0]
         if step == 0 and not np.isclose(loss, recorded["loss/0"], rtol=1e-4):
             return False
         after = as_later(case, [recorded[f"weight/{step}/{i}"] for i in range(count)])

@@ -24,7 +24,7 @@ def _behind(activation: str, kind: str = "Dense", name: str = "out") -> dict[str
 
 
 @pytest.mark.parametrize(
-    ("release", "kind", "activation", "loss", "told"),
+    ("release", "kind", "activation", "loss", "has_reason"),
     [
         ("2.3.0", "Dense", "softmax", "binary_crossentropy", True),
         ("2.4.0", "Dense", "softmax", "binary_crossentropy", True),
@@ -38,7 +38,7 @@ def _behind(activation: str, kind: str = "Dense", name: str = "out") -> dict[str
     ],
 )
 def test_a_loss_for_another_activation_is_told_where_releases_take_it_of_other_values(
-    release: str, kind: str, activation: str, loss: Any, told: bool
+    release: str, kind: str, activation: str, loss: Any, has_reason: bool
 ) -> None:
     """tf.keras keeps logits from 2.4 on, but not of the layer Softmax nor of tf.nn.softmax, saved under the name of its
     own; Keras 3 keeps these, too."""
@@ -49,15 +49,15 @@ def test_a_loss_for_another_activation_is_told_where_releases_take_it_of_other_v
     for losses in ([loss, "binary_crossentropy"], {"inner": loss, "other": "binary_crossentropy"}):
         stored = StoredModel(model, {"loss": losses}, None)
         source = Stored("h5", "optimizer_v2", (), None, (), versions=Versions(release), model=stored)
-        found = [text for text in training.differences(None, source, "keras") if "does not suit the loss" in text]
-        assert len(found) == told
+        reasons = [text for text in training.differences(None, source, "keras") if "does not suit the loss" in text]
+        assert len(reasons) == has_reason
 
 
 @pytest.mark.parametrize("generation", ["optimizer_v2", "keras3", "keras2"])
 def test_hard_sigmoid_within_a_layer_and_calls_without_training_are_told(generation: str) -> None:
     """Keras 3 has another hard_sigmoid, and ignores training=False, which is not in a document made of its own."""
     lstm = {"class_name": "LSTM", "config": {"name": "lstm", "recurrent_activation": "hard_sigmoid"}}
-    given = {} if generation == "keras3" else {"training": False}
+    arguments = {} if generation == "keras3" else {"training": False}
     layers = [
         {"class_name": "InputLayer", "config": {"name": "x"}, "inbound_nodes": []},
         {
@@ -65,19 +65,23 @@ def test_hard_sigmoid_within_a_layer_and_calls_without_training_are_told(generat
             "config": {"name": "both", "layer": lstm},
             "inbound_nodes": [[["x", 0, 0, {}]]],
         },
-        {"class_name": "Dropout", "config": {"name": "drop", "rate": 0.5}, "inbound_nodes": [[["both", 0, 0, given]]]},
+        {
+            "class_name": "Dropout",
+            "config": {"name": "drop", "rate": 0.5},
+            "inbound_nodes": [[["both", 0, 0, arguments]]],
+        },
     ]
     config = {"layers": layers, "input_layers": [["x", 0, 0]], "output_layers": [["drop", 0, 0]]}
     document = {"class_name": "Functional", "config": config}
     source = Stored("h5", generation, (), None, (), model=StoredModel(document, None, None))
-    told = {to: training.differences(document, source, to) for to in SUFFIX}
-    hard, *held = told["tf-keras" if generation == "keras3" else "keras"]
-    assert not told["keras" if generation == "keras3" else "tf-keras"]
+    reasons = {to: training.differences(document, source, to) for to in SUFFIX}
+    hard, *others = reasons["tf-keras" if generation == "keras3" else "keras"]
+    assert not reasons["keras" if generation == "keras3" else "tf-keras"]
     assert hard.startswith("both: the source's ")
     assert "max(x/5" in hard
     assert "max(x/6" in hard
-    assert [each.partition(": ")[0] for each in held] == (["drop"] if given else [])
-    assert all("training=False" in each for each in held)
+    assert [reason.partition(": ")[0] for reason in others] == (["drop"] if arguments else [])
+    assert all("training=False" in reason for reason in others)
 
 
 def test_what_no_file_holds_is_told() -> None:
@@ -89,8 +93,8 @@ def test_what_no_file_holds_is_told() -> None:
         {"class_name": "Conv1DTranspose", "config": {"name": "last", **TWICE}},
     ]
     model = {"class_name": "Sequential", "config": {"name": "m", "layers": layers}}
-    found = missing_settings.of_model(StoredModel(with_paddings(model), None, None), by_keras3=True)
-    assert [text.split()[0] for text in found] == ["last:", "adapted:", "kept:"]
+    reasons = missing_settings.of_model(StoredModel(with_paddings(model), None, None), by_keras3=True)
+    assert [text.split()[0] for text in reasons] == ["last:", "adapted:", "kept:"]
     assert [text.split()[0] for text in missing_settings.of_model(StoredModel(model, None, None), by_keras3=False)] == [
         "kept:"
     ]
@@ -111,8 +115,8 @@ def test_a_padding_that_is_not_saved_is_what_the_shapes_tell(behind: int | None,
         {"class_name": "ReLU", "config": {"name": "relu"}},
         {"class_name": "Dense", "config": {"name": "dense"}, "build_config": {"input_shape": [None, behind, 3]}},
     ]
-    told = with_paddings({"class_name": "Sequential", "config": {"name": "m", "layers": layers}})
-    assert told["config"]["layers"][0]["config"].get("output_padding", "not known") == padding
+    document = with_paddings({"class_name": "Sequential", "config": {"name": "m", "layers": layers}})
+    assert document["config"]["layers"][0]["config"].get("output_padding", "not known") == padding
 
 
 @pytest.mark.parametrize("trained", ["head", "base/attention"])
@@ -144,12 +148,12 @@ def test_a_padding_that_is_not_saved_is_what_tensors_of_a_graph_tell(behind: int
         {"class_name": "Dense", "name": "y", "config": {}, "inbound_nodes": called("wider", [None, behind, 3])},
     ]
     config = {"name": "m", "layers": layers, "input_layers": ["x", 0, 0], "output_layers": ["y", 0, 0]}
-    told = with_paddings({"class_name": "Functional", "config": config})
-    assert told["config"]["layers"][1]["config"]["output_padding"] == padding
+    document = with_paddings({"class_name": "Functional", "config": config})
+    assert document["config"]["layers"][1]["config"]["output_padding"] == padding
 
 
 @pytest.mark.parametrize(
-    ("scale", "weights", "told", "doubted"),
+    ("scale", "weights", "settings", "doubted"),
     [
         (True, ["gamma"], {"rms_scaling": True}, 0),
         (True, ["gamma", "beta"], {}, 0),
@@ -157,20 +161,20 @@ def test_a_padding_that_is_not_saved_is_what_tensors_of_a_graph_tell(behind: int
     ],
 )
 def test_a_scaling_that_is_not_saved_is_what_the_weights_tell(
-    scale: bool, weights: list[str], told: dict[str, Any], doubted: int
+    scale: bool, weights: list[str], settings: dict[str, Any], doubted: int
 ) -> None:
     config = {"name": "norm", "center": True, "scale": scale}
     model = {"class_name": "Sequential", "config": {"layers": [{"class_name": "LayerNormalization", "config": config}]}}
-    found = complete(model, [f"m/norm/{name}" for name in weights])
-    assert found["config"]["layers"][0]["config"] == {**config, **told}
-    assert len(missing_settings.of_model(StoredModel(found, None, None), by_keras3=True)) == doubted
+    document = complete(model, [f"m/norm/{name}" for name in weights])
+    assert document["config"]["layers"][0]["config"] == {**config, **settings}
+    assert len(missing_settings.of_model(StoredModel(document, None, None), by_keras3=True)) == doubted
 
 
-@pytest.mark.parametrize("around", [{}, {"class_name": "Bidirectional"}])
-def test_a_frozen_conv_lstm_is_one_that_keras_3_trains_when_it_loads_it(around: dict[str, Any]) -> None:
-    layer: dict[str, Any] = {"class_name": "ConvLSTM1D", "config": {"name": "moving", "trainable": bool(around)}}
-    if around:
-        layer = {**around, "config": {"name": "both", "trainable": False, "layer": layer}}
+@pytest.mark.parametrize("wrapper", [{}, {"class_name": "Bidirectional"}])
+def test_a_frozen_conv_lstm_is_one_that_keras_3_trains_when_it_loads_it(wrapper: dict[str, Any]) -> None:
+    layer: dict[str, Any] = {"class_name": "ConvLSTM1D", "config": {"name": "moving", "trainable": bool(wrapper)}}
+    if wrapper:
+        layer = {**wrapper, "config": {"name": "both", "trainable": False, "layer": layer}}
     assert [*frozen.thawed_by_loading({"class_name": "Functional", "config": {"layers": [layer]}})] == ["moving"]
 
 
@@ -193,9 +197,9 @@ def test_a_step_in_sixteen_bits_is_not_exact_in_float32(dtype: str, fidelity: st
     assert migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "slots").fidelity == fidelity
     names = [v.name for v in migrate.read(tmp_path / "model.keras").variables]
     onto = dict(zip(names, model.weights, strict=True))
-    for live, said in ((keras.optimizers.Adam(0.1), "exact"), (optim.Adam(0.1, epsilon=1e-7), fidelity)):
-        variables = onto if said == "exact" else {name: tf.Variable(v.value) for name, v in onto.items()}
-        assert migrate.restore(tmp_path / "model.keras", live, variables).fidelity == said
+    for live, live_fidelity in ((keras.optimizers.Adam(0.1), "exact"), (optim.Adam(0.1, epsilon=1e-7), fidelity)):
+        variables = onto if live_fidelity == "exact" else {name: tf.Variable(v.value) for name, v in onto.items()}
+        assert migrate.restore(tmp_path / "model.keras", live, variables).fidelity == live_fidelity
 
 
 def _given_state(masked: bool) -> Any:
@@ -217,6 +221,6 @@ def test_masks_next_to_a_given_state_are_named(masked: bool, tmp_path: Path) -> 
     model.train_on_batch([np.array([[1, 2, 0, 0]]), np.ones((1, 3))], np.ones((1, 2)))
     model.save(source := tmp_path / "source.h5")
     reports = {to: migrate.migrate_checkpoint(source, tmp_path / f"m{SUFFIX[to]}", to=to) for to in SUFFIX}
-    said = [reason for reason in reports["keras"].reasons if "if it gets an initial state" in reason]
-    assert bool(said) is masked
+    reasons = [reason for reason in reports["keras"].reasons if "if it gets an initial state" in reason]
+    assert bool(reasons) is masked
     assert reports["tf-keras"].fidelity == "exact"

@@ -34,11 +34,11 @@ def _losses(case: str, path: str, to: str) -> tuple[list[float], list[float]]:
     oracle = np.load(WILD / case / "oracle.npz")
     model = library.models.load_model(path)
     steps = json.loads((WILD / case / "case.json").read_text())["n"]
-    found = []
+    losses = []
     for step in range(steps):
         x, y = ([oracle[f"{kind}/{step}/{i}"] for i in range(_count(oracle, f"{kind}/{step}/"))] for kind in "xy")
-        found.append(loss_of_batch(model, x[0] if len(x) == 1 else x, y[0] if len(y) == 1 else y))
-    return found, [float(oracle[f"loss/{step}"]) for step in range(steps)]
+        losses.append(loss_of_batch(model, x[0] if len(x) == 1 else x, y[0] if len(y) == 1 else y))
+    return losses, [float(oracle[f"loss/{step}"]) for step in range(steps)]
 
 
 def _count(oracle: Any, prefix: str) -> int:
@@ -63,8 +63,8 @@ def test_keras_sees_the_sources_own_next_losses(case: str, to: str, tmp_path: Pa
     target = str(tmp_path / f"model{SUFFIX[to]}")
     report = migrate.migrate_checkpoint(WILD / case / "source" / "model.h5", target, to=to)
     assert report.fidelity == "exact"
-    found, wanted = _losses(case, target, to)
-    np.testing.assert_allclose(found, wanted, rtol=1e-3 if "augmentation" in case else 1e-5)
+    losses, wanted = _losses(case, target, to)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-3 if "augmentation" in case else 1e-5)
 
 
 @pytest.mark.breadth
@@ -74,11 +74,11 @@ def test_a_call_with_training_off_is_not_exact_where_keras_3_passes_over_it(tmp_
     report = migrate.migrate_checkpoint(source, tmp_path / "model.keras", to="keras")
     assert report.fidelity == "approximate"
     assert "Keras 3 ignores training=False in a call" in report.reasons[0]
-    found, wanted = _losses(case, str(tmp_path / "model.keras"), "keras")
-    assert abs(found[0] - wanted[0]) > 1e-3  # Keras 3 does so; were it not so, the reason would be false
+    losses, wanted = _losses(case, str(tmp_path / "model.keras"), "keras")
+    assert abs(losses[0] - wanted[0]) > 1e-3  # Keras 3 does so; were it not so, the reason would be false
     assert migrate.migrate_checkpoint(source, tmp_path / "model.h5", to="tf-keras").fidelity == "exact"
-    found, wanted = _losses(case, str(tmp_path / "model.h5"), "tf-keras")
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    losses, wanted = _losses(case, str(tmp_path / "model.h5"), "tf-keras")
+    np.testing.assert_allclose(losses, wanted, rtol=1e-6)
 
 
 def _layer(name: str, **config: Any) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def test_a_model_that_masks_put_into_another_order_is_refused_for_keras(first: i
     model = _on_masked_branches(tf_keras, first)
     if first == 1:
         newer = _on_masked_branches(keras, first)
-        orders = [[layer.name for layer in each.layers if layer.name in "pq"] for each in (model, newer)]
+        orders = [[layer.name for layer in network.layers if layer.name in "pq"] for network in (model, newer)]
         assert orders == [["q", "p"], ["p", "q"]]
     model.compile(tf_keras.optimizers.SGD(0.1, momentum=0.9), "mse")
     model.save(tmp_path / "model.h5")
@@ -249,8 +249,8 @@ def test_a_constant_loss_scale_stays_constant(tmp_path: Path) -> None:
     assert (loaded.optimizer.dynamic, float(loaded.optimizer.loss_scale)) == (False, 64.0)
     assert (newer.optimizer.initial_scale, newer.optimizer.dynamic_growth_steps) == (64.0, 2**31 - 1)
     wanted = [loss_of_batch(model, *batch) for _ in range(3)]
-    for each in (loaded, newer):
-        np.testing.assert_allclose([loss_of_batch(each, *batch) for _ in range(3)], wanted, rtol=1e-5)
+    for network in (loaded, newer):
+        np.testing.assert_allclose([loss_of_batch(network, *batch) for _ in range(3)], wanted, rtol=1e-5)
 
 
 def test_nadam_within_a_loss_scale_optimizer_has_no_place_in_keras_3(tmp_path: Path) -> None:
@@ -269,10 +269,10 @@ def test_nadam_within_a_loss_scale_optimizer_has_no_place_in_keras_3(tmp_path: P
 
 
 def test_a_layer_of_ones_own_is_passed_to_tf_keras_and_said(tmp_path: Path) -> None:
-    def own(layers: list[Any]) -> None:
+    def rename_class(layers: list[Any]) -> None:
         next(layer for layer in layers if layer["class_name"] == "Dense")["class_name"] = "Mine>Dense"
 
-    source = _changed(tmp_path, own)
+    source = _changed(tmp_path, rename_class)
     report = migrate.migrate_checkpoint(source, tmp_path / "model.h5", to="tf-keras", dry_run=True)
     assert report.fidelity == "approximate"  # nothing here can load it back
     assert "custom_objects" in report.reasons[-1]
@@ -291,10 +291,12 @@ def test_a_layer_of_ones_own_is_passed_to_tf_keras_and_said(tmp_path: Path) -> N
     ],
 )
 def test_an_argument_of_ones_own_is_passed_to_tf_keras_and_said(argument: str, value: Any, tmp_path: Path) -> None:
-    def own(layers: list[Any]) -> None:
+    def exchange_argument(layers: list[Any]) -> None:
         next(layer for layer in layers if layer["class_name"] == "Dense")["config"][argument] = value
 
-    report = migrate.migrate_checkpoint(_changed(tmp_path, own), tmp_path / "model.h5", to="tf-keras", dry_run=True)
+    report = migrate.migrate_checkpoint(
+        _changed(tmp_path, exchange_argument), tmp_path / "model.h5", to="tf-keras", dry_run=True
+    )
     assert report.fidelity == "approximate"
     assert report.reasons[-1].startswith("mine: not Keras's own")
 
@@ -305,8 +307,8 @@ def test_the_call_that_a_refusal_names_works(tmp_path: Path) -> None:
     case = "tf29-a-augmentation-layers-h5"
     source = tmp_path / "model.h5"
     source.write_bytes((WILD / case / "source" / "model.h5").read_bytes())
-    made = tmp_path / "model.keras"
-    migrate.migrate_checkpoint(source, made, to="keras")
+    target = tmp_path / "model.keras"
+    migrate.migrate_checkpoint(source, target, to="keras")
     with h5py.File(source, "r+") as file:  # a layer of the user's own, which today's code builds
         config = json.loads(file.attrs["model_config"])
         next(x for x in config["config"]["layers"] if x["class_name"] == "Dense")["class_name"] = "Mine>Dense"
@@ -314,7 +316,7 @@ def test_the_call_that_a_refusal_names_works(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError) as refused:
         migrate.migrate_checkpoint(source, tmp_path / "x.keras", to="keras")
     call = str(refused.value)[str(refused.value).index("migrate.restore(") :]
-    model = keras.models.load_model(made)
+    model = keras.models.load_model(target)
     rate = migrate.read(source).hyperparameters["learning_rate"]
     model.compile(keras.optimizers.Adam(rate), "mse")
     for weight in model.weights:
@@ -333,11 +335,11 @@ def test_the_call_that_is_named_for_an_early_muon_works(monkeypatch: pytest.Monk
     monkeypatch.delitem(sys.modules, "tf_keras", raising=False)  # of which for_keras would ask
     with pytest.raises(UnsupportedError) as refused:
         migrate.migrate_checkpoint(source, "/nowhere/x.keras", to="keras")
-    told = re.search(r"compiled with (.*) in today's code as `model`: (migrate\.restore\(.*\))", str(refused.value))
-    assert told is not None
+    match = re.search(r"compiled with (.*) in today's code as `model`: (migrate\.restore\(.*\))", str(refused.value))
+    assert match is not None
     model = keras.models.load_model(source, compile=False)
-    model.compile(eval(told.group(1), {"optim": optim}), "mse")
-    assert eval(told.group(2), {"migrate": migrate, "model": model, "source": source}).fidelity == "exact"
+    model.compile(eval(match.group(1), {"optim": optim}), "mse")
+    assert eval(match.group(2), {"migrate": migrate, "model": model, "source": source}).fidelity == "exact"
 
 
 def test_the_call_that_is_named_for_a_rectified_adam_goes_on_alike() -> None:
@@ -346,9 +348,9 @@ def test_the_call_that_is_named_for_a_rectified_adam_goes_on_alike() -> None:
     source, oracle = case / "source" / "model.h5", np.load(case / "oracle.npz")
     with pytest.raises(UnsupportedError) as refused:
         migrate.migrate_checkpoint(source, "/nowhere/x.keras", to="keras")
-    told = re.search(r"compiled with optim\.for_keras\((.*?\))\) in today's code", str(refused.value))
-    assert told is not None
-    for call, is_right in ((told[1], True), (told[1].replace(", float32_powers=True", ""), False)):
+    match = re.search(r"compiled with optim\.for_keras\((.*?\))\) in today's code", str(refused.value))
+    assert match is not None
+    for call, is_right in ((match[1], True), (match[1].replace(", float32_powers=True", ""), False)):
         optimizer = eval(call, {"optim": optim})  # typed as it stands there
         stored = {v.name: v for v in migrate.read(source).variables if v.trainable}
         live = {name: tf.Variable(tf.zeros(v.shape)) for name, v in stored.items()}
@@ -418,7 +420,7 @@ def test_the_length_of_what_is_looked_up_follows_from_the_kernel_behind_flatten(
     loaded = (keras if to == "keras" else tf_keras).models.load_model(target)
     assert tuple(loaded.layers[-1].kernel.shape) == (15, 2)
     changed = [tf_keras.layers.Conv1D(2, 2), *kept]
-    other = looked_up(tmp_path / "other.h5", [type(each).from_config(each.get_config()) for each in changed])
+    other = looked_up(tmp_path / "other.h5", [type(layer).from_config(layer.get_config()) for layer in changed])
     with pytest.raises(UnsupportedError, match="the length of its input"):
         migrate.migrate_checkpoint(other, tmp_path / f"other-{target.name}", to=to)
     ended = [tf_keras.layers.GlobalAveragePooling1D(), tf_keras.layers.Flatten(), tf_keras.layers.Dense(2)]

@@ -71,9 +71,9 @@ def test_a_rule_that_needs_whole_variables_leaves_out_the_largest(tmp_path: Path
 def test_the_pieces_reach_from_the_first_number_to_the_last() -> None:
     state = migrate.read(ADAM)
     large = replace(state.variables[0], shape=(1 << 12, 1 << 12), array=None)
-    chosen, said = parity_sample.sample(replace(state, variables=(large,)))
+    chosen, note = parity_sample.sample(replace(state, variables=(large,)))
     pieces = chosen[large.name]
-    assert said
+    assert note
     assert pieces is not None
     assert (pieces[0][0], pieces[-1][1]) == (0, 1 << 24)
     assert sum(end - start for start, end in pieces) == parity_sample.MOST
@@ -102,11 +102,11 @@ def test_tensorflow_would_notice_another_value_dtype_or_key(tmp_path: Path, monk
     target.bundle = migrate_reader(other)
     monkeypatch.setattr(target.bundle, "prefix", true)
     monkeypatch.setattr(target, "array", lambda key: read_from(str(other), key))
-    said = list(slots_target.tensorflow_differences(target))
-    assert len(said) == 3
-    assert any("sees key" in line for line in said)
-    assert any(line.startswith("dtype is int32[2] to TensorFlow") for line in said)
-    assert any(line.startswith("value has other bits") for line in said)
+    differences = list(slots_target.tensorflow_differences(target))
+    assert len(differences) == 3
+    assert any("sees key" in line for line in differences)
+    assert any(line.startswith("dtype is int32[2] to TensorFlow") for line in differences)
+    assert any(line.startswith("value has other bits") for line in differences)
 
 
 def migrate_reader(prefix: str) -> Any:
@@ -124,10 +124,10 @@ def read_from(prefix: str, key: str) -> Any:
 def test_a_schedule_of_ones_own_leaves_the_step_out_and_says_so(tmp_path: Path) -> None:
     source = WILD / "tf29-g-hf-adamweightdecay-warmup-h5" / "source" / "model.h5"
     migrate.migrate_checkpoint(source, tmp_path / "out")
-    found = migrate.verify(source, tmp_path / "out")
-    assert found.ok
-    assert found.parity is None
-    assert any("WarmUp" in note for note in found.notes)
+    verification = migrate.verify(source, tmp_path / "out")
+    assert verification.ok
+    assert verification.parity is None
+    assert any("WarmUp" in note for note in verification.notes)
 
 
 def test_a_slot_of_a_number_is_no_hyperparameter_of_its_name() -> None:
@@ -190,10 +190,10 @@ def test_what_was_changed_in_slots_is_found(what: str, tmp_path: Path) -> None:
     with rewritten(Path(slot_layout.current_prefix(str(tmp_path / "out")))) as (numbers, texts):
         ALTERED[what](numbers, texts)
     try:
-        found = migrate.verify(ADAM, tmp_path / "out")
+        verification = migrate.verify(ADAM, tmp_path / "out")
     except (ContradictionError, DamagedFileError, CheckpointError):
         return  # "damaged" is an answer, too
-    assert not found.ok
+    assert not verification.ok
 
 
 def test_an_option_that_no_single_step_shows_is_found(tmp_path: Path) -> None:

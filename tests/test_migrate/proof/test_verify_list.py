@@ -62,10 +62,10 @@ def test_each_difference_is_named(dest: Path) -> None:
     _changed(dest, arr_0=np.int64(99), arr_1=first, arr_2=second.astype(np.float64))
     result = migrate.verify(SOURCE, dest)
     assert not result.ok
-    found = "\n".join(result.differences)
-    assert "arr_0" in found
-    assert "differs in 1 of 35 numbers" in found
-    assert "is float64[7], not float32[7]" in found
+    text = "\n".join(result.differences)
+    assert "arr_0" in text
+    assert "differs in 1 of 35 numbers" in text
+    assert "is float64[7], not float32[7]" in text
     assert len(result.differences) == 3
 
 

@@ -48,9 +48,9 @@ def test_a_model_that_computes_otherwise_is_found(tmp_path: Path) -> None:
         document = json.loads(file.attrs["model_config"])
         document["config"]["layers"][-1]["config"]["activation"] = "tanh"
         file.attrs["model_config"] = json.dumps(document)
-    said = migrate.verify(ADAM, dest).differences
-    assert len(said) == 1
-    assert "outputs differ from the source's in tf_keras" in said[0]
+    differences = migrate.verify(ADAM, dest).differences
+    assert len(differences) == 1
+    assert "outputs differ from the source's in tf_keras" in differences[0]
 
 
 @pytest.mark.breadth
@@ -62,7 +62,7 @@ def test_a_name_may_be_another_variable_of_the_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "found"),
+    ("pairs", "swaps"),
     [
         ({"a": "a", "b": "b"}, {}),
         ({"a": "b", "b": "a"}, {"a": "b", "b": "a"}),
@@ -70,8 +70,8 @@ def test_a_name_may_be_another_variable_of_the_target(tmp_path: Path) -> None:
         ({"left/core": "core", "right/core": "core_1", "core": "core_2"}, {}),
     ],
 )
-def test_only_names_of_both_sides_are_swapped(pairs: dict[str, str], found: dict[str, str]) -> None:
-    assert model_target._swapped(pairs) == found
+def test_only_names_of_both_sides_are_swapped(pairs: dict[str, str], swaps: dict[str, str]) -> None:
+    assert model_target._swapped(pairs) == swaps
 
 
 @pytest.mark.breadth
@@ -133,9 +133,9 @@ def _layers(change: Any) -> Any:
     def changed(file: h5py.File) -> None:
         document = json.loads(file.attrs["model_config"])
         next(
-            change(each["config"])
-            for each in document["config"]["layers"]
-            if each["class_name"] == "BatchNormalization"
+            change(layer["config"])
+            for layer in document["config"]["layers"]
+            if layer["class_name"] == "BatchNormalization"
         )
         file.attrs["model_config"] = json.dumps(document)
 
@@ -238,7 +238,7 @@ def test_a_number_of_the_whole_optimizer_is_compared(
     migrate.migrate_checkpoint(source, dest, to="keras")
     assert migrate.verify(source, dest).ok
     _number(dest, place, change)
-    assert any("from the source it should be" in each for each in migrate.verify(source, dest).differences)
+    assert any("from the source it should be" in difference for difference in migrate.verify(source, dest).differences)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_what_keras_does_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.
 
         return run
 
-    for other, said in (
+    for other, message in (
         ({"iterations": 7}, "counts 7 steps"),
         ({"weights": []}, "no weight of the model is"),
         ({"kept": []}, "no slot of the optimizer is m of"),
@@ -281,7 +281,7 @@ def test_what_keras_does_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.
     ):
         monkeypatch.setattr(loaded, "_run", answers(**other))
         result = migrate.verify(ADAM, dest)
-        assert said in result.differences[0]
+        assert message in result.differences[0]
 
     monkeypatch.setattr(loaded, "_run", answers())
     assert migrate.verify(ADAM, dest).ok
@@ -295,7 +295,7 @@ def test_what_keras_does_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("layer", "said"),
+    ("layer", "message"),
     [
         ({"class_name": "Lambda", "config": {"name": "twice"}}, "a Lambda layer, which is code"),
         ({"module": "os", "class_name": "system", "config": {}}, "Python code (os.system)"),
@@ -305,7 +305,7 @@ def test_what_keras_does_otherwise_is_found(tmp_path: Path, monkeypatch: pytest.
         ),
     ],
 )
-def test_code_is_not_loaded(layer: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_not_loaded(layer: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaded, "_run", lambda *_: pytest.fail("a file with code was loaded"))
     state = migrate.read(ADAM)
     target = migrate.read(_target(tmp_path, "tf-keras"))
@@ -313,10 +313,10 @@ def test_code_is_not_loaded(layer: Any, said: str, tmp_path: Path, monkeypatch: 
     assert target.source.model is not None
     layers: list[Any] = target.source.model.config["config"]["layers"]
     layers.append(layer)
-    found, otherwise, (note,) = loaded.compared(state, str(ADAM), target, "", "tf_keras")
-    assert found == otherwise == []
+    differences, otherwise, (note,) = loaded.compared(state, str(ADAM), target, "", "tf_keras")
+    assert differences == otherwise == []
     assert note.startswith("not loaded: ")
-    assert said in note
+    assert message in note
 
 
 PROVEN = ("writers", "models", "rules", "lists", "live", "algorithms", "matching", "batches", "code")
@@ -337,7 +337,7 @@ def test_what_proves_shares_no_code_with_what_it_proves() -> None:
             elif isinstance(node, ast.ImportFrom):
                 modules |= {f"{node.module}.{alias.name}" for alias in node.names}
         ours = {m for m in modules if m.startswith("migrate.") and m.split(".")[1] in PROVEN}
-        lent = {m for m in ours if any(m.startswith(each) for each in LENT.get(path.name, ()))}
+        lent = {m for m in ours if any(m.startswith(prefix) for prefix in LENT.get(path.name, ()))}
         assert ours == lent, f"{path.name} imports {sorted(ours - lent)}"
         if path.name in ("parity.py", "parity_addons.py", "parity_source.py"):
             known = {m for m in modules if m.startswith(("migrate", "optim")) and "proof.parity_" not in m}
