@@ -29,7 +29,7 @@ def test_a_canned_estimator_with_partitioned_variables_takes_its_next_step(tmp_p
     assert {name.rpartition("/")[2] for name in values} == {"kernel", "bias", "embedding_weights"}
     live = {name: tf.Variable(value) for name, value in values.items()}
     optimizer = optim.load_checkpoint(tmp_path / "out", live, restore_variables=False)
-    given = []
+    pairs = []
     for name, variable in live.items():
         old, new = before.slots["m"][name].load(), after.load(f"{name}/t_0/Momentum")
         gradient = new - np.float32(0.9) * old
@@ -37,8 +37,8 @@ def test_a_canned_estimator_with_partitioned_variables_takes_its_next_step(tmp_p
             rows = np.flatnonzero(np.any(new != old, axis=1))
             assert 0 < len(rows) < len(old)
             gradient = tf.IndexedSlices(tf.constant(gradient[rows]), tf.constant(rows), tf.constant(old.shape))
-        given.append((gradient, variable))
-    optimizer.apply_gradients(given)
+        pairs.append((gradient, variable))
+    optimizer.apply_gradients(pairs)
     for name, variable in live.items():
         np.testing.assert_allclose(variable.numpy(), after.load(name), rtol=0, atol=1e-7)
 

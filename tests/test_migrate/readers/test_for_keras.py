@@ -66,8 +66,8 @@ def test_gathered_gradients_go_to_keras_where_it_counts_the_same(count_calls: bo
     keras.utils.set_random_seed(0)  # where sums of gradients cancel out, roundings show
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
-    made = optim.Adam(rate, gradient_accumulation_steps=2, count_calls=count_calls)
-    model.compile(optim.for_keras(made, keras), "mse")
+    optimizer = optim.Adam(rate, gradient_accumulation_steps=2, count_calls=count_calls)
+    model.compile(optim.for_keras(optimizer, keras), "mse")
     for _ in range(5):
         model.train_on_batch(BATCH, BATCH[:, :3])
     model.save(tmp_path / "model.keras")
@@ -78,23 +78,23 @@ def test_gathered_gradients_go_to_keras_where_it_counts_the_same(count_calls: bo
     assert migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "out.keras").fidelity == "exact"
     loaded = keras.saving.load_model(tmp_path / "out.keras")
     assert type(loaded.optimizer) is keras.optimizers.Adam
-    for each in (model, loaded):
+    for network in (model, loaded):
         for size in (0.3, -0.2, 0.5):
-            gradients = [tf.fill(v.shape, size) for v in each.trainable_variables]
-            each.optimizer.apply_gradients(zip(gradients, each.trainable_variables, strict=True))
+            gradients = [tf.fill(v.shape, size) for v in network.trainable_variables]
+            network.optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
     for mine, other in zip(model.trainable_variables, loaded.trainable_variables, strict=True):
         np.testing.assert_allclose(np.asarray(mine), np.asarray(other), rtol=0, atol=1e-6)
 
 
 def _altered(path: Path, folder: Path, change: Any) -> Path:
-    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(folder / "model.keras", "w") as made:
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(folder / "model.keras", "w") as target:
         for name in archive.namelist():
             data = archive.read(name)
             if name == "config.json":
                 document = json.loads(data)
                 change(document["compile_config"]["optimizer"]["config"], document["config"]["layers"])
                 data = json.dumps(document).encode()
-            made.writestr(name, data)
+            target.writestr(name, data)
     return folder / "model.keras"
 
 
@@ -110,8 +110,8 @@ def test_a_schedule_as_keras_saves_it(
     home = "keras.optimizers.schedules" if registered is None else None
     rate = {"module": home, "class_name": "ExponentialDecay", "config": config, "registered_name": registered}
     path = _altered(trained[1], tmp_path, lambda saved, _: saved.update(learning_rate=rate))
-    found = migrate.read(path).hyperparameters["learning_rate"]
-    assert (found["class_name"], found["config"], found.get("dtype")) == (name, config, dtype)
+    schedule = migrate.read(path).hyperparameters["learning_rate"]
+    assert (schedule["class_name"], schedule["config"], schedule.get("dtype")) == (name, config, dtype)
 
 
 def test_what_denies_the_state_is_refused(trained: tuple[Any, Path], tmp_path: Path) -> None:

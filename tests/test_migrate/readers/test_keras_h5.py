@@ -359,7 +359,7 @@ def test_slots_of_what_is_frozen_by_now_are_doubted(tmp_path: Path) -> None:
     source.write_bytes((CONFUSING / "source" / "model.h5").read_bytes())
     with h5py.File(source, "r+") as file:
         config = json.loads(file.attrs["model_config"])
-        layer = next(each for each in config["config"]["layers"] if each["config"]["name"] == "block/a")
+        layer = next(entry for entry in config["config"]["layers"] if entry["config"]["name"] == "block/a")
         layer["config"]["trainable"] = False
         file.attrs["model_config"] = json.dumps(config)
     state = migrate.read(source)
@@ -368,11 +368,11 @@ def test_slots_of_what_is_frozen_by_now_are_doubted(tmp_path: Path) -> None:
     trained = [
         {"name": v.name, "shape": list(v.shape)} for v in migrate.read(CONFUSING / "source" / "model.h5").variables
     ]
-    still = [each for each in trained if each["name"] not in ("block/a/kernel", "block/a/bias")]
+    still = [row for row in trained if row["name"] not in ("block/a/kernel", "block/a/bias")]
     for named in (trained, still):
-        told = migrate.read(source, variables=named)
-        assert told.fidelity == "exact"
-        assert sorted(told.slots["m"]) == sorted(str(each["name"]) for each in named)
+        named_state = migrate.read(source, variables=named)
+        assert named_state.fidelity == "exact"
+        assert sorted(named_state.slots["m"]) == sorted(str(row["name"]) for row in named)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_layer_that_stands_before_its_input_is_refused(kind: str) -> None:
     document = json.loads(model.to_json())
     check_inputs(document, "x")
     layers = document["config"]["layers"]
-    places = {each["config"]["name"]: i for i, each in enumerate(layers)}
+    places = {layer["config"]["name"]: i for i, layer in enumerate(layers)}
     layers[places["shared"]], layers[places["last"]] = layers[places["last"]], layers[places["shared"]]
     with pytest.raises(DamagedFileError, match="lists the layer 'last' before its input 'shared'"):
         check_inputs(document, "x")
@@ -473,9 +473,9 @@ def test_fit_of_tf_2_0_and_2_1_does_not_clip(tmp_path: Path, version: str, order
 def test_a_loss_scale_made_gradients_dense_before_tf_2_3(tmp_path: Path, version: str, dense: bool) -> None:
     """Run: rows of a table that a batch leaves out moved in TF 2.0.4, 2.1.4 and 2.2.3, and stayed in 2.3.4."""
     scale = {"class_name": "FixedLossScale", "config": {"loss_scale_value": 128.0}}
-    around = {"class_name": "LossScaleOptimizer", "config": {"optimizer": _optimizer(), "loss_scale": scale}}
+    wrapper = {"class_name": "LossScaleOptimizer", "config": {"optimizer": _optimizer(), "loss_scale": scale}}
     assert migrate.read(EMBED).hyperparameters["lazy_rows"] == ["^embedding/embeddings$"]
-    state = migrate.read(_of(tmp_path / "model.h5", version, optimizer_config=around))
+    state = migrate.read(_of(tmp_path / "model.h5", version, optimizer_config=wrapper))
     assert state.hyperparameters.get("lazy_rows", []) == ([] if dense else ["^embedding/embeddings$"])
     assert state.fidelity == "exact", state.reasons
 

@@ -163,8 +163,8 @@ def test_vocabularies_go_along(tmp_path: Path, compression: int) -> None:
     path = _written(tmp_path / "m.keras", {**_members(), **assets}, compression)
     migrate.migrate_checkpoint(path, tmp_path / "target.keras", to="keras")
     with zipfile.ZipFile(tmp_path / "target.keras") as archive:
-        found = {name: archive.read(name) for name in archive.namelist() if name.startswith("assets/")}
-    assert found == assets
+        vocabularies = {name: archive.read(name) for name in archive.namelist() if name.startswith("assets/")}
+    assert vocabularies == assets
 
 
 def test_a_vocabulary_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
@@ -461,8 +461,8 @@ def test_optimizers_of_a_model_of_ones_own_are_not_passed_over(
         def __init__(self, **kwargs: Any) -> None:
             super().__init__(**kwargs)
             self.generator = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
-            own = keras.optimizers.SGD(0.1, momentum=momentum)
-            setattr(self, attribute, [own] if attribute == "optimizers" else own)
+            generator_optimizer = keras.optimizers.SGD(0.1, momentum=momentum)
+            setattr(self, attribute, [generator_optimizer] if attribute == "optimizers" else generator_optimizer)
 
         def call(self, entry: Any) -> Any:
             return self.generator(entry)
@@ -470,8 +470,8 @@ def test_optimizers_of_a_model_of_ones_own_are_not_passed_over(
     gan = GAN()
     gan.compile()
     gan(np.ones((1, 2), np.float32))
-    own = gan.optimizers[0] if attribute == "optimizers" else gan.g_optimizer
-    own.apply([np.ones((2, 3), np.float32), np.ones(3, np.float32)], gan.generator.trainable_variables)
+    generator_optimizer = gan.optimizers[0] if attribute == "optimizers" else gan.g_optimizer
+    generator_optimizer.apply([np.ones((2, 3), np.float32), np.ones(3, np.float32)], gan.generator.trainable_variables)
     (gan.save if name.endswith(".keras") else gan.save_weights)(tmp_path / name)
     with pytest.raises(UnsupportedError, match=rf"holds {attribute} as well as .*{attribute}=model.{attribute}"):
         migrate.read(tmp_path / name, optimizer_config={"class_name": "RMSprop", "config": {}})

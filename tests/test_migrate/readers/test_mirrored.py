@@ -32,19 +32,19 @@ def _read(name: str) -> Any:
     return migrate.read(MIRRORED / name / "ckpt-1", optimizer_config=CONFIGS[name])
 
 
-@pytest.mark.parametrize(("name", "said"), [("clipped", {"clipnorm": 0.3}), ("averaged", {})])
-def test_limits_and_averages_act(name: str, said: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "overrides"), [("clipped", {"clipnorm": 0.3}), ("averaged", {})])
+def test_limits_and_averages_act(name: str, overrides: dict[str, Any], tmp_path: Path) -> None:
     source, target = MIRRORED / name / "ckpt-1", tmp_path / "slots"
-    said = {**said, "slot_order": "source"}
-    report = migrate.migrate_checkpoint(source, target, optimizer_config=CONFIGS[name], overrides=said)
+    overrides = {**overrides, "slot_order": "source"}
+    report = migrate.migrate_checkpoint(source, target, optimizer_config=CONFIGS[name], overrides=overrides)
     assert report.fidelity == "exact"
     assert next_steps.of_slots(target, np.load(MIRRORED / name / "oracle.npz"), 5) < next_steps.NEAR
 
 
 def test_a_limit_may_be_one_that_dtensors_optimizers_ignored() -> None:
-    told = " ".join(_read("clipped").reasons)
-    assert "DTensor's optimizers of TF 2.9 ignored it" in told
-    assert "--set clipnorm=0.3 or --set clipnorm=none" in told
+    reasons = " ".join(_read("clipped").reasons)
+    assert "DTensor's optimizers of TF 2.9 ignored it" in reasons
+    assert "--set clipnorm=0.3 or --set clipnorm=none" in reasons
 
 
 def test_tables_may_have_sparse_gradients() -> None:

@@ -81,10 +81,10 @@ def _trained_in_few_bits(slot_dtype: str, folder: Path) -> tuple[Any, tf.Variabl
 
 
 def _numbers(optimizer: Any, variable: tf.Variable, slot: str) -> np.ndarray:
-    found = optimizer.get_slot(variable, slot)
-    if found.dtype not in (tf.int8, tf.uint8):
-        return tf.cast(found, tf.float32).numpy()
-    return codes.decode(found.numpy(), optimizer.get_slot(variable, f"{slot}_scale").numpy())
+    values = optimizer.get_slot(variable, slot)
+    if values.dtype not in (tf.int8, tf.uint8):
+        return tf.cast(values, tf.float32).numpy()
+    return codes.decode(values.numpy(), optimizer.get_slot(variable, f"{slot}_scale").numpy())
 
 
 @pytest.mark.parametrize("slot_dtype", FEW_BITS)

@@ -150,8 +150,8 @@ def test_two_adams_of_tf_train_are_asked_about(tmp_path: Path) -> None:
     config = {"class_name": "AdamOptimizer", "config": {"learning_rate": 0.01}}
     with pytest.raises(AmbiguousError, match=r"several Adam optimizers.*beta2_power, beta2_power_1.*iterations"):
         migrate.read(prefix, optimizer_config=config)
-    told = {**config, "config": {"learning_rate": 0.01, "iterations": 3}}
-    assert migrate.read(prefix, optimizer_config=told).iterations == 3
+    hint = {**config, "config": {"learning_rate": 0.01, "iterations": 3}}
+    assert migrate.read(prefix, optimizer_config=hint).iterations == 3
 
 
 def test_two_adams_on_one_variable_are_refused(tmp_path: Path) -> None:
@@ -184,10 +184,10 @@ def test_a_class_that_is_set_does_not_settle_a_name_that_is_another_class_s(tmp_
     for part in source.iterdir():
         if part.suffix != ".meta":
             shutil.copy(part, tmp_path)
-    told = {"class_name": "MomentumOptimizer", "learning_rate": 0.01, "momentum": 0.9, "nesterov": False}
-    said = migrate.read(tmp_path, overrides=told | {"clipnorm": None, "gradients": "program"})
-    assert [reason for reason in said.reasons if "PowerSignOptimizer/..., which is not the name of SGD" in reason]
-    assert confirmed(tmp_path, overrides=told)["name"] == "PowerSignOptimizer"
+    overrides = {"class_name": "MomentumOptimizer", "learning_rate": 0.01, "momentum": 0.9, "nesterov": False}
+    state = migrate.read(tmp_path, overrides=overrides | {"clipnorm": None, "gradients": "program"})
+    assert [reason for reason in state.reasons if "PowerSignOptimizer/..., which is not the name of SGD" in reason]
+    assert confirmed(tmp_path, overrides=overrides)["name"] == "PowerSignOptimizer"
 
 
 @pytest.mark.parametrize("name", ["AdamW", "LazyAdam", "RAdamOptimizer", "LAMBOptimizer", "AdamWeightDecay", "Yogi"])
@@ -198,8 +198,8 @@ def test_slots_called_after_another_class_are_not_adams(name: str, own_name: boo
     tensors |= {f"w/{name}{end}": np.full((2, 3), 1e-3, np.float32) for end in ("", "_1")}
     prefix = written(tmp_path / "model.ckpt", tensors)
     numbers = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-    said = {"class_name": "AdamOptimizer", "config": {**numbers, **({"name": name} if own_name else {})}}
+    hint = {"class_name": "AdamOptimizer", "config": {**numbers, **({"name": name} if own_name else {})}}
     with pytest.raises(ContradictionError, match=rf"variables are named {name}.* are, and --opt"):
-        migrate.read(prefix, optimizer_config=said)
-    decided = migrate.read(prefix, optimizer_config=said, overrides={"class_name": "AdamOptimizer"})
+        migrate.read(prefix, optimizer_config=hint)
+    decided = migrate.read(prefix, optimizer_config=hint, overrides={"class_name": "AdamOptimizer"})
     assert any("overrides that" in warning for warning in decided.warnings)

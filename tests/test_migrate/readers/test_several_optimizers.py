@@ -76,9 +76,9 @@ def test_nothing_of_the_other_optimizer_is_dropped(release: str) -> None:
         optimizer_config=_config(release, "generator"),
         optimizer_path=PATHS[release]["generator"],
     )
-    carried = [a.stored_as for per in state.slots.values() for a in per.values()]
-    carried += [v.array.stored_as for v in state.variables if v.array] + [a.stored_as for a in state.unmapped.values()]
-    assert len(carried) == len(set(carried))
+    keys = [a.stored_as for per in state.slots.values() for a in per.values()]
+    keys += [v.array.stored_as for v in state.variables if v.array] + [a.stored_as for a in state.unmapped.values()]
+    assert len(keys) == len(set(keys))
     other = migrate.read(
         _source(release),
         optimizer_config=_config(release, "discriminator"),
@@ -270,8 +270,8 @@ def test_averages_around_an_optimizer_are_no_optimizer_of_their_own(tmp_path: Pa
     for hints in ({}, {"optimizer_path": "optimizer.base_optimizer"}):
         with pytest.raises(MissingHintError, match=r"keeps the slot average .*dynamic_decay.*--optimizer-config"):
             migrate.read(source, optimizer_config=SGD, **hints)
-    around = {"class_name": "ExponentialMovingAverage", "config": {"optimizer": SGD, "average_decay": 0.9}}
-    state = migrate.read(source, optimizer_config=around, overrides={"lazy_rows": []})
+    wrapper = {"class_name": "ExponentialMovingAverage", "config": {"optimizer": SGD, "average_decay": 0.9}}
+    state = migrate.read(source, optimizer_config=wrapper, overrides={"lazy_rows": []})
     assert state.fidelity == "approximate"
     assert "ExponentialMovingAverage averages in a way that optim does not" in state.reasons[0]
     assert list(state.slots) == ["m"]
@@ -296,14 +296,14 @@ def test_the_optimizers_of_keras_3s_multioptimizer_are_saved_by_name_as_the_refu
     optimizer = keras.saving.load_model(tmp_path / "model.keras").optimizer
     named = dict(zip(("first", "second"), optimizer.optimizers, strict=True))
     tf.train.Checkpoint(model=model, **named).write(str(tmp_path / "parts"))
-    for each, one in named.items():
+    for name, one in named.items():
         config = keras.saving.serialize_keras_object(one)
-        state = migrate.read(tmp_path / "parts", optimizer_path=each, optimizer_config=config)
+        state = migrate.read(tmp_path / "parts", optimizer_path=name, optimizer_config=config)
         assert (state.fidelity, state.iterations) == ("exact", 3)
-        for slot, own in state.slots.items():
-            assert set(own) == {v.path for v in one._trainable_variables}, slot
-        trained = model.optimizer.optimizers[list(named).index(each)]
-        stored = [array.load() for own in state.slots.values() for array in own.values()]
+        for slot, slot_arrays in state.slots.items():
+            assert set(slot_arrays) == {v.path for v in one._trainable_variables}, slot
+        trained = model.optimizer.optimizers[list(named).index(name)]
+        stored = [array.load() for slot_arrays in state.slots.values() for array in slot_arrays.values()]
         slots = [np.asarray(v) for v in trained.variables[2:]]
         assert len(stored) == len(slots)
         assert all(any(np.array_equal(a, b) for b in slots) for a in stored)

@@ -202,15 +202,15 @@ def test_the_graph_tells_epsilon_nesterov_and_limits_of_keras(name: str, key: st
     case, _, source = _case(name)
     config = _config(case)
     state = migrate.read(source, optimizer_config=config)
-    given = {**config["config"], key: wrong}
+    settings = {**config["config"], key: wrong}
     with pytest.raises(ContradictionError, match=rf"{key} is .* in the source's graph and {wrong}"):
-        migrate.read(source, optimizer_config={**config, "config": given})
-    del given[key]
-    without = migrate.read(source, optimizer_config={**config, "config": given})
+        migrate.read(source, optimizer_config={**config, "config": settings})
+    del settings[key]
+    without = migrate.read(source, optimizer_config={**config, "config": settings})
     assert without.hyperparameters == state.hyperparameters
     subject = "global_clipnorm" if key == "clipnorm" else key  # Keras 1 takes the norm of all gradients together
     assert next(o.kind for o in without.origins if o.subject == subject) == "graph"
-    assert migrate.read(source, optimizer_config={**config, "config": {**given, "epsilon": None}}).hyperparameters
+    assert migrate.read(source, optimizer_config={**config, "config": {**settings, "epsilon": None}}).hyperparameters
 
 
 ADAPTIVE = [
@@ -263,13 +263,13 @@ def test_gradients_that_a_class_of_native_keras_changes_are_said(name: str, tmp_
         assert trained is not None
         changed = set()
         for node in [n for n in nodes if not trained.is_backward(n.name) and n.op in ("Mul", "Square", "Minimum")]:
-            for i, each in enumerate(node.input):
-                if trained.is_gradient(each):
-                    own = f"{each.partition(':')[0]}/own"
-                    if own not in changed:
-                        changed.add(own)
-                        nodes.add(name=own, op="Neg", input=[each])
-                    node.input[i] = own
+            for i, input_name in enumerate(node.input):
+                if trained.is_gradient(input_name):
+                    negative = f"{input_name.partition(':')[0]}/own"
+                    if negative not in changed:
+                        changed.add(negative)
+                        nodes.add(name=negative, op="Neg", input=[input_name])
+                    node.input[i] = negative
 
     reasons = migrate.read(_with_nodes(source, tmp_path, change), optimizer_config=_config(case)).reasons
     assert re.search("gradients pass through '.*/own' before they reach the optimizer", " ".join(reasons))
@@ -320,12 +320,12 @@ def _with_nodes(source: str, folder: Path, change: Callable[[Any], None]) -> Pat
 def _centralized(nodes: Any) -> None:
     """Each update takes another gradient, which it makes itself."""
     for node in [node for node in nodes if "/update_" in node.name]:
-        for i, each in enumerate(node.input):
-            if "/gradients/" in each:
-                own = f"{node.name.rpartition('/')[0]}/own"
-                if not any(other.name == own for other in nodes):
-                    nodes.add(name=own, op="Sub", input=[each, each])
-                node.input[i] = own
+        for i, input_name in enumerate(node.input):
+            if "/gradients/" in input_name:
+                centered = f"{node.name.rpartition('/')[0]}/own"
+                if not any(other.name == centered for other in nodes):
+                    nodes.add(name=centered, op="Sub", input=[input_name, input_name])
+                node.input[i] = centered
 
 
 def _signed(nodes: Any) -> None:

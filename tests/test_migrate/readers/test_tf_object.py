@@ -75,8 +75,8 @@ def test_real_checkpoints_are_read_bit_for_bit(name: str) -> None:
     assert len(keys) == sum(len(owners) for owners in stored.slots.values())
     for key in keys:
         _, _, slot, i = key.split("/")
-        own = next(s for s in stored.slots if s.lstrip("_") in (slot, slot.removesuffix("s")))
-        array = stored.slots[own][names[int(i)]]
+        stored_slot = next(s for s in stored.slots if s.lstrip("_") in (slot, slot.removesuffix("s")))
+        array = stored.slots[stored_slot][names[int(i)]]
         assert array.shape == oracle[key].shape
         assert array.load().tobytes() == oracle[key].tobytes()
     counter = next(stored.scalars[n] for n in ("iter", "_iterations") if n in stored.scalars)
@@ -92,16 +92,16 @@ def test_no_tensor_is_dropped(name: str) -> None:
     prefix = find_prefix(_source(name)) or str(Path(_source(name)) / "variables" / "variables")
     arrays = [v.array for v in stored.variables] + [*stored.scalars.values(), *stored.unmapped.values()]
     arrays += [a for owners in stored.slots.values() for a in owners.values()]
-    held = [a.stored_as for a in arrays if a is not None]
-    assert sorted(held) == sorted(k for k in BundleReader(prefix) if k != "_CHECKPOINTABLE_OBJECT_GRAPH")
+    keys = [a.stored_as for a in arrays if a is not None]
+    assert sorted(keys) == sorted(k for k in BundleReader(prefix) if k != "_CHECKPOINTABLE_OBJECT_GRAPH")
 
 
 def test_what_is_trainable_is_told_as_far_as_the_source_does() -> None:
     stored = tf_object.read(_source("tf24-sgd-momentum-ckpt-convbn"))
-    told = {v.name: v.trainable for v in stored.variables}
-    assert told["conv2d/kernel"] is True
-    assert told["batch_normalization/moving_mean"] is False
-    assert told["dense/kernel"] is None  # frozen, which the file does not say
+    trainable_by_name = {v.name: v.trainable for v in stored.variables}
+    assert trainable_by_name["conv2d/kernel"] is True
+    assert trainable_by_name["batch_normalization/moving_mean"] is False
+    assert trainable_by_name["dense/kernel"] is None  # frozen, which the file does not say
 
 
 def test_a_saved_model_tells_its_optimizer() -> None:
@@ -232,15 +232,15 @@ def test_variables_of_one_name_without_their_model_are_asked_for(tmp_path: Path)
     with pytest.raises(MissingHintError, match="--variables FILE with the names of its 4 variables") as asked:
         migrate.read(source, optimizer_config=hint)
     form = str(asked.value).partition("as JSON: ")[2].replace("...", '"NAME"')
-    given = [{**each, "name": f"{layer}/{each['name']}"} for each, layer in zip(json.loads(form), "aabb", strict=True)]
+    rows = [{**row, "name": f"{layer}/{row['name']}"} for row, layer in zip(json.loads(form), "aabb", strict=True)]
     with pytest.raises(MismatchError, match="gives the shapes"):
-        migrate.read(source, optimizer_config=hint, variables=given[::-1])
-    given = [{**each, "name": f"variable_{i}"} for i, each in enumerate(given)]
-    state = migrate.read(source, optimizer_config=hint, variables=given)
-    assert [v.name for v in state.variables] == [each["name"] for each in given]
+        migrate.read(source, optimizer_config=hint, variables=rows[::-1])
+    rows = [{**row, "name": f"variable_{i}"} for i, row in enumerate(rows)]
+    state = migrate.read(source, optimizer_config=hint, variables=rows)
+    assert [v.name for v in state.variables] == [row["name"] for row in rows]
     assert set(state.matched.values()) == {"position"}
     list_of_all = [array.load() for name in state.slots["m"] for array in (state.slots["m"][name],)]
-    assert [a.shape for a in list_of_all] == [tuple(each["shape"]) for each in given]
+    assert [a.shape for a in list_of_all] == [tuple(row["shape"]) for row in rows]
 
 
 def test_what_holds_no_slots_at_all_is_said(tmp_path: Path) -> None:
@@ -302,8 +302,8 @@ def test_keras_3(tmp_path: Path, with_model: bool) -> None:
     assert stored.generation == "keras3"
     assert set(stored.slots) == {"_momentums", "_velocities", "_model_variables_moving_average"}
     for i, variable in enumerate(model.trainable_variables):
-        for slot, own in (("_momentums", optimizer._momentums), ("_velocities", optimizer._velocities)):
-            assert np.array_equal(stored.slots[slot][variable.path].load(), own[i].numpy())
+        for slot, variables in (("_momentums", optimizer._momentums), ("_velocities", optimizer._velocities)):
+            assert np.array_equal(stored.slots[slot][variable.path].load(), variables[i].numpy())
     assert {"_iterations", "_learning_rate", "_u_product"} <= set(stored.scalars)
     moving = model.layers[-1].moving_mean.path
     assert {v.name: v.trainable for v in stored.variables}.get(moving) is (False if with_model else None)
@@ -312,10 +312,10 @@ def test_keras_3(tmp_path: Path, with_model: bool) -> None:
 def test_a_counter_of_keras_3_that_only_its_list_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of Keras 3.8 without the edge to its counter: so it was seen in files of 3.4."""
     source = str(CORPUS / "extra-keras38-adamax-convbn-ckpt" / "source")
-    whole, made = tf_object.read(source), ObjectGraph.__init__
+    whole, initialize = tf_object.read(source), ObjectGraph.__init__
 
     def without(graph: ObjectGraph, bundle: Any) -> None:
-        made(graph, bundle)
+        initialize(graph, bundle)
         for children in graph.children:
             children.pop("_iterations", None)
 
@@ -335,9 +335,9 @@ def _owner(node: int, name: str, shape: tuple[int, ...] = (2,)) -> Owner:
 def test_a_slot_belongs_to_the_whole_name_not_to_its_end() -> None:
     owners = [_owner(1, "kernel"), _owner(2, "dense/kernel"), _owner(3, "block/dense/kernel")]
     names = ("Adam/m/dense/kernel", "Adam/m/block/dense/kernel")
-    found = match({"_m": {i: (name, (2,)) for i, name in enumerate(names)}}, owners, {}, "here")
-    assert [found.owners[i].name for i in range(2)] == ["dense/kernel", "block/dense/kernel"]
-    assert found.method == "name"
+    matching = match({"_m": {i: (name, (2,)) for i, name in enumerate(names)}}, owners, {}, "here")
+    assert [matching.owners[i].name for i in range(2)] == ["dense/kernel", "block/dense/kernel"]
+    assert matching.method == "name"
     with pytest.raises(MismatchError, match="dense_9/kernel"):
         match({"_m": {0: ("Adam/m/dense_9/kernel", (2,))}}, owners, {}, "here")
 
@@ -345,18 +345,18 @@ def test_a_slot_belongs_to_the_whole_name_not_to_its_end() -> None:
 def test_slots_inside_a_loss_scale_optimizer_lack_its_name() -> None:
     lists = {"_m": {0: ("m/dense/kernel", (2,))}}
     assert match(lists, [_owner(1, "x"), _owner(2, "dense/kernel")], {}, "").owners[0].name == "dense/kernel"
-    found = match(lists, [_owner(1, "kernel", (3,)), _owner(2, "dense/kernel")], {}, "")
-    assert found.owners[0].name == "dense/kernel"
-    found = match(lists, [_owner(1, "kernel"), _owner(2, "dense/kernel")], {}, "")
-    assert found.twins is not None
-    assert found.twins.groups == (("kernel", "dense/kernel"),)
+    matching = match(lists, [_owner(1, "kernel", (3,)), _owner(2, "dense/kernel")], {}, "")
+    assert matching.owners[0].name == "dense/kernel"
+    matching = match(lists, [_owner(1, "kernel"), _owner(2, "dense/kernel")], {}, "")
+    assert matching.twins is not None
+    assert matching.twins.groups == (("kernel", "dense/kernel"),)
 
 
 def test_shapes_decide_between_variables_of_one_name() -> None:
     owners = [Owner(i, f"vs.{i}", "w", ("vs", str(i)), shape) for i, shape in enumerate([(2,), (3,), (4,)])]
-    found = match({"_m": {0: ("Adam/m/w", (4,)), 1: ("Adam/m/w", (2,))}}, owners, {}, "here")
-    assert [found.owners[i].name for i in range(2)] == ["vs.2", "vs.0"]
-    assert found.method == "shape"
+    matching = match({"_m": {0: ("Adam/m/w", (4,)), 1: ("Adam/m/w", (2,))}}, owners, {}, "here")
+    assert [matching.owners[i].name for i in range(2)] == ["vs.2", "vs.0"]
+    assert matching.method == "shape"
 
 
 def test_an_altered_graph_is_damage(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_names_of_dtensor_slots_tell_the_class() -> None:
     with pytest.raises(ContradictionError, match="its variables are named Adagrad/"):
         migrate.read(source, optimizer_config=hint)
     believed = migrate.read(source, optimizer_config=hint, overrides={"class_name": "RMSprop"})
-    assert any("--set class_name=RMSprop overrides that" in said for said in believed.warnings)
+    assert any("--set class_name=RMSprop overrides that" in warning for warning in believed.warnings)
 
 
 def test_names_of_two_dtensor_optimizers_are_refused(tmp_path: Path) -> None:
@@ -410,14 +410,14 @@ def test_sums_of_gradients_beside_a_model_are_asked_about(tmp_path: Path) -> Non
     weight, slots = tf.Variable([1.0, 2.0], name="w"), {}
     for name in ("_momentums", "_velocities"):
         slots[name] = [tf.Variable([0.5, 0.25], name=f"Adam/{name}/w")]
-    told = {"optimizer_config": {**ADAM, "config": {**ADAM["config"], "clipnorm": None, "learning_rate": 0.1}}}
+    hints = {"optimizer_config": {**ADAM, "config": {**ADAM["config"], "clipnorm": None, "learning_rate": 0.1}}}
     plain = of_module(tmp_path / "plain", [weight], slots, best=tf.Variable([3.0, 4.0]))
-    assert "accumulated" not in "".join(migrate.read(plain, **told).reasons)
-    for name, held in (("gradient_accumulation", [tf.Variable([0.0, 0.0])]), ("accum_step_counter", tf.Variable(0))):
-        source = of_module(tmp_path / name, [weight], slots, **{name: held})
-        reasons = migrate.read(source, **told).reasons
+    assert "accumulated" not in "".join(migrate.read(plain, **hints).reasons)
+    for name, sums in (("gradient_accumulation", [tf.Variable([0.0, 0.0])]), ("accum_step_counter", tf.Variable(0))):
+        source = of_module(tmp_path / name, [weight], slots, **{name: sums})
+        reasons = migrate.read(source, **hints).reasons
         assert any(f"accumulated in '{name}" in reason and "--set gradients=program" in reason for reason in reasons)
-        assert migrate.read(source, **told, overrides={"gradients": "program"}).fidelity == "exact"
+        assert migrate.read(source, **hints, overrides={"gradients": "program"}).fidelity == "exact"
 
 
 def test_averages_of_a_loop_are_no_name_of_a_class(tmp_path: Path) -> None:

@@ -106,11 +106,11 @@ def test_a_pickled_config_is_words_and_numbers_and_nothing_is_run(protocol: int,
     data = pickle.dumps(config, protocol)
     assert safe_pickle.is_pickle(data)
     assert safe_pickle.loads_config(data, "here") == {**config, "clipnorm": 2.0}
-    own: dict[str, Any] = {}
-    own["own"] = own
-    for held in ({"lr": _Runs(os.mkdir, str(tmp_path / "ran"))}, {1: 2}, {"a": np.ones(2)}, [1], own):
+    recursive: dict[str, Any] = {}
+    recursive["own"] = recursive
+    for content in ({"lr": _Runs(os.mkdir, str(tmp_path / "ran"))}, {1: 2}, {"a": np.ones(2)}, [1], recursive):
         with pytest.raises(UnsupportedError, match="is a pickle that is refused"):
-            safe_pickle.loads_config(pickle.dumps(held, protocol), "here")
+            safe_pickle.loads_config(pickle.dumps(content, protocol), "here")
     assert not (tmp_path / "ran").exists()
 
 
@@ -151,7 +151,7 @@ def test_an_object_array_that_wants_to_run_something(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "held",
+    "content",
     [
         [{"a": 1}],
         ["text"],
@@ -168,8 +168,8 @@ def test_an_object_array_that_wants_to_run_something(tmp_path: Path) -> None:
         {1: np.ones(2)},
     ],
 )
-def test_other_contents_are_refused(held: Any, tmp_path: Path) -> None:
-    (tmp_path / "w.pkl").write_bytes(pickle.dumps(held))
+def test_other_contents_are_refused(content: Any, tmp_path: Path) -> None:
+    (tmp_path / "w.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(DtoptError):
         weight_list.read(str(tmp_path / "w.pkl"))
 
@@ -179,7 +179,7 @@ CONFIG = {"name": "Adam", "learning_rate": 0.5}
 
 
 @pytest.mark.parametrize(
-    "held",
+    "content",
     [
         (MODEL, WEIGHTS),
         [WEIGHTS, MODEL],
@@ -189,16 +189,16 @@ CONFIG = {"name": "Adam", "learning_rate": 0.5}
         {"weights": WEIGHTS, "config": CONFIG},
         (WEIGHTS, {"class_name": "Adam", "config": CONFIG}),
     ],
-    ids=lambda held: str(list(held)) if isinstance(held, dict) else f"{len(held)} items",
+    ids=lambda content: str(list(content)) if isinstance(content, dict) else f"{len(content)} items",
 )
-def test_the_optimizers_list_among_other_things(held: Any, tmp_path: Path) -> None:
-    (tmp_path / "w.pkl").write_bytes(pickle.dumps(held))
+def test_the_optimizers_list_among_other_things(content: Any, tmp_path: Path) -> None:
+    (tmp_path / "w.pkl").write_bytes(pickle.dumps(content))
     _same(tmp_path / "w.pkl")
     stored = weight_list.read(str(tmp_path / "w.pkl"))
     if stored.optimizer_config is not None:
         assert stored.optimizer_config["config"] == CONFIG
     objects = np.empty((), object)
-    objects[()] = held
+    objects[()] = content
     np.save(tmp_path / "w.npy", objects, allow_pickle=True)
     _same(tmp_path / "w.npy")
 
@@ -213,10 +213,10 @@ def test_names_in_a_mapping_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_pickle_whose_lists_hold_each_other_ends_soon(tmp_path: Path) -> None:
-    held: list[Any] = [np.ones(1)]
+    content: list[Any] = [np.ones(1)]
     for _ in range(60):
-        held = [held, held]
-    (tmp_path / "w.pkl").write_bytes(pickle.dumps(held))
+        content = [content, content]
+    (tmp_path / "w.pkl").write_bytes(pickle.dumps(content))
     with pytest.raises(UnsupportedError, match="without a list of arrays"):
         weight_list.read(str(tmp_path / "w.pkl"))
 

@@ -110,7 +110,7 @@ def _sharded(whole: Path, folder: Path) -> Path:
         file.visititems(put)
     for shard in shards:
         shard.close()
-    names = {key: [f"model_{i:05}.weights.h5" for i in found] for key, found in weight_map.items()}
+    names = {key: [f"model_{i:05}.weights.h5" for i in numbers] for key, numbers in weight_map.items()}
     index = {"metadata": {}, "weight_map": {k: v[0] if len(v) == 1 else v for k, v in names.items()}}
     (folder / "model.weights.json").write_text(json.dumps(index))
     return folder / "model.weights.json"
@@ -191,21 +191,21 @@ def test_orders_of_layers() -> None:
 
 
 def test_own_variables_stand_before_or_behind_what_is_in_a_layer() -> None:
-    within, (own,) = _layer((3,), (2,), name="in"), _layer((4,), name="own").own_variables
-    first, last, either = (Layers((own,), ((within,),), place) for place in (False, True, None))
+    within, (outer,) = _layer((3,), (2,), name="in"), _layer((4,), name="own").own_variables
+    first, last, either = (Layers((outer,), ((within,),), place) for place in (False, True, None))
     assert match(first, [(4,), (3,), (2,)], "x") == match(either, [(4,), (3,), (2,)], "x") == ["own/0", "in/0", "in/1"]
     assert match(last, [(3,), (2,), (4,)], "x") == match(either, [(3,), (2,), (4,)], "x") == ["in/0", "in/1", "own/0"]
-    assert [each.ordered() for each in (first, last, either)] == [True, True, False]
+    assert [layers.ordered() for layers in (first, last, either)] == [True, True, False]
     assert [v.name for v in last.variables()] == ["in/0", "in/1", "own/0"]
     with pytest.raises(MismatchError):
         match(last, [(4,), (3,), (2,)], "x")
 
 
 def test_layers_known_to_be_trained_are_all_matched() -> None:
-    told = Layers((), ((_layer((2,), name="a", trainable=True),), (_layer((3,), name="b", trainable=True),)))
-    assert match(told, [(3,), (2,)], "x") == ["b/0", "a/0"]
+    layers = Layers((), ((_layer((2,), name="a", trainable=True),), (_layer((3,), name="b", trainable=True),)))
+    assert match(layers, [(3,), (2,)], "x") == ["b/0", "a/0"]
     with pytest.raises(MismatchError):
-        match(told, [(3,)], "x")
+        match(layers, [(3,)], "x")
 
 
 @pytest.mark.breadth
@@ -226,9 +226,9 @@ def test_the_order_of_layers_in_a_list_or_dict_is_an_assumption() -> None:
         values = {v.name: v.array.load().tobytes() for v in state.variables if v.array is not None}
         slots = {name: array.load().tobytes() for name, array in state.slots["m"].items()}
         known = {f"{oracle[f'at_save/var/{i}'].tobytes()!r}": i for i in range(4)}
-        found = {name: known[f"{values[name]!r}"] for name in slots}
-        right = {name: slots[name] == oracle[f"at_save/slot/momentums/{i}"].tobytes() for name, i in found.items()}
-        return {name: i for name, i in found.items() if right[name]}
+        indices = {name: known[f"{values[name]!r}"] for name in slots}
+        right = {name: slots[name] == oracle[f"at_save/slot/momentums/{i}"].tobytes() for name, i in indices.items()}
+        return {name: i for name, i in indices.items() if right[name]}
 
     state = migrate.read(source, optimizer_config=hint, generation="optimizer")
     assert trained_as(state) == {}  # which nothing in the file tells
@@ -237,9 +237,9 @@ def test_the_order_of_layers_in_a_list_or_dict_is_an_assumption() -> None:
     names = [v.name for v in state.variables]
     assert all(name in doubt.reason for name in names)
     order = [{"name": name, "shape": list(state.slots["m"][name].shape)} for name in (*names[2:], *names[:2])]
-    told = migrate.read(source, optimizer_config=hint, generation="optimizer", variables=order)
-    assert set(trained_as(told)) == set(names)
-    assert all(o.subject != "order of variables" for o in told.origins)
+    ordered_state = migrate.read(source, optimizer_config=hint, generation="optimizer", variables=order)
+    assert set(trained_as(ordered_state)) == set(names)
+    assert all(o.subject != "order of variables" for o in ordered_state.origins)
 
 
 def test_averages_that_a_class_alone_does_not_have_are_named(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def test_what_a_source_shows_narrows_its_releases(generation: str, versions: Ver
     ],
 )
 def test_a_release_after_the_last_known_one_is_an_assumption(versions: Versions, shown: str) -> None:
-    found = narrowing.newer(versions)
-    assert found.startswith(shown)
-    assert bool(found) == bool(shown)
+    warning = narrowing.newer(versions)
+    assert warning.startswith(shown)
+    assert bool(warning) == bool(shown)
 
 
 def test_backends_and_modes_narrow_as_well() -> None:
@@ -102,13 +102,13 @@ def test_a_new_release_is_one_row(
     new = table.Package(name, version, (version,))
     monkeypatch.setattr(table, rows, (*getattr(table, rows), new))
     monkeypatch.setattr(narrowing, "RELEASES", (*table._of_keras(), *table._of_tensorflow()))
-    found = candidates.__wrapped__(generation, versions)
-    assert {release.package for release in found} == {new} != {release.package for release in before}
+    releases = candidates.__wrapped__(generation, versions)
+    assert {release.package for release in releases} == {new} != {release.package for release in before}
     for fact in facts.EVERY:
-        answers = {fact.way(release) for release in found}
+        answers = {fact.way(release) for release in releases}
         assert answers == {fact.way(release) for release in before}, fact.question
         assert answers <= {None, *fact.answers}, fact.question
-        assert fact.warning(found) == fact.warning(before)
+        assert fact.warning(releases) == fact.warning(before)
     (row,) = re.findall(
         r"^\| a release \| (.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE
     )

@@ -30,15 +30,15 @@ class Case:
     """Two sources, or live optimizers, that differ in one entry: what both have, and what one of them has more.
 
     `always`: framework -> which of the two ways it has without being asked for it, so that it has no other.
-    `apart`: frameworks that step differently in any case, for another reason. `more`: framework -> what both have there
-    besides.
+    `exceptions`: frameworks that step differently in any case, for another reason.
+    `more`: framework -> what both have there besides.
     """
 
     factor: str
     on: Mapping[str, Any]
     both: Mapping[str, Any] = field(default_factory=dict)
     always: Mapping[str, bool] = field(default_factory=dict)
-    apart: tuple[str, ...] = ()
+    exceptions: tuple[str, ...] = ()
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def options(self, framework: str, has: bool) -> dict[str, Any]:
@@ -169,13 +169,13 @@ def test_each_live_optimizer_answers_what_the_list_asks_of_it(framework: str) ->
 
 @pytest.fixture(name="source", scope="module")
 def sources(tmp_path_factory: Any) -> Any:
-    made: dict[str, str] = {}
+    paths: dict[str, str] = {}
 
     def source(options: Mapping[str, Any]) -> str:
         key = repr(sorted(options.items()))
-        if key not in made:
-            made[key] = live_models.source(tmp_path_factory.mktemp("source"), options)
-        return made[key]
+        if key not in paths:
+            paths[key] = live_models.source(tmp_path_factory.mktemp("source"), options)
+        return paths[key]
 
     return source
 
@@ -195,9 +195,9 @@ def _ways(case: Case, framework: str) -> Iterator[tuple[bool, tuple[Any, Any]]]:
         yield None, live_models.live(framework, {})  # type: ignore[misc]
 
 
-def _restored(path: str, made: tuple[Any, Any], **hints: Any) -> tuple[str, tuple[str, ...]]:
+def _restored(path: str, live: tuple[Any, Any], **hints: Any) -> tuple[str, tuple[str, ...]]:
     try:
-        report = migrate.restore(path, *made, **hints)
+        report = migrate.restore(path, *live, **hints)
     except DtoptError as error:
         return "refused", (str(error),)
     return report.fidelity, report.reasons
@@ -209,15 +209,15 @@ def test_a_difference_is_never_exact_and_no_difference_is(name: str, framework: 
     if framework in SLOW:
         pytest.importorskip(framework, reason=f"{framework} is not installed")
     case = CASES[name]
-    found = {}
+    results = {}
     for has in (False, True):
         if name == "method" and has:  # of a live optimizer alone
             continue
         path = source(case.options(framework, has))
-        for way, made in _ways(case, framework):
-            found[has, way] = _restored(path, made)
-    alike = {ways: ways[0] is ways[1] and framework not in case.apart for ways in found}
-    wrong = {ways: said for ways, said in found.items() if (said[0] == "exact") != alike[ways]}
+        for way, live in _ways(case, framework):
+            results[has, way] = _restored(path, live)
+    alike = {ways: ways[0] is ways[1] and framework not in case.exceptions for ways in results}
+    wrong = {ways: result for ways, result in results.items() if (result[0] == "exact") != alike[ways]}
     assert wrong == {}
 
 
@@ -252,10 +252,10 @@ def test_an_exact_file_answers_as_its_source(name: str, target: str, source: Any
             word = {factors.CONSTRAINT: "constraint", factors.LOSS_SCALE: "loss scale"}[case.factor]
             is_there = "constraint" in options or "loss_scale" in options
             assert (word in " ".join(report.warnings)) == is_there, report.warnings
-            for way, made in _ways(case, factors.KERAS3):
-                exact = _restored(dest, made, overrides=confirmed(dest))[0] == "exact"
+            for way, live in _ways(case, factors.KERAS3):
+                exact = _restored(dest, live, overrides=confirmed(dest))[0] == "exact"
                 assert exact == (has is way) or not is_there, (has, way)
         elif report.fidelity == "exact":
-            for way, made in _ways(case, LOADING[target]):
-                fidelity, reasons = _restored(dest, made, overrides=confirmed(dest))
+            for way, live in _ways(case, LOADING[target]):
+                fidelity, reasons = _restored(dest, live, overrides=confirmed(dest))
                 assert (fidelity == "exact") == (has is way), (has, way, reasons)
