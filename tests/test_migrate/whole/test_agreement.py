@@ -28,10 +28,10 @@ IN_FILES = ("keras1", "keras2", "keras2.3", "optimizer_v1", "optimizer_v2", "opt
 
 def _called(generation: str) -> list[str]:
     """What the releases of a generation call their Keras."""
-    found = [r.keras for r in table.RELEASES if r.generation == generation and r.keras]
+    versions = [r.keras for r in table.RELEASES if r.generation == generation and r.keras]
     if generation == "optimizer_v1":  # a file of a later tf.keras is taken for one of OptimizerV2
-        found = [keras for keras in found if keras.endswith("-tf")]
-    return [*dict.fromkeys(found)]
+        versions = [keras for keras in versions if keras.endswith("-tf")]
+    return [*dict.fromkeys(versions)]
 
 
 RELEASES = {generation: _called(generation) for generation in IN_FILES}
@@ -50,7 +50,7 @@ CLIPPING: tuple[dict[str, float], ...] = (
 @cache
 def _sources() -> dict[tuple[str, str], Path]:
     """One file for each algorithm and generation that a file of Keras holds."""
-    found: dict[tuple[str, str], Path] = {}
+    paths: dict[tuple[str, str], Path] = {}
     for path in sorted([*CORPUS.glob("*/source/*.h5"), *CORPUS.glob("*/source/*.keras")]):
         if path.name.endswith(".weights.h5"):
             continue
@@ -59,8 +59,8 @@ def _sources() -> dict[tuple[str, str], Path]:
         except DtoptError:
             continue
         assert state.source is not None
-        found.setdefault((state.algorithm, str(state.source.generation)), path)
-    return found
+        paths.setdefault((state.algorithm, str(state.source.generation)), path)
+    return paths
 
 
 def _limited(optimizer: dict[str, Any], limits: dict[str, float]) -> None:
@@ -102,15 +102,15 @@ def _altered(source: Path, folder: Path, version: str, limits: dict[str, float])
 
 def _answers(path: Path, choice: int) -> dict[str, Any]:
     """What the user confirms, question after question; of several answers the first or the last."""
-    given: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for _ in range(3):
-        open_ = [o for o in migrate.read(path, overrides=given).origins if not o.certain and o.confirm]
+        open_ = [o for o in migrate.read(path, overrides=overrides).origins if not o.certain and o.confirm]
         if not open_:
             break
         for origin in open_:
             for name, value in typed(origin.confirm.split(" or ")[choice].partition(", if ")[0]).items():
-                given[name] = origin.value if value in ("N", "VALUE") else value
-    return given
+                overrides[name] = origin.value if value in ("N", "VALUE") else value
+    return overrides
 
 
 def _disagreement(path: Path, folder: Path, choice: int) -> str:
@@ -144,7 +144,7 @@ def test_there_is_a_file_of_every_generation() -> None:
 @pytest.mark.quick(3)
 def test_a_diagonal_of_releases_and_limits(generation: str, tmp_path: Path) -> None:
     """Each release and each setting once, under the optimizers in turn."""
-    sources = [path for (_, own), path in _sources().items() if own == generation]
+    sources = [path for (_, source_generation), path in _sources().items() if source_generation == generation]
     versions = RELEASES[generation]
     for i in range(max(len(versions), len(CLIPPING)) if sources else 0):
         version, limits, source = versions[i % len(versions)], CLIPPING[i % len(CLIPPING)], sources[i % len(sources)]
@@ -179,11 +179,11 @@ def test_a_global_norm_is_of_tf_2_4(tmp_path: Path) -> None:
 @pytest.mark.parametrize("choice", [0, -1])
 @pytest.mark.parametrize("generation", RELEASES)
 def test_every_release_optimizer_and_limit(generation: str, choice: int, tmp_path: Path) -> None:
-    found = [
+    problems = [
         (path.parts[-3], version, limits, problem)
-        for (_, own), path in _sources().items()
-        if own == generation
+        for (_, source_generation), path in _sources().items()
+        if source_generation == generation
         for version, limits in _combinations(generation)
         if (problem := _disagreement(_altered(path, tmp_path, version, limits), tmp_path, choice))
     ]
-    assert not found
+    assert not problems

@@ -48,15 +48,15 @@ def _batches(path: Path) -> dict[str, np.ndarray]:
 
     model = keras.models.load_model(path)
     random = np.random.default_rng(0)
-    found: dict[str, np.ndarray] = {}
+    batches: dict[str, np.ndarray] = {}
     for step in range(3):
         for i, tensor in enumerate(model.inputs):
-            found[f"x{step}_{i}"] = random.standard_normal((8, *tensor.shape[1:])).astype(np.float32)
+            batches[f"x{step}_{i}"] = random.standard_normal((8, *tensor.shape[1:])).astype(np.float32)
         target = model.outputs[0].shape[1:]
         sparse = "sparse" in str(model.loss).lower()
         labels = random.integers(0, target[-1], (8, *target[:-1]))
-        found[f"y{step}"] = labels if sparse else random.random((8, *target)).astype(np.float32)
-    return found
+        batches[f"y{step}"] = labels if sparse else random.random((8, *target)).astype(np.float32)
+    return batches
 
 
 @pytest.mark.breadth
@@ -68,8 +68,8 @@ def test_backends_see_the_same_losses(name: str, backend: str, tmp_path: Path) -
     model, data = tmp_path / "model.keras", tmp_path / "data.npz"
     migrate.migrate_checkpoint(CASE_FOLDER / MODELS[name], model, to="keras")
     np.savez(data, **_batches(model))
-    expected, found = (_losses(each, model, data) for each in ("tensorflow", backend))
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+    expected, losses = (_losses(library, model, data) for library in ("tensorflow", backend))
+    np.testing.assert_allclose(losses, expected, rtol=1e-6, atol=1e-7)
 
 
 def _losses(backend: str, model: Path, data: Path) -> list[float]:
@@ -77,8 +77,8 @@ def _losses(backend: str, model: Path, data: Path) -> list[float]:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(model), str(data)], capture_output=True, text=True, env=environment
     )
-    told = [line for line in run.stdout.splitlines() if line.startswith("LOSSES ")]
-    assert told, run.stderr[-2000:]
-    used, losses = json.loads(told[0].removeprefix("LOSSES "))
+    lines = [line for line in run.stdout.splitlines() if line.startswith("LOSSES ")]
+    assert lines, run.stderr[-2000:]
+    used, losses = json.loads(lines[0].removeprefix("LOSSES "))
     assert used == backend
     return losses

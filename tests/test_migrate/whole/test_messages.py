@@ -114,8 +114,8 @@ def test_every_value_of_set_that_a_message_names_is_taken() -> None:
     }
     for name in sorted(names):
         value = values.get(name, 0.5)
-        told = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-        words = ["migrate", "inspect", source, "--set", f"{name}={told}"]
+        word = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+        words = ["migrate", "inspect", source, "--set", f"{name}={word}"]
         result = CliRunner().invoke(app, words)
         of_another = name in settings.known() and "has no effect" in str(result.exception)
         assert result.exit_code == 0 or of_another, (shlex.join(words), result.output)
@@ -129,12 +129,12 @@ def test_every_value_of_set_that_a_message_names_is_taken() -> None:
     ],
 )
 def test_a_refusal_names_what_to_type(words: list[str], command: str, tmp_path: Path) -> None:
-    given = {
+    paths = {
         "h5": CORPUS / "tf24-adam-convbn" / "source" / "model.h5",
         "list": CORPUS / "tf215-new-sgd-gclip-weights-mlp" / "source" / "weights.npz",
         "out": tmp_path / "out",
     }
-    result = CliRunner().invoke(app, ["migrate", *(word.format(**given) for word in words)])
+    result = CliRunner().invoke(app, ["migrate", *(word.format(**paths) for word in words)])
     assert result.exit_code != 0
     assert re.search(command, str(result.exception))
 

@@ -65,7 +65,7 @@ class Subject:
     def __str__(self) -> str:
         return f"{self.case}:{self.file}"
 
-    def given(self) -> Hints:
+    def hint_values(self) -> Hints:
         document = json.loads((CORPUS / self.case / "case.json").read_text())
         optimizer = document["optimizer"]
         config = {"class_name": optimizer["class"], "config": optimizer.get("config") or optimizer["args"]}
@@ -169,23 +169,23 @@ def prepared(subject: Subject, folder: Path) -> tuple[Path, Path]:
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 @pytest.mark.quick(3)
 def test_a_damaged_file_is_refused_or_carried_as_it_is(subject: Subject, tmp_path: Path) -> None:
-    hints = subject.given()
+    hints = subject.hint_values()
     want = migrate.read(CORPUS / subject.case / "source" / subject.source, **hints)
     memory, files = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, open_files()
     refusals = 0
     for seed in range(FIRST, FIRST + ROUNDS):
         source, file = prepared(subject, tmp_path / "source")
         dest = tmp_path / "out"
-        done, given = damage(file, hints, random.Random(seed))
+        done, damaged_hints = damage(file, hints, random.Random(seed))
         start = time.process_time()
-        found = migrated(source, dest, given)
+        outcome = migrated(source, dest, damaged_hints)
         assert time.process_time() - start < SECONDS, (seed, done)
-        if isinstance(found, DtoptError):
-            check_refusal(found, dest, done)
+        if isinstance(outcome, DtoptError):
+            check_refusal(outcome, dest, done)
             refusals += 1
-        elif subject.checksums or found.fidelity == "exact":
+        elif subject.checksums or outcome.fidelity == "exact":
             check_same(migrate.read(dest), want, subject, f"seed {seed}: {done}", done)
-        check_others(source, dest, given, f"seed {seed}: {done}", verified=seed % VERIFIED == 0)
+        check_others(source, dest, damaged_hints, f"seed {seed}: {done}", verified=seed % VERIFIED == 0)
         shutil.rmtree(dest, ignore_errors=True)
         assert {p.name for p in tmp_path.iterdir()} == {"source"}, (seed, done)
     assert refusals, "nothing was damaged"
@@ -197,26 +197,26 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
 
 
-def inspected(source: Path, given: Hints) -> DtoptError | None:
+def inspected(source: Path, hints: Hints) -> DtoptError | None:
     """Why `inspect` refuses, None where it does not."""
     try:
-        migrate.inspect(source, stats=True, **given)
+        migrate.inspect(source, stats=True, **hints)
     except DtoptError as error:
         return error
     return None
 
 
-def check_others(source: Path, dest: Path, given: Hints, what: str, *, verified: bool) -> None:
+def check_others(source: Path, dest: Path, hints: Hints, what: str, *, verified: bool) -> None:
     """What `inspect` and `verify` do with a source that is damaged: an answer or a refusal, and never another one."""
     start = time.process_time()
-    refused = inspected(source, given)
+    refused = inspected(source, hints)
     assert time.process_time() - start < SECONDS, what
     if refused is not None:
         assert str(refused).isprintable(), (what, refused)
         assert not dest.exists(), (what, "migrated, and not inspected", refused)
     if dest.exists() and verified:
-        found = migrate.verify(source, dest, **given)
-        assert found.ok, (what, found.differences)
+        verification = migrate.verify(source, dest, **hints)
+        assert verification.ok, (what, verification.differences)
 
 
 def check_same(
@@ -340,7 +340,7 @@ def limited(source: Path, dest: Path, memory: int) -> subprocess.CompletedProces
 def test_a_pickle_whose_memo_would_fill_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "weights.pkl"
     path.write_bytes(b"\x80\x02]r\xff\xff\xff\x7f.")
-    error = migrated(path, tmp_path / "out", SUBJECTS[-1].given())
+    error = migrated(path, tmp_path / "out", SUBJECTS[-1].hint_values())
     assert isinstance(error, DamagedFileError)
     assert "memo" in str(error)
 
@@ -348,7 +348,7 @@ def test_a_pickle_whose_memo_would_fill_the_memory(tmp_path: Path) -> None:
 def test_a_pickle_that_calls_a_name_with_control_characters_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "weights.pkl"
     path.write_bytes(b"\x80\x04\x8c\x02o\x1b\x8c\x03s\ny\x93.")
-    error = migrated(path, tmp_path / "out", SUBJECTS[-1].given())
+    error = migrated(path, tmp_path / "out", SUBJECTS[-1].hint_values())
     assert isinstance(error, UnsupportedError)
     assert str(error).isprintable()
 
@@ -365,7 +365,7 @@ def test_an_npz_with_a_bomb_of_objects(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(weight_list, "MAX_UNPACKED", 1 << 20)
     path = tmp_path / "weights.npz"
     np.savez_compressed(path, np.array([np.zeros(1 << 20)], object))
-    error = migrated(path, tmp_path / "out", SUBJECTS[-1].given())
+    error = migrated(path, tmp_path / "out", SUBJECTS[-1].hint_values())
     assert isinstance(error, DamagedFileError)
     assert "unpacks to" in str(error)
 
@@ -377,14 +377,14 @@ def test_a_zip_of_a_version_that_zipfile_does_not_know(version: bytes, tmp_path:
     central = data.index(b"PK\x01\x02")
     data[central + 6 : central + 8] = version
     file.write_bytes(data)
-    error = migrated(file, tmp_path / "out", SUBJECTS[-3].given())
+    error = migrated(file, tmp_path / "out", SUBJECTS[-3].hint_values())
     assert isinstance(error, DamagedFileError)
 
 
 def test_an_npy_header_that_is_no_python(tmp_path: Path) -> None:
     path = tmp_path / "weights.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00" + b"{'descr': ('|O',".ljust(15) + b"\n" + b"x" * 40)
-    assert isinstance(migrated(path, tmp_path / "out", SUBJECTS[-2].given()), DamagedFileError)
+    assert isinstance(migrated(path, tmp_path / "out", SUBJECTS[-2].hint_values()), DamagedFileError)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_an_npy_header_that_is_no_python(tmp_path: Path) -> None:
 )
 def test_a_hyperparameter_that_is_no_number(key: str, value: Any, tmp_path: Path) -> None:
     subject = SUBJECTS[6]
-    hints = subject.given()
+    hints = subject.hint_values()
     hints["optimizer_config"]["config"] |= {"use_ema": key == "ema_momentum", key: value}
     error = migrated(CORPUS / subject.case / "source" / subject.source, tmp_path / "out", hints)
     assert isinstance(error, DtoptError)

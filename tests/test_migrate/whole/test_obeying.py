@@ -37,8 +37,8 @@ EVERY = [p for folder in (CORPUS, WILD) for p in sorted(folder.iterdir()) if (p 
 @pytest.mark.parametrize("case", REPRESENTATIVE, ids=lambda p: p.name)
 @pytest.mark.quick(3)
 def test_what_is_said_can_be_typed(case: Path) -> None:
-    found, typed = obeying.faults(case)
-    assert found == []
+    faults, typed = obeying.faults(case)
+    assert faults == []
     assert typed >= 4
 
 
@@ -71,8 +71,8 @@ def test_a_confirmation_says_the_same_value_to_a_shell(value: Any) -> None:
     typed = subprocess.run(["sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True).stdout
     assert typed.splitlines()[:1] == ["--set"]
     assert len(typed.splitlines()) == 2
-    told = Hints(overrides=[typed.splitlines()[1]]).arguments()["overrides"]
-    assert told == {"name": value}
+    overrides = Hints(overrides=[typed.splitlines()[1]]).arguments()["overrides"]
+    assert overrides == {"name": value}
 
 
 @pytest.mark.parametrize(

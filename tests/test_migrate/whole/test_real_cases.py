@@ -48,12 +48,12 @@ SUPPORTED = ("SGD", "Adam", "Adadelta", "LossScaleOptimizerV3")
 
 
 def _cases() -> list[str]:
-    found = []
+    names = []
     for path in sorted(CORPUS.glob("*/case.json")):
         document = json.loads(path.read_text())
         if document["format"].startswith(("h5", "weights.")) and document["optimizer"]["class"] in SUPPORTED:
-            found.append(path.parent.name)
-    return found
+            names.append(path.parent.name)
+    return names
 
 
 ELSEWHERE = ("extra-tfk221-new-adam-dict-held-weights", "extra-tf19-adam-clipnorm-h5")
@@ -93,8 +93,8 @@ def test_slots_iterations_and_order(name: str, load_case: Any) -> None:
         fidelity = "approximate" if name in ASSUMED or raced else "exact"
         assert (state.iterations, state.fidelity) == (int(case.oracle["iterations"]), fidelity)
         if fidelity == "approximate":
-            settled = migrate.read(case.source, overrides=confirmed(case.source, **case.hints), **case.hints)
-            assert settled.fidelity == "exact"
+            confirmed_state = migrate.read(case.source, overrides=confirmed(case.source, **case.hints), **case.hints)
+            assert confirmed_state.fidelity == "exact"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -122,10 +122,10 @@ def test_flags_that_deny_the_slots_are_never_exact(name: str, load_case: Any) ->
     state = migrate.read(case.source)
     assert any(SWAPPED[name] in reason for reason in state.reasons)
     truth = [{"name": v["name"], "shape": v["shape"]} for v in case.document["trainable"]]
-    told = migrate.read(case.source, variables=truth)
-    assert told.fidelity == "exact"
+    ordered_state = migrate.read(case.source, variables=truth)
+    assert ordered_state.fidelity == "exact"
     for i, name in enumerate(case.names):
-        assert np.array_equal(told.slots["m"][name].load(), case.oracle[f"at_save/slot/moments/{i}"])
+        assert np.array_equal(ordered_state.slots["m"][name].load(), case.oracle[f"at_save/slot/moments/{i}"])
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n.startswith(("keras224-", "tf2", "keras231-"))])
@@ -190,10 +190,10 @@ def test_verify_sees_one_changed_bit_a_swap_and_a_hyperparameter(load_case: Any,
     swap = replace(state, slots={"m": state.slots["v"], "v": state.slots["m"]})
     rate = replace(state, hyperparameters={**state.hyperparameters, "learning_rate": 0.1})
     count = replace(state, iterations=state.iterations + 1)
-    for i, (wrong, said) in enumerate(
+    for i, (wrong, message) in enumerate(
         ((bit, "1 of 4"), (swap, "differs in"), (rate, "learning_rate"), (count, "iterations"))
     ):
         migrate.write(wrong, tmp_path / str(i))
         result = migrate.verify(case.source, tmp_path / str(i))
         assert not result.ok
-        assert any(said in difference for difference in result.differences), result.differences
+        assert any(message in difference for difference in result.differences), result.differences

@@ -143,20 +143,20 @@ def _source(name: str) -> str:
     document, folder = _document(name), CORPUS / name / "source"
     if document["format"] in (*LISTS, "saved_model"):
         return str(folder / document["format"])
-    found = next(f for f in document["source"] if f.endswith((".index", ".h5", ".keras")))
-    return str(folder / found.removesuffix(".index"))
+    file_name = next(f for f in document["source"] if f.endswith((".index", ".h5", ".keras")))
+    return str(folder / file_name.removesuffix(".index"))
 
 
 def _hints(name: str) -> dict[str, Any]:
     document = _document(name)
     optimizer = document["optimizer"]
-    told: dict[str, Any] = {"overrides": TOLD[name]} if name in TOLD else {}
+    answers: dict[str, Any] = {"overrides": TOLD[name]} if name in TOLD else {}
     if document["format"] in SAYS_ALL:
-        return told
+        return answers
     if name in ORDER:
-        told["variables"] = [{"name": f"model.layer_with_weights-0.{n}", "shape": [4, 4]} for n in ORDER[name]]
+        answers["variables"] = [{"name": f"model.layer_with_weights-0.{n}", "shape": [4, 4]} for n in ORDER[name]]
     hints: dict[str, Any] = {
-        **told,
+        **answers,
         "optimizer_config": {"class_name": optimizer["class"], "config": optimizer.get("config") or optimizer["args"]},
     }
     if document["format"] in LISTS:
@@ -173,7 +173,7 @@ def test_the_next_six_steps_are_those_of_the_release(name: str, tmp_path: Path) 
 
     oracle, target = np.load(CORPUS / name / "oracle.npz"), str(tmp_path / "out")
     report = migrate.migrate_checkpoint(_source(name), target, **_hints(name))
-    raced = any(each in name for each in ("231", "tf112")) and any(
+    raced = any(release in name for release in ("231", "tf112")) and any(
         "before or after it raises it" in reason for reason in report.reasons
     )
     assert report.fidelity == ("approximate" if name in APPROXIMATE or raced else "exact"), report.reasons

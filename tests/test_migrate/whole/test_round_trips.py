@@ -93,10 +93,10 @@ def _state(
 ) -> tuple[Any, OptimizerState]:
     """A state as it would have been read from that generation, with its defaults, and its config there."""
     config = {"learning_rate": 0.01, **algorithm.defaults(generation)}
-    if generation == "keras2" and any("epsilon" in algorithm.defaults(each) for each in algorithm.generations):
+    if generation == "keras2" and any("epsilon" in algorithm.defaults(other) for other in algorithm.generations):
         config["epsilon"] = 1e-7  # in which releases of that generation differ
-    told = keras_config.arguments(config, {}, algorithm, generation, UNKNOWN, {"float32"})
-    more, slots = algorithm.wanted(told.values, frozenset())
+    arguments = keras_config.arguments(config, {}, algorithm, generation, UNKNOWN, {"float32"})
+    more, slots = algorithm.wanted(arguments.values, frozenset())
     rng = np.random.default_rng(iterations)
     names = [f"layer_{i}/kernel" for i in range(len(shapes))]
     owners = list(zip(names, shapes, strict=True))
@@ -107,12 +107,12 @@ def _state(
 
     state = OptimizerState(
         algorithm.name,
-        {**told.values, **more},
+        {**arguments.values, **more},
         iterations,
         "drawn",
         {slot: {n: value(slot, s) for n, s in owners if algorithm.has(config, slot, s, n)} for slot in slots},
         tuple(StoredVariable(n, None, s, "float32", True) for n, s in zip(names, shapes, strict=True)),
-        scalars=algorithm.state({**told.values, **more}, {}, generation, iterations)[0],
+        scalars=algorithm.state({**arguments.values, **more}, {}, generation, iterations)[0],
     )
     return config, state
 
@@ -178,6 +178,6 @@ def test_what_was_doubted_stays_so_where_the_target_is_the_source(
         assert (
             migrate.migrate_checkpoint(source, target, to=to, overrides=overrides, overwrite=True).fidelity == fidelity
         )
-        found = migrate.read(target, overrides=confirmed)
-        assert found.fidelity == fidelity, found.reasons
-        assert not any("dtopt wrote it" in reason and "--set" in reason for reason in found.reasons)
+        state = migrate.read(target, overrides=confirmed)
+        assert state.fidelity == fidelity, state.reasons
+        assert not any("dtopt wrote it" in reason and "--set" in reason for reason in state.reasons)

@@ -38,8 +38,8 @@ def _trained(model: Any, steps: int = 2) -> Any:
 
 
 def _goes_on_alike(model: Any, other: Any) -> None:
-    for each in (model, other):
-        _trained(each, 3)
+    for network in (model, other):
+        _trained(network, 3)
     for mine, theirs in zip(model.weights, other.weights, strict=True):
         np.testing.assert_allclose(np.asarray(theirs), np.asarray(mine), rtol=0, atol=1e-6)
 
@@ -78,8 +78,8 @@ def test_slots_in_the_order_of_a_loop_come_into_that_of_the_model(tmp_path: Path
     model = _of_keras3(order)
     model.save(tmp_path / "model.keras")
     variables = [{"name": model.weights[i].path, "shape": list(model.weights[i].shape)} for i in order]
-    said = {"variables": variables, "overrides": {"slot_order": "variables"}}
-    report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "new.keras", to="keras", **said)
+    hints = {"variables": variables, "overrides": {"slot_order": "variables"}}
+    report = migrate.migrate_checkpoint(tmp_path / "model.keras", tmp_path / "new.keras", to="keras", **hints)
     assert report.fidelity == "exact", report.reasons
     loaded = keras.models.load_model(tmp_path / "new.keras")
     slots = dict(zip(order, model.optimizer._accumulators, strict=True))
@@ -120,8 +120,8 @@ def _goes_on_in_optim(source: str, model: Any, folder: Path, done: list[str]) ->
     by_role = {name.split("/")[-1].split(":")[0]: variable for name, variable in variables.items()}
     for _ in range(3):
         with tf.GradientTape() as tape:
-            found = tf.gather(by_role["embeddings"], ROWS) @ by_role["kernel"] + by_role["bias"]
-            loss = tf.reduce_mean(tf.square(found - 1.0))
+            outputs = tf.gather(by_role["embeddings"], ROWS) @ by_role["kernel"] + by_role["bias"]
+            loss = tf.reduce_mean(tf.square(outputs - 1.0))
         optimizer.apply_gradients(zip(tape.gradient(loss, list(variables.values())), variables.values(), strict=True))
         model.train_on_batch(ROWS, np.ones((2, 3, 1)))
     for mine, theirs in zip((by_role[r] for r in ("embeddings", "kernel", "bias")), model.get_weights(), strict=True):
@@ -177,13 +177,13 @@ def test_repeated_rows_that_no_option_squares_as_the_release_are_doubted(tmp_pat
     import keras
 
     _, source = _table(keras.optimizers.RMSprop(0.1, centered=True), keras, tmp_path)
-    said = [
+    reasons = [
         reason
         for reason in migrate.read(source).reasons
         if "dtopt assumes that no batch contains a row several times" in reason
     ]
-    assert len(said) == 1
-    assert said[0].endswith("--set repeated_rows=absent")
+    assert len(reasons) == 1
+    assert reasons[0].endswith("--set repeated_rows=absent")
     assert migrate.read(source, overrides={"repeated_rows": "absent"}).fidelity == "exact"
     assert migrate.read(source, overrides={"repeated_rows": ["square"]}).hyperparameters["repeated_rows"] == ["square"]
     with pytest.raises(HyperparameterError, match="repeated_rows must be absent or a list"):
@@ -212,7 +212,7 @@ def test_a_live_optimizer_that_takes_repeated_rows_otherwise_is_told(done: list[
 def test_clipping_of_a_loop_before_tf_24_is_asked_for() -> None:
     """apply_gradients clips from 2.4 on, as what objects of a checkpoint say of themselves shows; in graphs, as that of
     the first, `fit` did."""
-    told = {}
+    questions = {}
     for name in (
         "tf115-sgd-nesterov-checkpoint-embed",
         "tf24-sgd-momentum-ckpt-convbn",
@@ -221,9 +221,9 @@ def test_clipping_of_a_loop_before_tf_24_is_asked_for() -> None:
         optimizer = json.loads((CORPUS / name / "case.json").read_text())["optimizer"]
         config = {"class_name": optimizer["class"].split(".")[-1], "config": {**optimizer["config"], "clipvalue": 0.5}}
         state = migrate.read(str(CORPUS / name / "source" / "ckpt-1"), optimizer_config=config)
-        told[name] = [o.confirm for o in state.origins if o.subject == "clipvalue" and not o.certain]
+        questions[name] = [o.confirm for o in state.origins if o.subject == "clipvalue" and not o.certain]
     asked = ["--set clipvalue=0.5 or --set clipvalue=none"]
-    assert list(told.values()) == [[], asked, []]
+    assert list(questions.values()) == [[], asked, []]
 
 
 @pytest.mark.parametrize(("names", "asked"), [("Adam/", True), ("training/Adam/", False)])
@@ -236,10 +236,10 @@ def test_clipping_by_fit_of_tf_20_is_asked_for(names: str, asked: bool, tmp_path
     if names.startswith("training"):
         with h5py.File(tmp_path / "model.h5", "r+") as file:
             group = file["optimizer_weights"]
-            held = [name.decode() for name in group.attrs["weight_names"]]
-            for name in held:
+            names_in_file = [name.decode() for name in group.attrs["weight_names"]]
+            for name in names_in_file:
                 group.move(name, f"training/{name}")
-            group.attrs["weight_names"] = [f"training/{name}".encode() for name in held]
+            group.attrs["weight_names"] = [f"training/{name}".encode() for name in names_in_file]
     state = migrate.read(tmp_path / "model.h5")
     doubted = [o for o in state.origins if o.subject.endswith("clipnorm") and not o.certain]
     assert bool(doubted) is asked
@@ -363,17 +363,17 @@ def test_what_adafactor_does_not_read_leaves_no_doubt(tmp_path: Path) -> None:
     report = migrate.migrate_checkpoint(tmp_path / "model.h5", tmp_path / "new.h5", to="tf-keras")
     assert report.fidelity == "exact"
     new = tf_keras.models.load_model(tmp_path / "new.h5")
-    for each in (model, new):
-        each.train_on_batch(np.ones((4, 3)), np.zeros((4, 2)))
+    for network in (model, new):
+        network.train_on_batch(np.ones((4, 3)), np.zeros((4, 2)))
     np.testing.assert_allclose(new.weights[0], model.weights[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["variant", "string"])
 def test_a_slot_whose_dtype_was_altered_is_not_left_out_silently(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the dtype of an iterator it was, with a warning alone, and the rest was exact."""
-    found = adversary.case(CORPUS / "extra-k224-sgd-flags-swapped-saver")
-    source = found.folder / found.source
-    assert migrate.read(source, **found.hints).fidelity == "exact"
+    checkpoint = adversary.case(CORPUS / "extra-k224-sgd-flags-swapped-saver")
+    source = checkpoint.folder / checkpoint.source
+    assert migrate.read(source, **checkpoint.hints).fidelity == "exact"
     entry = bundle.BundleReader._entry
 
     def altered(self: Any, key: bytes, value: bytes, index: str) -> Any:
@@ -382,7 +382,7 @@ def test_a_slot_whose_dtype_was_altered_is_not_left_out_silently(dtype: str, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(bundle.BundleReader, "_entry", altered)
-        assert f"training/SGD/Variable ({dtype})" in " ".join(migrate.read(source, **found.hints).reasons)
+        assert f"training/SGD/Variable ({dtype})" in " ".join(migrate.read(source, **checkpoint.hints).reasons)
     proto = protos.BundleEntry()
     proto.dtype = -1
     with pytest.raises(DamagedFileError, match="contradicts itself"):
@@ -428,8 +428,8 @@ def test_a_class_of_ones_own_that_is_called_as_one_of_keras_is_not_that(tmp_path
         training["optimizer_config"]["class_name"] = f"Custom>{training['optimizer_config']['class_name']}"
     with pytest.raises(UnsupportedError, match=r"'Custom>.*, which is not a class of Keras"):
         migrate.read(source)
-    for release, own in (("2.12.0", True), ("2.13.1", False)):  # as lion-tf has it
-        assert bool(algorithms.find("Lion").check({}, "optimizer", Versions(release))) == own
+    for release, is_custom in (("2.12.0", True), ("2.13.1", False)):  # as lion-tf has it
+        assert bool(algorithms.find("Lion").check({}, "optimizer", Versions(release))) == is_custom
 
 
 def test_complex_variables_are_refused_if_they_were_trained(tmp_path: Path) -> None:
@@ -441,8 +441,11 @@ def test_complex_variables_are_refused_if_they_were_trained(tmp_path: Path) -> N
     hint = {"class_name": "SGD", "config": {"learning_rate": 0.1, "momentum": 0.0, "nesterov": False}}
     with pytest.raises(UnsupportedError, match=r"wave is complex64.*--set 'untrained=\[\"wave\"\]'"):
         migrate.migrate_checkpoint(path, tmp_path / "new", optimizer_config=hint)
-    told = {"untrained": ["wave"]}
-    assert migrate.migrate_checkpoint(path, tmp_path / "new", optimizer_config=hint, overrides=told).fidelity == "exact"
+    overrides = {"untrained": ["wave"]}
+    assert (
+        migrate.migrate_checkpoint(path, tmp_path / "new", optimizer_config=hint, overrides=overrides).fidelity
+        == "exact"
+    )
 
 
 def _sgd_of(variables: list[Any]) -> Any:
@@ -454,13 +457,13 @@ def _sgd_of(variables: list[Any]) -> Any:
     return optimizer
 
 
-@pytest.mark.parametrize("own", [{"class_name": "Mine>LossScaleOptimizer"}, {"module": "mine"}])
-def test_a_loss_scale_of_ones_own_is_not_that_of_keras(own: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("identity", [{"class_name": "Mine>LossScaleOptimizer"}, {"module": "mine"}])
+def test_a_loss_scale_of_ones_own_is_not_that_of_keras(identity: dict[str, str], tmp_path: Path) -> None:
     """What it does to gradients nobody knows here; it was exact."""
     source = tmp_path / "model.keras"
     members = unzipped(CORPUS / "extra-keras315-adam-lss-mixed-keras" / "source" / "model.keras")
     model = json.loads(members["config.json"])
-    model["compile_config"]["optimizer"].update(own)
+    model["compile_config"]["optimizer"].update(identity)
     zipped(source, {**members, "config.json": json.dumps(model).encode()})
     with pytest.raises(UnsupportedError, match="which is not a class of Keras"):
         migrate.read(source)

@@ -150,11 +150,11 @@ def test_momentum_without_the_learning_rate_is_converted(load_case: Any) -> None
     assert "multiplied by" in " ".join(live.notes)
     names = [v.name for v in state.variables if v.trainable]
     variables = [keras.Variable(case.oracle[f"at_save/var/{case.names.index(name)}"]) for name in names]
-    made = keras.optimizers.SGD.from_config(dict(live.config))
-    made.build(variables)
-    for slot, name in zip(made.momentums, names, strict=True):
+    live_optimizer = keras.optimizers.SGD.from_config(dict(live.config))
+    live_optimizer.build(variables)
+    for slot, name in zip(live_optimizer.momentums, names, strict=True):
         slot.assign(live.state.slots["m"][name].load())
-    assert _error(case, made, variables) <= 1
+    assert _error(case, live_optimizer, variables) <= 1
 
 
 def test_a_schedule_of_adagrad_goes_to_the_new_class_as_the_legacy_one_reads_none_from_a_file(load_case: Any) -> None:
@@ -170,9 +170,9 @@ def test_a_schedule_of_adagrad_goes_to_the_new_class_as_the_legacy_one_reads_non
     families = (modules.TF_KERAS_LEGACY, modules.TF_KERAS)
     assert keras_targets.best(state, families).family == modules.TF_KERAS
     legacy = _keras("tf-keras").optimizers.legacy
-    made = legacy.Adagrad.from_config({"learning_rate": schedule})
+    optimizer = legacy.Adagrad.from_config({"learning_rate": schedule})
     with pytest.raises(ValueError, match="CosineDecay"):
-        made._create_all_weights([])
+        optimizer._create_all_weights([])
 
 
 def test_repeated_rows_of_an_embedding_are_squared_one_by_one_in_keras_3(load_case: Any, tmp_path: Path) -> None:
@@ -216,17 +216,17 @@ def test_layers_mean_the_same_in_both(tmp_path: Path) -> None:
         migrate.migrate_checkpoint(tmp_path / "source.h5", dest, to=to)
         loaded = other.models.load_model(dest)
         np.testing.assert_allclose(np.asarray(loaded(inputs)), model(inputs).numpy(), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(*(sum(map(float, each.losses)) for each in (loaded, model)), rtol=1e-5)
+        np.testing.assert_allclose(*(sum(map(float, network.losses)) for network in (loaded, model)), rtol=1e-5)
         assert migrate.verify(tmp_path / "source.h5", dest).ok
 
 
 @pytest.mark.parametrize("library", ["keras", broad("tf-keras")])
 def test_zeros_for_masked_steps_are_so_in_both(library: str, tmp_path: Path) -> None:
-    made = _keras(library)
-    layers = made.layers
-    own = [layers.Masking(), layers.SimpleRNN(2, return_sequences=True, zero_output_for_mask=True)]
+    keras = _keras(library)
+    layers = keras.layers
+    masked = [layers.Masking(), layers.SimpleRNN(2, return_sequences=True, zero_output_for_mask=True)]
     rest = [layers.RNN(layers.GRUCell(2), return_sequences=True, zero_output_for_mask=True)]
-    model = made.Sequential([made.Input((4, 3)), *own, *rest])
+    model = keras.Sequential([keras.Input((4, 3)), *masked, *rest])
     model.compile("sgd", "mse")
     inputs = np.random.default_rng(0).uniform(size=(2, 4, 3)).astype(np.float32)
     inputs[0, 2:] = 0
@@ -274,7 +274,7 @@ def test_the_hard_sigmoid_of_keras_2_is_written_as_layers(tmp_path: Path, load_c
         with zipfile.ZipFile(targets[-1]) as file:
             layers = json.loads(file.read("config.json"))["config"]["layers"]
         steps = layers[-1]["config"]["activation"]["config"]["layers"]
-        assert [(each["class_name"], each["config"]["dtype"]) for each in steps] == [
+        assert [(layer["class_name"], layer["config"]["dtype"]) for layer in steps] == [
             ("Rescaling", "mixed_bfloat16"),
             ("ReLU", "mixed_bfloat16"),
         ]
@@ -289,8 +289,8 @@ def test_weights_that_are_numbered_otherwise_than_layers_are_refused(to: Any, tm
         group = file["model_weights/sequential_1"]
         for old, new in (("dense_2", "dense_9"), ("dense_3", "dense_2")):
             group.move(old, new)
-        names = [each.decode().replace("dense_2", "dense_9") for each in group.attrs["weight_names"]]
-        group.attrs["weight_names"] = [each.replace("dense_3", "dense_2").encode() for each in names]
+        names = [name.decode().replace("dense_2", "dense_9") for name in group.attrs["weight_names"]]
+        group.attrs["weight_names"] = [name.replace("dense_3", "dense_2").encode() for name in names]
     with pytest.raises(MismatchError, match="weights and layers are numbered differently"):
         migrate.migrate_checkpoint(source, tmp_path / f"out{SUFFIX[to]}", to=to, overrides={"slot_order": "source"})
     report = migrate.migrate_checkpoint(source, tmp_path / "slots", overrides={"slot_order": "source"})

@@ -57,10 +57,10 @@ def _state(seed: int = 0, rate: object = 0.5) -> OptimizerState:
 
 
 def _arrays(state: OptimizerState) -> dict[str, bytes]:
-    found = {f"{slot}/{n}": a for slot, owners in state.slots.items() for n, a in owners.items()}
-    found |= {f"unmapped/{n}": a for n, a in state.unmapped.items()}
-    found |= {f"variables/{v.name}": v.array for v in state.variables if v.array is not None}
-    return {name: array.dtype.encode() + array.load().tobytes() for name, array in found.items()}
+    arrays = {f"{slot}/{n}": a for slot, owners in state.slots.items() for n, a in owners.items()}
+    arrays |= {f"unmapped/{n}": a for n, a in state.unmapped.items()}
+    arrays |= {f"variables/{v.name}": v.array for v in state.variables if v.array is not None}
+    return {name: array.dtype.encode() + array.load().tobytes() for name, array in arrays.items()}
 
 
 def test_reading_back_gives_the_same_state(tmp_path: Path) -> None:
