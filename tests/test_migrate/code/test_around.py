@@ -310,9 +310,9 @@ def test_a_step_of_an_unknown_optimizer_is_a_question_only_if_it_matters(
 
 
 def test_the_log_of_a_callback_of_the_program_is_its_own(tmp_path: Path) -> None:
-    new, said = rewrite(tmp_path, "clr = CyclicLR()\nprint(clr.history['lr'])\n")
+    new, by_line = rewrite(tmp_path, "clr = CyclicLR()\nprint(clr.history['lr'])\n")
     assert new[1] == "print(clr.history['lr'])"
-    assert said == {}
+    assert by_line == {}
     assert rewrite(tmp_path, "h = train()\nprint(h.history['lr'])\n")[1] == {2: [UNSURE]}
 
 

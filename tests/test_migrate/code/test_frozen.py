@@ -15,7 +15,7 @@ AROUND = "g = keras.models.Sequential([e, d])\ng.compile(loss='mse', optimizer='
 STEPS = "d.train_on_batch(a, b)\ng.train_on_batch(a, b)\n"
 
 
-def found(tmp_path: Path, code: str, source: str = "keras==2.2.4", to: str = "optim") -> list[str]:
+def differences(tmp_path: Path, code: str, source: str = "keras==2.2.4", to: str = "optim") -> list[str]:
     path = tmp_path / "program.py"
     path.write_text(TOP + code)
     return [f.message for f in migrate_code([path], to=to, source=source).findings if f.verdict == DIFFERS]
@@ -23,7 +23,7 @@ def found(tmp_path: Path, code: str, source: str = "keras==2.2.4", to: str = "op
 
 @pytest.mark.parametrize("to", ["optim", "keras"])
 def test_a_model_frozen_after_its_compile_differs(tmp_path: Path, to: str) -> None:
-    (message,) = found(tmp_path, FREEZE + AROUND + STEPS, to=to)
+    (message,) = differences(tmp_path, FREEZE + AROUND + STEPS, to=to)
     assert "Before each d.train_on_batch(...) set d.trainable = True" in message
 
 
@@ -38,12 +38,12 @@ def test_a_model_frozen_after_its_compile_differs(tmp_path: Path, to: str) -> No
     ],
 )
 def test_other_frozen_models_are_the_same(tmp_path: Path, code: str) -> None:
-    assert not found(tmp_path, code)
+    assert not differences(tmp_path, code)
 
 
 def test_tf_keras_and_programs_of_keras_3_are_the_same(tmp_path: Path) -> None:
-    assert not found(tmp_path, FREEZE + AROUND + STEPS, to="tf-keras")
-    assert not found(tmp_path, FREEZE + AROUND + STEPS, source="keras==3.5.0")
+    assert not differences(tmp_path, FREEZE + AROUND + STEPS, to="tf-keras")
+    assert not differences(tmp_path, FREEZE + AROUND + STEPS, source="keras==3.5.0")
 
 
 @pytest.mark.parametrize("follows_advice", [False, True])
