@@ -154,8 +154,8 @@ def test_exit_codes(recorder: Recorder, statuses: list[str], interrupted: bool, 
 
 
 def test_json_is_one_document_and_output_is_the_same(recorder: Recorder, tmp_path: Path) -> None:
-    found = call("--json", "--output", str(tmp_path / "run.json"))
-    assert from_json(json.loads(found.stdout)) == load(tmp_path / "run.json")
+    result = call("--json", "--output", str(tmp_path / "run.json"))
+    assert from_json(json.loads(result.stdout)) == load(tmp_path / "run.json")
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_json_is_one_document_and_output_is_the_same(recorder: Recorder, tmp_pat
     ],
 )
 def test_what_does_not_exist_is_a_usage_error(recorder: Recorder, words: list[str], code: int) -> None:
-    found = call(*words)
-    assert isinstance(found.exception, DtoptError)
-    assert found.exception.exit_code == code
+    result = call(*words)
+    assert isinstance(result.exception, DtoptError)
+    assert result.exception.exit_code == code
     assert recorder.plan is None
 
 
@@ -200,27 +200,27 @@ def test_words_after_options_are_not_swallowed(recorder: Recorder) -> None:
 @pytest.mark.parametrize("device", ["gpu", "tpu"])
 def test_a_missing_device_says_how_to_get_one(recorder: Recorder, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_DEVICE_FILES", {"gpu": ("/dev/no-gpu",), "tpu": ("/dev/no-tpu",)})
-    found = call("--device", device)
-    assert isinstance(found.exception, DtoptError)
-    assert found.exception.exit_code == Exit.NOTHING_RAN
-    assert f"there is no {device.upper()} on this machine" in str(found.exception)
-    assert "--device cpu" in str(found.exception)
+    result = call("--device", device)
+    assert isinstance(result.exception, DtoptError)
+    assert result.exception.exit_code == Exit.NOTHING_RAN
+    assert f"there is no {device.upper()} on this machine" in str(result.exception)
+    assert "--device cpu" in str(result.exception)
     assert call("--device", "auto").exit_code == 0
 
 
 def test_list_names_everything(recorder: Recorder) -> None:
-    found = call("list").stdout
-    assert call("--list").stdout == found
+    listing = call("list").stdout
+    assert call("--list").stdout == listing
     assert recorder.plan is None
     for name in ("gpt2:layer", "many-small", "megatron", "adadelta", "optim-local", "torch-forloop"):
-        assert name in found
+        assert name in listing
 
 
 def test_env_as_json() -> None:
-    found = json.loads(call("env", "--json").stdout)
-    assert found["threads"] >= 1
-    assert found["memory_bytes"] > 10**8
-    assert "tensorflow" in found["packages"]
+    document = json.loads(call("env", "--json").stdout)
+    assert document["threads"] >= 1
+    assert document["memory_bytes"] > 10**8
+    assert "tensorflow" in document["packages"]
     assert "cpu" in call("env").stdout
 
 

@@ -24,8 +24,8 @@ WORDS = {
 
 @pytest.mark.parametrize(("command", "option"), [(name, option) for name, known in WORDS.items() for option in known])
 def test_an_option_of_known_words_completes_them(command: str, option: str) -> None:
-    found = next(p for p in get_command(app).commands[command].params if option in p.opts)  # type: ignore[attr-defined]
-    assert found._custom_shell_complete is not None
+    parameter = next(p for p in get_command(app).commands[command].params if option in p.opts)  # type: ignore[attr-defined]
+    assert parameter._custom_shell_complete is not None
 
 
 def complete(line: str, **more: str) -> list[str]:

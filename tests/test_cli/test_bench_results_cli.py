@@ -44,9 +44,9 @@ def changed(tmp_path: Path, factor: float = 1.0, **context: Any) -> str:
 def test_compare_ends_with_its_verdict(tmp_path: Path) -> None:
     slower = changed(tmp_path, 2.0)
     assert call("compare", QUIET, slower).exit_code == 0
-    found = call("compare", QUIET, slower, "--fail-above", "10%")
-    assert found.exit_code == 1
-    assert "Regression" in found.stdout
+    result = call("compare", QUIET, slower, "--fail-above", "10%")
+    assert result.exit_code == 1
+    assert "Regression" in result.stdout
     assert call("compare", QUIET, OTHER, "--fail-above", "0%").exit_code == 5
     assert call("compare", slower, QUIET, "--fail-above", "10%").exit_code == 0
     document = json.loads(call("compare", QUIET, slower, "--json", "--fail-above", "10%").stdout)
@@ -79,8 +79,8 @@ def test_check_of_a_run() -> None:
 
 @pytest.mark.parametrize(("severity", "code"), [("noisy", 5), ("warning", 0)])
 def test_check_of_the_machine(monkeypatch: pytest.MonkeyPatch, severity: str, code: int) -> None:
-    found = (Finding(severity, "load", "machine", "3 [processes]"),)
-    monkeypatch.setattr(machine, "check", lambda seconds: found)
+    findings = (Finding(severity, "load", "machine", "3 [processes]"),)
+    monkeypatch.setattr(machine, "check", lambda seconds: findings)
     done = call("check")
     assert done.exit_code == code
     assert "machine: 3 [processes]" in done.stdout
@@ -108,8 +108,8 @@ def test_report_writes_a_page_markdown_or_csv(tmp_path: Path, monkeypatch: pytes
     assert call("report", OTHER, "--markdown").stdout.startswith("# dtopt bench")
     assert call("report", OTHER, QUIET, "--csv", "--output", "rows.csv").stdout == ""
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 7
-    told = json.loads(call("report", OTHER, "--json", "--output", "x.html").stdout)
-    assert told == {"written": "x.html", "results": 1, "bytes": (tmp_path / "x.html").stat().st_size}
+    document = json.loads(call("report", OTHER, "--json", "--output", "x.html").stdout)
+    assert document == {"written": "x.html", "results": 1, "bytes": (tmp_path / "x.html").stat().st_size}
     assert call("report", OTHER, "--markdown", "--csv").exit_code == 2
     assert "cannot write" in str(call("report", OTHER, "--csv", "--output", "absent/rows.csv").exception)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "rows.csv", "x.html"]

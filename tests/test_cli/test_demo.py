@@ -35,15 +35,15 @@ def test_what_it_prints_can_be_typed(main: Any, tmp_path: Path, monkeypatch: pyt
     commands = [shlex.split(line) for line in out.splitlines() if line.startswith(("  dtopt ", "  python "))]
     assert (code, len(commands)) == (0, 4)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = []
+    outputs = []
     for program, *words in commands:
         start = ["-m", "dtopt_cli"] if program == "dtopt" else []
         done = subprocess.run([sys.executable, *start, *words], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
-    assert "fidelity: exact" in said[1]
-    assert said[2].startswith("same: ")
-    assert "Adam continues after step 80" in said[3]
+        outputs.append(done.stdout)
+    assert "fidelity: exact" in outputs[1]
+    assert outputs[2].startswith("same: ")
+    assert "Adam continues after step 80" in outputs[3]
 
 
 def test_a_folder_with_files_is_left_alone(main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,10 +138,10 @@ def test_inspect_shows_every_slot(dtopt: Any) -> None:
     ):
         assert part in out
     code, out, _ = dtopt("inspect", ADAM, "--json")
-    found = json.loads(out)
-    assert len(found["slots"]) == 16
-    assert {row["slot"] for row in found["slots"]} == {"m", "v"}
-    assert found["slots"][0]["stats"] is None
+    document = json.loads(out)
+    assert len(document["slots"]) == 16
+    assert {row["slot"] for row in document["slots"]} == {"m", "v"}
+    assert document["slots"][0]["stats"] is None
 
 
 def test_inspect_shows_what_is_there_before_what_is_missing(dtopt: Any) -> None:
@@ -160,8 +160,8 @@ def test_verify_shows_the_first_differences_and_all_of_them_in_json(dtopt: Any, 
     dtopt("checkpoint", ADAM, str(tmp_path / "out"))
     code, out, _ = dtopt("verify", SGD, str(tmp_path / "out"))
     shown = [line for line in out.splitlines() if line.startswith("  ")]
-    code, told, _ = dtopt("verify", SGD, str(tmp_path / "out"), "--json")
-    every = json.loads(told)["differences"]
+    code, output, _ = dtopt("verify", SGD, str(tmp_path / "out"), "--json")
+    every = json.loads(output)["differences"]
     assert code == 1
     assert len(every) > 6
     assert f"and {len(every) - 5} more; --json lists them all" in " ".join(out.split())

@@ -146,9 +146,9 @@ def test_checkpoints_are_tied_to_the_program(dtopt: Any, program: Any, tmp_path:
     shutil.copy(ADADELTA, runs / "model.h5")
     path = program("import keras\no = keras.optimizers.Adam(lr=0.1, epsilon=1e-3)\n")
     _, out, _ = dtopt("code", str(path), *FROM, "--checkpoints", str(runs))
-    said = out[out.index(str(runs)) :]
-    assert f"written by the Adam of {path}:2" in said
-    assert f"dtopt migrate checkpoint {runs}/model.h5 {runs}/model.slots" in said
+    lines_of_runs = out[out.index(str(runs)) :]
+    assert f"written by the Adam of {path}:2" in lines_of_runs
+    assert f"dtopt migrate checkpoint {runs}/model.h5 {runs}/model.slots" in lines_of_runs
 
 
 @pytest.mark.parametrize(

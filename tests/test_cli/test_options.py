@@ -35,8 +35,8 @@ def command(
 def test_fields_of_a_record_are_options_in_its_place() -> None:
     app = typer.Typer()
     app.command()(spread(command))
-    found = CliRunner().invoke(app, ["x", "--count", "3", "--last"])
-    assert found.output.strip() == "x Both(name='none', count=3) True"
+    result = CliRunner().invoke(app, ["x", "--count", "3", "--last"])
+    assert result.output.strip() == "x Both(name='none', count=3) True"
     text = CliRunner().invoke(app, ["--help"]).output
     assert "What it does." in text
     assert text.index("--name") < text.index("--count") < text.index("--last")
@@ -52,7 +52,7 @@ def test_json_may_be_of_any_unicode_encoding(encoding: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("hints", "said"),
+    ("hints", "message"),
     [
         (Hints(overrides=["rho=0.9", "rho=0.95"]), "rho is there twice, as 0.9 and 0.95"),
         (
@@ -64,10 +64,10 @@ def test_json_may_be_of_any_unicode_encoding(encoding: str, tmp_path: Path) -> N
         (Hints(variables="{}"), "holds other JSON; it must be a list of objects"),
     ],
 )
-def test_what_would_be_passed_over_is_refused(hints: Hints, said: str) -> None:
+def test_what_would_be_passed_over_is_refused(hints: Hints, message: str) -> None:
     with pytest.raises(typer.BadParameter) as refused:
         hints.arguments()
-    assert said in refused.value.message
+    assert message in refused.value.message
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_hint_file_is_a_small_regular_file(option: str, kind: str, tmp_path: P
     else:
         with path.open("wb") as file:
             file.truncate(8 << 30)
-    said = "has 8589934592 bytes, and a hint has at most 67108864" if kind == "large" else "is not a regular file"
-    with pytest.raises(typer.BadParameter, match=said):
+    message = "has 8589934592 bytes, and a hint has at most 67108864" if kind == "large" else "is not a regular file"
+    with pytest.raises(typer.BadParameter, match=message):
         Hints(**{option: str(path)}).arguments()
-    with pytest.raises(HyperparameterError, match=said):
+    with pytest.raises(HyperparameterError, match=message):
         from_code(str(path))

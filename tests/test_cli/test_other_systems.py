@@ -96,13 +96,13 @@ class _Msvcrt:
     LK_LOCK, LK_NBLCK = 1, 2
 
     def __init__(self) -> None:
-        self.held: dict[int, int] = {}
+        self.modes: dict[int, int] = {}
 
     def locking(self, descriptor: int, mode: int, count: int) -> None:
-        open_files = {os.fstat(held).st_ino for held in self.held if held != descriptor and _is_open(held)}
+        open_files = {os.fstat(other).st_ino for other in self.modes if other != descriptor and _is_open(other)}
         if os.fstat(descriptor).st_ino in open_files:
             raise PermissionError(13, "Permission denied")
-        self.held[descriptor] = mode
+        self.modes[descriptor] = mode
 
 
 def _is_open(descriptor: int) -> bool:

@@ -36,7 +36,7 @@ def test_paths_are_no_options_where_they_are_typed(path: str, typed: str) -> Non
 
 @pytest.mark.breadth
 @pytest.mark.parametrize(
-    ("end", "code", "said"),
+    ("end", "code", "message"),
     [
         (">/dev/full", 3, FULL),
         ("--json >/dev/full", 3, FULL),
@@ -45,9 +45,9 @@ def test_paths_are_no_options_where_they_are_typed(path: str, typed: str) -> Non
         ("--set beta_1=0.5x 2>/dev/full", 2, ""),
     ],
 )
-def test_output_that_nobody_takes(end: str, code: int, said: str) -> None:
+def test_output_that_nobody_takes(end: str, code: int, message: str) -> None:
     done = subprocess.run(f"{INSPECT} {end}", shell=True, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (code, said)
+    assert (done.returncode, done.stderr) == (code, message)
 
 
 @pytest.mark.parametrize("words", ["migrate inspect {source}", "migrate inspect {source} --json", "bench list"])
@@ -60,7 +60,7 @@ def test_a_reader_that_leaves_is_no_answer(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         ("migrate inspect nowhere", 3, "nowhere does not exist"),
         ("migrate inspect", 2, "Missing argument"),
@@ -73,12 +73,12 @@ def test_a_reader_that_leaves_is_no_answer(words: str) -> None:
         ("bench plan -w nothing", 2, "no workload is called"),
     ],
 )
-def test_json_of_an_error_is_a_document_too(words: str, code: int, said: str, main: Any, tmp_path: Path) -> None:
-    found = main(*words.format(source=SOURCE, folder=tmp_path).split(), "--json")
-    document = json.loads(found[1])
-    assert (found[0], document["exit_code"]) == (code, code)
-    assert said in document["error"]
-    assert found[2], "people read it on stderr"
+def test_json_of_an_error_is_a_document_too(words: str, code: int, message: str, main: Any, tmp_path: Path) -> None:
+    result = main(*words.format(source=SOURCE, folder=tmp_path).split(), "--json")
+    document = json.loads(result[1])
+    assert (result[0], document["exit_code"]) == (code, code)
+    assert message in document["error"]
+    assert result[2], "people read it on stderr"
 
 
 def test_json_of_what_does_not_say_everything_is_one_document(main: Any) -> None:
