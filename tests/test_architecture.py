@@ -78,12 +78,12 @@ def test_the_packages_are_there() -> None:
 
 def _forbidden(allowed: Mapping[str, set[str]], among: set[str], *, when_loaded: bool) -> list[str]:
     """`file imports package` for each import of a file that is not allowed to its own package."""
-    found = []
+    imports = []
     for path in FILES:
         name = path.relative_to(ROOT)
         imported = {*_imports(_tree(path), when_loaded=when_loaded)} & among
-        found += [f"{name} imports {other}" for other in sorted(imported - allowed[name.parts[0]])]
-    return found
+        imports += [f"{name} imports {other}" for other in sorted(imported - allowed[name.parts[0]])]
+    return imports
 
 
 def test_imports_run_one_way() -> None:
@@ -97,23 +97,23 @@ def _module(path: Path) -> str:
 
 def _imported_modules(path: Path, modules: set[str]) -> set[str]:
     """Modules of this project that a file names in any import, those for types and inside functions included."""
-    found = set()
+    names = set()
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                found.add(inner if inner in modules else str(node.module))
-    return found & modules - {_module(path)}
+                names.add(inner if inner in modules else str(node.module))
+    return names & modules - {_module(path)}
 
 
 @pytest.mark.parametrize("package", ROOMS)
 def test_a_room_knows_only_what_lies_below_it(package: str) -> None:
     """The package's own file, which lists its public names, knows all; it may be asked for one of them."""
     modules = {_module(path): path for path in FILES if path.is_relative_to(ROOT / package)}
-    found = {name.split(".")[1] for name in modules if name != package}
-    assert found == set(ROOMS[package]), "every room has its place in ROOMS"
+    rooms = {name.split(".")[1] for name in modules if name != package}
+    assert rooms == set(ROOMS[package]), "every room has its place in ROOMS"
     above = []
     for name, path in modules.items():
         if name == package:
@@ -219,14 +219,16 @@ def _names_generation(tree: ast.AST) -> bool:
 
 def test_few_files_name_a_generation() -> None:
     files = (path for path in FILES if path.is_relative_to(ROOT / "migrate"))
-    found = {str(path.relative_to(ROOT)) for path in files if _names_generation(_tree(path))}
-    assert found == NAMING
+    naming_files = {str(path.relative_to(ROOT)) for path in files if _names_generation(_tree(path))}
+    assert naming_files == NAMING
 
 
 def test_every_trait_differs_between_generations() -> None:
     for name, text in generations.described().items():
         assert text
-        assert len({getattr(generations.traits(each), name) for each in GENERATIONS}) > 1, f"{name} is no trait"
+        assert len({getattr(generations.traits(generation), name) for generation in GENERATIONS}) > 1, (
+            f"{name} is no trait"
+        )
 
 
 REFERENCE = re.compile(rf"`((?:{'|'.join(ALLOWED)})(?:\.\w+)+)`")
@@ -245,8 +247,8 @@ def _exists(name: str) -> bool:
 
 
 def test_modules_that_texts_name_exist() -> None:
-    found = ((path, name) for path in FILES for name in REFERENCE.findall(path.read_text(encoding="utf-8")))
-    assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in found if not _exists(name)]
+    references = ((path, name) for path in FILES for name in REFERENCE.findall(path.read_text(encoding="utf-8")))
+    assert not [f"{path.relative_to(ROOT)}: {name}" for path, name in references if not _exists(name)]
 
 
 WITHOUT_TESTS = {"whole", "data", "fakes"}
@@ -262,5 +264,5 @@ def test_tests_mirror_the_folders_that_they_test() -> None:
 
 def test_places_alone_knows_where_files_of_tests_are() -> None:
     built = re.compile(r"Path\(__file__\)(?:\.resolve\(\))?\.parent(?:s\[|\.parent)|/ \"fixtures\"")
-    found = (path for path in TESTS.rglob("*.py") if FIXTURES not in path.parents and path != TESTS / "places.py")
-    assert not [path for path in found if built.search(path.read_text(encoding="utf-8"))]
+    paths = (path for path in TESTS.rglob("*.py") if FIXTURES not in path.parents and path != TESTS / "places.py")
+    assert not [path for path in paths if built.search(path.read_text(encoding="utf-8"))]

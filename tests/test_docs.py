@@ -45,8 +45,8 @@ FORKS.set_forkserver_preload(["tensorflow", "tf_keras", "dtopt_cli.app"])
 
 def blocks(page: str) -> list[tuple[str, str]]:
     """(language, text) of each example that can run here; the language is `fresh` of one that needs a package."""
-    found = FENCE.finditer((ROOT / page).read_text(encoding="utf-8"))
-    here = [match for match in found if match[1] is None or importlib.util.find_spec(match[1])]
+    matches = FENCE.finditer((ROOT / page).read_text(encoding="utf-8"))
+    here = [match for match in matches if match[1] is None or importlib.util.find_spec(match[1])]
     return [("fresh" if match[1] else match[2], match[3]) for match in here]
 
 
@@ -61,12 +61,12 @@ def prompts(text: str) -> list[tuple[str, str]]:
     return [(command, " ".join(output.split())) for command, _, output in (part.partition("\n") for part in parts)]
 
 
-def _perform(text: str, words: tuple[str, ...], folder: Path, said: Path) -> None:
+def _perform(text: str, words: tuple[str, ...], folder: Path, output: Path) -> None:
     """Runs a Python text or, with words, `dtopt`; in a process of its own."""
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     os.environ |= {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    with said.open("w") as file:
+    with output.open("w") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
     if words:
@@ -78,15 +78,15 @@ def _perform(text: str, words: tuple[str, ...], folder: Path, said: Path) -> Non
 
 def check(folder: Path, text: str = "", words: tuple[str, ...] = (), refusal: str = "") -> None:
     """Runs an example in the folder, which has to end well, or to say why it does not."""
-    said = folder.parent / "said.txt"
-    process = FORKS.Process(target=_perform, args=(text, words, folder, said))
+    output = folder.parent / "output.txt"
+    process = FORKS.Process(target=_perform, args=(text, words, folder, output))
     process.start()
     process.join(HANGS)
     process.kill()
-    told = said.read_text()
-    assert (process.exitcode == 0) == (not refusal), f"{text or words}\n{told[-3000:]}"
+    transcript = output.read_text()
+    assert (process.exitcode == 0) == (not refusal), f"{text or words}\n{transcript[-3000:]}"
     for part in refusal.split(" ... "):
-        assert part in " ".join(told.split()), f"{words} says\n{told[-3000:]}"
+        assert part in " ".join(transcript.split()), f"{words} says\n{transcript[-3000:]}"
 
 
 def fresh(folder: Path, words: list[str]) -> None:
@@ -101,9 +101,9 @@ def test_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     folder.mkdir()
     for shown in ("tests", "examples"):
         (folder / shown).symlink_to(ROOT / shown)
-    found = blocks(page)
-    assert found
-    for language, text in found:
+    examples = blocks(page)
+    assert examples
+    for language, text in examples:
         if language == "python":
             check(folder, text)
             continue
@@ -136,8 +136,8 @@ def test_commands_take_an_old_file_from_s3_to_keras(tmp_path: Path) -> None:
         store = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
         store.create_bucket(Bucket="bucket")
         store.upload_file(str(old), "bucket", "old.h5")
-        given = {**{name.upper(): value for name, value in keys.items()}, "AWS_ENDPOINT_URL": endpoint}
-        environment = {**os.environ, **given, "PYTHONPATH": str(ROOT)}
+        settings = {**{name.upper(): value for name, value in keys.items()}, "AWS_ENDPOINT_URL": endpoint}
+        environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT)}
         go_on = "import keras; print(int(keras.saving.load_model('new.keras').optimizer.iterations))"
         for words in [*(["-m", "dtopt_cli", *line.split()] for line in typed), ["-c", go_on]]:
             done = subprocess.run(

@@ -69,11 +69,11 @@ def results(runner: Runner) -> dict[str, tuple[str, str]]:
 )
 def test_a_check_that_fails_leaves_the_others_alone(runner: Runner, bad: str, why: str) -> None:
     runner.checks(["good", bad, "better"])
-    found = results(runner)
-    assert list(found) == ["good", bad, "better"]
-    assert [status for status, _ in found.values()] == ["ok", "failed", "ok"]
-    assert found[bad][1].startswith(why)
-    assert (found["good"][1] == found["better"][1]) == (bad == "is wrong")  # another process
+    outcomes = results(runner)
+    assert list(outcomes) == ["good", bad, "better"]
+    assert [status for status, _ in outcomes.values()] == ["ok", "failed", "ok"]
+    assert outcomes[bad][1].startswith(why)
+    assert (outcomes["good"][1] == outcomes["better"][1]) == (bad == "is wrong")  # another process
     assert not runner.report.is_good
     assert runner.report.facts["tensorflow"] == "2.21.0"
 
@@ -106,9 +106,9 @@ def test_a_full_disk_costs_no_result(runner: Runner, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     runner.folder = runner.folder / "that is not there"
     runner.checks(["is wrong", "crashes"])
-    found = results(runner)
-    assert [found[name][0] for name in ("is wrong", "crashes")] == ["failed", "failed"]
-    assert "cannot be run here: [Errno 2] No such file" in found["crashes"][1]
+    outcomes = results(runner)
+    assert [outcomes[name][0] for name in ("is wrong", "crashes")] == ["failed", "failed"]
+    assert "cannot be run here: [Errno 2] No such file" in outcomes["crashes"][1]
     runner.table(Table("many-small", "eager", "optim-plain"))
     assert results(runner)["time of many-small, eager"][0] == "failed"
     assert runner.report.problem == ""
@@ -286,9 +286,9 @@ def test_checks_that_need_a_device_find_what_is_wrong(monkeypatch: pytest.Monkey
         [sys.executable, "-c", OF_A_DEVICE], capture_output=True, text=True, check=False, cwd=TOOL.parents[1]
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert [ok for ok, _ in found] == [True, False, False, True, False, False]
-    texts = [text for _, text in found]
+    outcomes = json.loads(done.stdout.splitlines()[-1])
+    assert [ok for ok, _ in outcomes] == [True, False, False, True, False, False]
+    texts = [text for _, text in outcomes]
     assert texts[0].startswith("6 of 6 ways return while the GPU works")
     assert "eagerly: the call took" in texts[1]
     assert texts[2] == "a step that has no room for a copy raised nothing"

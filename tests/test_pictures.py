@@ -68,7 +68,7 @@ def test_the_numbers_can_be_measured_again() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    told = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
-    resumed, zero1 = json.loads(told.removeprefix("FOUND "))
+    answer = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
+    resumed, zero1 = json.loads(answer.removeprefix("FOUND "))
     check_losses(resumed)
     assert zero1 == measured("zero1")

@@ -85,8 +85,8 @@ def _built(kind: str, folder: Path, into: Path) -> Path:
     into.mkdir()
     words = [sys.executable, "-c", BACKEND.format(kind=kind), str(into)]
     subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True, env={**os.environ, "CXX": "none"})
-    (made,) = into.iterdir()
-    return made
+    (archive,) = into.iterdir()
+    return archive
 
 
 @pytest.mark.breadth

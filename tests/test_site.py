@@ -26,8 +26,8 @@ from tools import site_hooks
 
 def _public(module: ModuleType) -> list[str]:
     listed = getattr(module, "__all__", None)
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-    return [name for name in listed or own if not name.startswith("_") and name != "Keywords"]
+    members = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    return [name for name in listed or members if not name.startswith("_") and name != "Keywords"]
 
 
 NAMES = {
@@ -49,8 +49,8 @@ def _undescribed(value: Any) -> Iterator[str]:
 
 
 def _lacks(name: str, value: Any) -> Iterator[str]:
-    own = value.__dict__.get("__doc__") if isinstance(value, type) else value.__doc__
-    if not own:
+    docstring = value.__dict__.get("__doc__") if isinstance(value, type) else value.__doc__
+    if not docstring:
         yield f"{name} has no docstring"
     yield from (f"{name} does not describe {argument}" for argument in _undescribed(value))
     for member, thing in vars(value).items() if isinstance(value, type) else ():

@@ -83,21 +83,21 @@ def counted(package: str) -> dict[str, int]:
         texts: Iterator[str] = (text for name in PAGES for text in _pages(name))
     else:
         texts = (text for path in sorted((ROOT / package).rglob("*.py")) for text in _texts(path))
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for text in texts:
         prose = CODE.sub("", text)
         for word, form in FORMS.items():
-            found[word] += len(form.findall(prose))
-    return {word: count for word, count in found.items() if count}
+            counts[word] += len(form.findall(prose))
+    return {word: count for word, count in counts.items() if count}
 
 
 @pytest.mark.parametrize("package", [*PACKAGES, "docs"])
 def test_words_that_style_replaces_only_become_fewer(package: str) -> None:
     limits = json.loads(LIMITS.read_text(encoding="utf-8"))[package]
-    found = counted(package)
-    more = {word: (count, limits.get(word, 0)) for word, count in found.items() if count > limits.get(word, 0)}
-    assert sum(found.values()) <= sum(limits.values()), f"word: (count, stored count): {more}; use the right column"
-    assert found.keys() <= limits.keys(), "these words were gone; use the right column"
+    counts = counted(package)
+    more = {word: (count, limits.get(word, 0)) for word, count in counts.items() if count > limits.get(word, 0)}
+    assert sum(counts.values()) <= sum(limits.values()), f"word: (count, stored count): {more}; use the right column"
+    assert counts.keys() <= limits.keys(), "these words were gone; use the right column"
 
 
 def _names(tree: ast.AST) -> Iterator[str]:
@@ -135,8 +135,8 @@ def test_forms_are_whole_words() -> None:
 
 
 if __name__ == "__main__":
-    made = {package: counted(package) for package in (*PACKAGES, "docs")}
+    counts = {package: counted(package) for package in (*PACKAGES, "docs")}
     if "--write" in sys.argv:
-        LIMITS.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    for package, words in made.items():
+        LIMITS.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for package, words in counts.items():
         print(package, sum(words.values()), words)
