@@ -355,5 +355,5 @@ def test_a_name_of_something_else_is_not_followed(tmp_path: Path, line: str) -> 
     [("tf.train.AdamOptimizer().minimize(a)\n", 1), ("o = tf.train.AdamOptimizer()\no.minimize(a)\n", 2)],
 )
 def test_a_step_in_one_expression_has_one_finding(tmp_path: Path, code: str, count: int) -> None:
-    _, said = rewrite(tmp_path, code, source="tensorflow==1.12")
-    assert [verdict for line in said.values() for verdict in line] == [BY_HAND] * count
+    _, by_line = rewrite(tmp_path, code, source="tensorflow==1.12")
+    assert [verdict for line in by_line.values() for verdict in line] == [BY_HAND] * count
