@@ -361,13 +361,18 @@ BUILT_WITH: Mapping[str, tuple[Any, str]] = {
 def _built_otherwise(
     algorithm: Algorithm, generation: str, config: Mapping[str, Any], arrays: Sequence[LazyArray], whose: _Owners
 ) -> str:
-    """Return the message for a list that fits with options that are off, the fewest; empty if it does not fit."""
-    off = [key for key in BUILT_WITH if key in config and not config[key]]
-    off += ["use_ema"] if traits(generation).has_averages and "use_ema" not in config else []
-    for count in range(1, len(off) + 1):
+    """Return the message for a list that fits with options that are off, the fewest; empty if it does not fit.
+
+    Averages are rare: they are named if nothing else fits.
+    """
+    off = [key for key in BUILT_WITH if key != "use_ema" and key in config and not config[key]]
+    choices: list[Iterable[tuple[str, ...]]] = [combinations(off, count) for count in range(1, len(off) + 1)]
+    if traits(generation).has_averages and not config.get("use_ema"):
+        choices += [((*keys, "use_ema") for keys in combinations(off, count)) for count in range(len(off) + 1)]
+    for choice in choices:
         fitting = [
             keys
-            for keys in combinations(off, count)
+            for keys in choice
             for built in [{**config, **{key: BUILT_WITH[key][0] for key in keys}}]
             if _readings(orders.cuts(orders.candidates(algorithm, generation, built), arrays, generation), whose)[0]
         ]
