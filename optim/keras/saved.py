@@ -134,9 +134,14 @@ class Saved(Configured):
         shapes = [value.shape for value in values]
         variables = next((order for order in orders if shapes == [tuple(v.shape) for v in order]), None)
         if variables is None:
+            is_built = bool(self._engine._state.tracked)
+            advice = (
+                "optimizer.variables shows their order and shapes"
+                if is_built
+                else "call optimizer.build(variables) first"
+            )
             raise MismatchError(
-                f"set_weights got {len(values)} arrays that do not fit the {len(now)} variables of the optimizer;"
-                " build it first"
+                f"set_weights got {len(values)} arrays that do not fit the optimizer's {len(now)} variables; {advice}"
             )
         for variable, value in zip(variables, values, strict=True):
             _assign(variable, value)
