@@ -311,7 +311,7 @@ def test_state_that_does_not_fit_is_refused(module: Any) -> None:
     with pytest.raises(MismatchError, match=r"optimizer\.variables shows their order and shapes"):
         made.optimizer.set_weights([np.zeros(3)])
     with pytest.raises(MismatchError, match=r"call optimizer\.build\(variables\) first"):
-        optim.for_keras(optim.Adam()).set_weights([np.zeros(3)])
+        optim.for_keras(optim.Adam(), module).set_weights([np.zeros(3)])
     made.optimizer.set_weights([np.zeros(v.shape) for v in made.optimizer.variables])
     assert all(np.all(v.numpy() == 0) for v in made.optimizer.variables)
 
