@@ -185,9 +185,7 @@ def _variant(same: Sequence[Outcome]) -> str:
     first, *others = dict.fromkeys(str(answer.release) for answer in same)
     named = ", ".join([first, *(other.removeprefix(f"{same[0].release.name}==") for other in others)])
     target = same[0].target
-    arguments = ", ".join(f"{k}={v.text}" for k, v in target.arguments.items()) if target else ""
-    text = f"{target.module}.{target.name}({arguments})" if target else str(same[0].error)
-    return f"{named}: {text}"
+    return f"{named}: {target.call() if target else same[0].error}"
 
 
 def one_line(text: str) -> str:

@@ -65,13 +65,14 @@ class Target:
     notes: list[str] = field(default_factory=list)
     makes_schedule: bool = False
 
+    def call(self, module: str = "") -> str:
+        """Return its text. `module`: the name under which a program has the module."""
+        arguments = ", ".join(f"{name}={value.text}" for name, value in self.arguments.items())
+        return f"{module or self.module}.{self.name}({arguments})"
+
 
 ADDONS = ("Lamb", "RectifiedAdam", "AdaBelief", "Yogi", "NovoGrad")
 """Algorithms that OptimizerV2 has only in TensorFlow Addons."""
-
-
-def _text(target: Target) -> str:
-    return f"{target.module}.{target.name}({', '.join(f'{k}={v.text}' for k, v in target.arguments.items())})"
 
 
 def check(name: str) -> str:
@@ -214,7 +215,7 @@ def _unknown_to_keras(meaning: Meaning) -> list[str]:
         reasons.append("its mean of squares started at 1 and starts at 0 now")
     if "new_delta_in_step" in optim_only:
         reasons.append("its step already had the new mean of squared steps in it")
-    return [*reasons[:-1], f"{reasons[-1]}; exact: {_text(_optim(meaning))}"] if reasons else []
+    return [*reasons[:-1], f"{reasons[-1]}; exact: {_optim(meaning).call()}"] if reasons else []
 
 
 def _legacy_class(meaning: Meaning) -> Target | None:

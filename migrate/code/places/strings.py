@@ -169,9 +169,8 @@ def _replace(
     reading.add(place, DIFFERS if call.reasons else REWRITTEN, "; ".join(call.reasons), text)
 
 
-def _call(reading: Reading, call: targets.Target) -> str:
-    module = reading.optim if reading.target == targets.OPTIM else call.module
-    return f"{module}.{call.name}({', '.join(f'{k}={v.text}' for k, v in call.arguments.items())})"
+def _call(reading: Reading, target: targets.Target) -> str:
+    return target.call(reading.optim if reading.target == targets.OPTIM else "")
 
 
 def _constant(text: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
