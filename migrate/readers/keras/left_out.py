@@ -31,35 +31,30 @@ OF_TENSORFLOW = {"softmax_v2": "softmax", "log_softmax_v2": "log_softmax"}
 
 def complete(model: Layer, weights: Collection[str]) -> dict[str, Any]:
     """Complete a model's config from Keras 3 with the derived settings; `weights`: their names."""
-    config: dict[str, Any] = _with_scaling(_with_functions(with_paddings(model)), [f"/{name}" for name in weights])
+    config: dict[str, Any] = _completed(with_paddings(model), [f"/{name}" for name in weights])
     return config
 
 
-def _with_functions(item: Any) -> Any:
-    """Name functions of TensorFlow as Keras names them."""
+def _completed(item: Any, weights: Collection[str]) -> Any:
+    """Name functions of TensorFlow as Keras names them, and add `rms_scaling`."""
     if isinstance(item, list):
-        return [_with_functions(member) for member in item]
+        return [_completed(member, weights) for member in item]
     if not isinstance(item, Mapping):
         return item
-    name = item.get("config")
-    if item.get("class_name") == "function" and isinstance(name, str) and name in OF_TENSORFLOW:
-        return OF_TENSORFLOW[name]
-    return {key: _with_functions(member) for key, member in item.items()}
+    kind, config = item.get("class_name"), item.get("config")
+    if kind == "function" and isinstance(config, str) and config in OF_TENSORFLOW:
+        return OF_TENSORFLOW[config]
+    completed = {key: _completed(member, weights) for key, member in item.items()}
+    if kind == "LayerNormalization" and isinstance(config, Mapping) and _is_rms_scaled(config, weights):
+        completed["config"][SCALING] = True
+    return completed
 
 
-def _with_scaling(item: Any, weights: Collection[str]) -> Any:
-    """Detect `rms_scaling`: such a LayerNormalization has a gamma and no beta."""
-    if isinstance(item, list):
-        return [_with_scaling(member, weights) for member in item]
-    if not isinstance(item, Mapping):
-        return item
-    config = item.get("config")
-    if item.get("class_name") != "LayerNormalization" or not isinstance(config, Mapping):
-        return {key: _with_scaling(member, weights) for key, member in item.items()}
+def _is_rms_scaled(config: Mapping[str, Any], weights: Collection[str]) -> bool:
+    """Whether a LayerNormalization that stores no `rms_scaling` has it: a gamma and no beta."""
     if SCALING in config or config.get("center") != config.get("scale"):
-        return dict(item)
-    weight_count = sum(f"/{config.get('name')}/" in name for name in weights)
-    return {**item, "config": {**config, SCALING: True}} if weight_count == 1 else dict(item)
+        return False
+    return sum(f"/{config.get('name')}/" in name for name in weights) == 1
 
 
 def with_paddings(model: Layer, after: Shape = None) -> dict[str, Any]:
