@@ -9,6 +9,8 @@
 #include "gpu.h"
 #include "packed.h"
 
+#define DTOPT_EACH _Pragma("unroll") for (int j = 0; j < kAtOnce; ++j)
+
 namespace {
 
 constexpr int kPackedThreads = 256, kAtOnce = kCodedAtOnce / kPackedThreads;
@@ -65,27 +67,23 @@ struct Portion {
     if (IsWhole(from)) {
       read = *reinterpret_cast<const Pack<X, kAtOnce>*>(from);
     } else {
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
+      DTOPT_EACH {
         if (j < count) read.x[j] = from[j];
       }
     }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) to->x[j] = read.x[j];
+    DTOPT_EACH to->x[j] = read.x[j];
   }
 
   template <typename X>
   DTOPT_FN void WriteAs(const Words& from, void* array) const {
     X* const to = static_cast<X*>(array) + first;
     Pack<X, kAtOnce> written;
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) written.x[j] = static_cast<X>(from.x[j]);
+    DTOPT_EACH written.x[j] = static_cast<X>(from.x[j]);
     if (IsWhole(to)) {
       *reinterpret_cast<Pack<X, kAtOnce>*>(to) = written;
       return;
     }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
+    DTOPT_EACH {
       if (j < count) to[j] = written.x[j];
     }
   }
@@ -95,8 +93,6 @@ struct Portion {
     return count == kAtOnce && reinterpret_cast<uintptr_t>(at) % alignof(Pack<X, kAtOnce>) == 0;
   }
 };
-
-#define DTOPT_EACH _Pragma("unroll") for (int j = 0; j < kAtOnce; ++j)
 
 // The numbers that words stand for. book, scale: of codes.
 DTOPT_FN void Decode(int storage, const Words& words, const DtoptBook* book, float scale, float* to) {
@@ -145,8 +141,7 @@ DTOPT_FN void Encode(int storage, const float* from, uint32_t key, int64_t first
 // The largest absolute value of some numbers, as bits, of which those of a NaN are above all.
 DTOPT_FN uint32_t Largest(const float* values, int count) {
   uint32_t largest = 0;
-#pragma unroll
-  for (int j = 0; j < kAtOnce; ++j) {
+  DTOPT_EACH {
     const uint32_t bits = Bits(values[j]) & 0x7fffffffu;
     if (j < count && bits > largest) largest = bits;
   }
@@ -243,9 +238,14 @@ DTOPT_FN void UpdatePacked(const PackedLaunch<S, K, tensors>& all) {
     Rule::template Run<float>(w + j, g + j, local, all.scalars, numbers.scale, numbers.limit, numbers.decay);
   }
   uint32_t largest[S > 0 ? S : 1] = {};
+  bool has_codes = false;
 #pragma unroll
-  for (int k = 0; k < S; ++k) largest[k] = Largest(s[k], part.count);
-  ShareLargest(largest);
+  for (int k = 0; k < S; ++k) {
+    if (all.storage[k] != kCodes) continue;
+    has_codes = true;
+    largest[k] = Largest(s[k], part.count);
+  }
+  if (has_codes) ShareLargest(largest);  // all threads of a block, or none
 #pragma unroll
   for (int k = 0; k < S; ++k) {
     StoreSlot(all, k, at, part, s[k], FromBits(largest[k]));
