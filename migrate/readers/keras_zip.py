@@ -171,7 +171,7 @@ def _optimizer_config(config: Mapping[str, Any], generation: str) -> tuple[dict[
 
 
 def _defaults(class_name: str, generation: str) -> dict[str, Any]:
-    """The config of `compile("adam")`, whose arguments are all left out, without the learning rate."""
+    """Return the config of `compile("adam")`: the default of each argument but the learning rate."""
     try:
         defaults = algorithms.find(class_name).defaults(generation)
     except (UnsupportedError, MissingHintError):

@@ -79,7 +79,7 @@ def modules(rule: Any) -> dict[Program, str]:
 
 
 def add(gpus: Gpus, rule: Any) -> None:
-    """Hand the ops all kernels of a rule. One with options of its own is compiled, as a user's own rule is."""
+    """Hand the ops all kernels of a rule. A rule with custom options is compiled, as a user's rule is."""
     for program, module in modules(rule).items():
         for dtype in cuda.TYPES:
             gpus.add(program, dtype, module)

@@ -12,7 +12,7 @@ MODES = ("native", "native_function")
 
 
 def check_few_bits(device: Device) -> tuple[bool, str]:
-    """Adam, whose operations all round in the same way everywhere, with each way to store its slots and variables."""
+    """Run Adam with each way to store its slots and variables. Its operations round in the same way everywhere."""
     wrong = [
         f"{name}, {mode}: {problem}"
         for name in OPTIONS

@@ -16,7 +16,7 @@ RULES = [
     *(optim.AdamW, optim.Adamax, optim.Nadam, optim.Lion, optim.Adadelta, optim.Adan, optim.AdaBelief, optim.Yogi),
     *(optim.RectifiedAdam, optim.ProximalAdagrad, optim.ScheduleFreeAdamW, optim.Adagrad),
 ]
-"""Optimizers whose rules treat elements by themselves, besides Adam."""
+"""Optimizers, other than Adam, with rules that treat elements by themselves."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "bfloat16": {"slot_dtype": "bfloat16", "rounding_seed": 11},
     "int8": {"slot_dtype": "int8"},
